@@ -1,0 +1,6 @@
+"""Criterions with the RBN penalty."""
+
+from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+
+__all__ = ["LabelSmoothedCrossEntropyRBN", "RBNPenalty", "RBNPenaltyConfig"]

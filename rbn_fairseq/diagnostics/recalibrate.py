@@ -1,0 +1,50 @@
+"""Population statistics estimated anew from data."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from rbn_fairseq.diagnostics.collect import batch_norms, collect_moments
+from rbn_fairseq.diagnostics.tid import population
+
+__all__ = ["recalibrate"]
+
+
+def recalibrate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    forward: Callable[[nn.Module, Any], Any],
+    estimate: str = "mean-of-batches",
+) -> int:
+    """Replace the population statistics of every batch norm by those of ``batches``, in place.
+
+    Needed wherever weights change without training, as when checkpoints are averaged: the
+    average of running variances is not the variance under the averaged weights. Batch norms
+    normalise with batch statistics meanwhile, as they do in training, and dropout is off.
+
+    Args:
+        model: any module with batch norms.
+        batches: training batches, what ``forward`` takes.
+        forward: runs the model on a batch.
+        estimate: ``mean-of-batches`` or ``pooled``, see :func:`~rbn_fairseq.diagnostics.tid`.
+
+    Returns:
+        The number of batches used.
+
+    Raises:
+        ValueError: if the model has no batch norm, a layer saw no token, or a layer's statistics
+            are not finite.
+    """
+    norms = batch_norms(model)
+    if not norms:
+        raise ValueError("The model has no batch norm: there are no population statistics.")
+    layers = collect_moments(model, batches, forward)
+    for name, norm in norms.items():
+        if name not in layers:
+            raise ValueError(f"No token reached the batch norm `{name}`: are there any batches?")
+        mean, var = population(layers[name], estimate)
+        if not (mean.isfinite().all() and var.isfinite().all()):
+            raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")
+        norm.population.set(mean, var)
+    return max(len(moments.count) for moments in layers.values())

@@ -1,0 +1,181 @@
+"""The options of the model: fairseq's own for a Transformer, and the norms'."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional, get_type_hints
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models.transformer import TransformerConfig
+from omegaconf import DictConfig
+
+from rbn_fairseq.norms import NORMS
+
+__all__ = ["PRESETS", "NormConfig", "RBNTransformerConfig", "fill_preset", "resolve"]
+
+_BASE = {
+    "encoder_embed_dim": 512,
+    "encoder_ffn_embed_dim": 2048,
+    "encoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "encoder_normalize_before": False,
+    "decoder_embed_dim": 512,
+    "decoder_ffn_embed_dim": 2048,
+    "decoder_layers": 6,
+    "decoder_attention_heads": 8,
+    "decoder_normalize_before": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+
+
+def _both(**sizes: Any) -> dict[str, Any]:
+    return {
+        f"{side}_{name}": size for name, size in sizes.items() for side in ("encoder", "decoder")
+    }
+
+
+# The sizes are those of fairseq's architectures of the same name; `tiny` is for CPUs.
+_POST = {
+    "rbn_transformer": _BASE,
+    "rbn_transformer_tiny": _BASE
+    | _both(embed_dim=128, ffn_embed_dim=256, layers=2, attention_heads=4),
+    "rbn_transformer_iwslt_de_en": _BASE | _both(ffn_embed_dim=1024, attention_heads=4),
+    "rbn_transformer_wmt_en_de": _BASE,
+    "rbn_transformer_wmt_en_de_big": _BASE
+    | _both(embed_dim=1024, ffn_embed_dim=4096, attention_heads=16)
+    | {"dropout": 0.3},
+}
+PRESETS: dict[str, dict[str, Any]] = _POST | {
+    f"{name}_pre": preset | _both(normalize_before=True)
+    for name, preset in _POST.items()
+    if name != "rbn_transformer"
+}
+
+_NORM_PLACES = (
+    ("norm_encoder", "norms of the encoder layers"),
+    ("norm_decoder", "norms of the decoder layers"),
+    ("norm_encoder_final", "norm behind the last encoder layer (Pre-Norm only)"),
+    ("norm_decoder_final", "norm behind the last decoder layer (Pre-Norm only)"),
+)
+
+_Field = tuple[str, Any, Any]
+
+
+def _fairseq_fields() -> Iterator[_Field]:
+    """Yield fairseq's options under their flat names (``encoder_layers``).
+
+    What a preset sets is Optional with None for "not given": only so can a named architecture,
+    reached through argparse or through Hydra, respect what the user gives and fill the rest.
+    """
+    for item in dataclasses.fields(TransformerConfig):
+        if dataclasses.is_dataclass(item.default):  # fairseq puts the nested class here
+            nested = [(f"{item.name}_{sub.name}", sub) for sub in dataclasses.fields(item.default)]
+        else:
+            nested = [(item.name, item)]
+        for name, sub in nested:
+            if sub.name == "_name":
+                continue
+            late = name in _BASE or name in ("decoder_input_dim", "decoder_output_dim")
+            kind = Optional[sub.type] if late else sub.type
+            default = None if late else sub.default
+            yield name, kind, field(default=default, metadata=dict(sub.metadata))
+
+
+def _norm_fields() -> Iterator[_Field]:
+    for name, place in _NORM_PLACES:
+        text = (
+            f"{place}: a norm such as `layer`, `batch` or `a+b`"
+            + (
+                ""
+                if name.endswith("final")
+                else ", or a plan such as `batch@0-3:batch@4.ffn:layer`"
+            )
+            + "; `rbn norms` lists them"
+        )
+        yield name, str, field(default="layer", metadata={"help": text})
+    sync = "batch statistics of all processes together instead of each process's own"
+    yield "norm_sync", bool, field(default=False, metadata={"help": sync})
+    for norm, entry in NORMS.items():
+        kinds = get_type_hints(entry.options)
+        for option in dataclasses.fields(entry.options):
+            choices = option.metadata.get("choices")
+            kind = ChoiceEnum(choices) if choices else kinds[option.name]
+            metadata = {"help": f"{norm}: {option.metadata['help']}"}
+            yield (
+                f"norm_{norm}_{option.name}",
+                kind,
+                field(default=option.default, metadata=metadata),
+            )
+
+
+#: fairseq's options for a Transformer and the norms', in one flat dataclass (a subclass of
+#: fairseq's own nested TransformerConfig cannot be composed by fairseq-train).
+RBNTransformerConfig = dataclasses.make_dataclass(
+    "RBNTransformerConfig",
+    [*_fairseq_fields(), *_norm_fields()],
+    bases=(FairseqDataclass,),
+    namespace={"__module__": __name__},
+)
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """Which norms go where.
+
+    Attributes:
+        encoder, decoder: plans of the layers.
+        encoder_final, decoder_final: norms behind the last layer.
+        sync: whether batch statistics are those of all processes together.
+        options: parameters by norm name.
+    """
+
+    encoder: str
+    decoder: str
+    encoder_final: str
+    decoder_final: str
+    sync: bool
+    options: Mapping[str, Any]
+
+
+def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
+    """Set, in place, what the preset knows and the user has not given."""
+    for name, value in preset.items():
+        if getattr(cfg, name, None) is None:
+            setattr(cfg, name, value)
+
+
+def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
+    """Complete a config and split it into fairseq's part and the norms'.
+
+    Args:
+        cfg: DictConfig or Namespace, perhaps of an older version that lacks some fields.
+
+    Raises:
+        ValueError: if a norm's parameter is outside its range.
+    """
+    given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
+    full = argparse.Namespace()
+    for item in dataclasses.fields(RBNTransformerConfig):
+        value = given.get(item.name)
+        setattr(full, item.name, item.default if value is None else value)
+    fill_preset(full, PRESETS.get(given.get("_name") or given.get("arch") or "", _BASE))
+    full.decoder_input_dim = full.decoder_input_dim or full.decoder_embed_dim
+    full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
+
+    options = {
+        norm: entry.options(
+            **{
+                option.name: getattr(full, f"norm_{norm}_{option.name}")
+                for option in dataclasses.fields(entry.options)
+            }
+        )
+        for norm, entry in NORMS.items()
+    }
+    places = [getattr(full, name) for name, _ in _NORM_PLACES]
+    norms = NormConfig(*places, sync=full.norm_sync, options=options)
+    for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
+        delattr(full, name)
+    return TransformerConfig.from_namespace(full), norms

@@ -1,0 +1,97 @@
+"""Masked moments of a batch, over one process or all of them: the only distributed code."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = [
+    "Moments",
+    "all_reduce_sum",
+    "batch_moments",
+    "mean_over_processes",
+    "process_rank",
+    "world_size",
+]
+
+
+class Moments(NamedTuple):
+    """Statistics of the valid tokens of a batch.
+
+    mean: ``(C,)``; var: ``(C,)``, biased; n: 0-dim, the number of tokens behind them
+    (over all processes when synchronised).
+    """
+
+    mean: Tensor
+    var: Tensor
+    n: Tensor
+
+
+def world_size(sync: bool) -> int:
+    """Return how many processes share one set of statistics."""
+    return dist.get_world_size() if sync and dist.is_available() and dist.is_initialized() else 1
+
+
+def process_rank() -> int:
+    """Return the rank of this process; 0 where nothing is distributed."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def all_reduce_sum(values: Tensor, sync: bool) -> Tensor:
+    """Sum ``values`` over all processes, in place, in one collective. Nothing without ``sync``."""
+    if world_size(sync) > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def mean_over_processes(tensors: list[Tensor]) -> None:
+    """Replace each tensor, in place, by its mean over all processes, in one collective."""
+    world = world_size(sync=True)
+    if world == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    flat /= world
+    for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+
+
+def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
+    """Mean and biased variance of the real tokens, in the dtype of ``packed``.
+
+    Two passes (the mean, then squared distances to it), because E[x^2] - E[x]^2 loses the
+    variance of a channel with a large mean.
+
+    Args:
+        packed: ``tokens.pack(rows)``, fp32 or fp64.
+        tokens: which rows are real.
+        sync: join the statistics of all processes: one collective of 2C + 1 numbers.
+
+    Returns:
+        The moments. Without any real token, all three are 0.
+    """
+    count = tokens.count(packed)
+    mean = packed.sum(0) / count.clamp(min=1)
+    squares = tokens.zero_padding_(packed - mean).square_().sum(0)
+    if world_size(sync) > 1:
+        mean, squares, count = _join_processes(mean, squares, count)
+    return Moments(mean, squares / count.clamp(min=1), count)
+
+
+def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Join per-process means, sums of squared distances and counts.
+
+    Follows Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for
+    computing sample variances", Eq. 2.1, for any number of parts.
+    """
+    local = torch.cat([mean, squares, count.view(1)])
+    parts = local.new_empty(world_size(sync=True), local.numel())
+    dist.all_gather_into_tensor(parts, local)
+    means, squares_of, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
+    total = counts.sum()
+    joint = (counts * means).sum(0) / total.clamp(min=1)
+    between = counts * (means - joint).square()
+    return joint, (squares_of + between).sum(0), total

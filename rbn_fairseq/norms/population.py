@@ -1,0 +1,69 @@
+"""The population statistics of a batch norm: what inference normalises with."""
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from rbn_fairseq.norms.moments import Moments
+
+__all__ = ["PopulationStatistics"]
+
+
+class PopulationStatistics(nn.Module):
+    """Running mean and biased variance of every channel (paper, Eq. 3).
+
+    The buffers are float, so that averaging tools and exponential moving averages of a model
+    can treat them like weights; they stay fp32 (or fp64) when the model is cast to half
+    precision; and they are changed in place, so that references to them stay good.
+
+    Args:
+        channels: number of channels C.
+        momentum: weight of the new value: ``running <- (1 - momentum) running + momentum new``.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def get(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance, each ``(C,)``."""
+        return self.running_mean, self.running_var
+
+    @torch.no_grad()
+    def update(self, batch: Moments) -> None:
+        """Move towards the statistics of a batch, unless it is empty or not finite.
+
+        The condition is evaluated on the device: no host synchronisation.
+        """
+        good = batch.mean.isfinite().all() & batch.var.isfinite().all() & (batch.n > 0)
+        for running, new in ((self.running_mean, batch.mean), (self.running_var, batch.var)):
+            moved = running.lerp(new.to(running.dtype), self.momentum)
+            running.copy_(torch.where(good, moved, running))
+
+    @torch.no_grad()
+    def set(self, mean: Tensor, var: Tensor) -> None:
+        """Replace the statistics, in place. ``mean``, ``var``: ``(C,)``."""
+        self.running_mean.copy_(mean)
+        self.running_var.copy_(var)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
+        # momentum they stop moving, so only the device follows.
+        def at_least_fp32(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            dtype = torch.promote_types(moved.dtype, torch.float32)
+            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
+
+        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{self.running_mean.numel()}, momentum={self.momentum}"

@@ -1,0 +1,82 @@
+"""What holds for every batch norm while a ``with`` block runs."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rbn_fairseq.norms.batch import BatchNorm
+
+__all__ = ["Gap", "dummy_batch", "freeze_statistics", "record_gaps"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Batch statistics beside population statistics, for one batch norm in one forward.
+
+    Attributes:
+        norm: the batch norm.
+        batch_mean, batch_var: ``(C,)``, of the valid tokens of the batch, variance biased; they
+            carry the autograd graph.
+        count: 0-dim, the number of those tokens.
+        mean_before, var_before: ``(C,)``, the population statistics before this batch moved them.
+        mean_after, var_after: ``(C,)``, the same afterwards.
+        replicas: number of processes that share these batch statistics (1 unless synchronised).
+    """
+
+    norm: "BatchNorm"
+    batch_mean: Tensor
+    batch_var: Tensor
+    count: Tensor
+    mean_before: Tensor
+    var_before: Tensor
+    mean_after: Tensor
+    var_after: Tensor
+    replicas: int
+
+
+recorders: ContextVar[tuple[list[Gap], ...]] = ContextVar("recorders", default=())
+frozen: ContextVar[bool] = ContextVar("frozen", default=False)
+dummy: ContextVar[bool] = ContextVar("dummy", default=False)
+
+
+@contextmanager
+def record_gaps() -> Iterator[list[Gap]]:
+    """Collect a ``Gap`` from every batch norm that runs in training mode inside the block.
+
+    Forwards append in the order in which they run: several forwards, skipped layers and nested
+    recorders (each gets every gap) need no care, and nothing stays on the modules.
+    """
+    gaps: list[Gap] = []
+    token = recorders.set((*recorders.get(), gaps))
+    try:
+        yield gaps
+    finally:
+        recorders.reset(token)
+
+
+@contextmanager
+def _flag(variable: ContextVar[bool]) -> Iterator[None]:
+    token = variable.set(True)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def freeze_statistics() -> AbstractContextManager[None]:
+    """Leave population statistics as they are while the block runs."""
+    return _flag(frozen)
+
+
+def dummy_batch() -> AbstractContextManager[None]:
+    """Treat every token of the block as padding.
+
+    For batches whose gradient is thrown away: they then move neither this process's population
+    statistics nor, under synchronisation, the batch statistics of the others.
+    """
+    return _flag(dummy)

@@ -1,0 +1,48 @@
+"""Training batches for measurements, and what of a fairseq model to run on them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from fairseq import utils
+from torch import nn
+
+from rbn_fairseq.norms import has_batch_norm
+
+__all__ = ["collate", "run_norms", "sample_batches"]
+
+
+def run_norms(model: Any, sample: dict[str, Any]) -> None:
+    """Run the part of an encoder-decoder that holds batch norms; never the output projection."""
+    inputs = sample["net_input"]
+    if has_batch_norm(model.decoder):
+        model(**inputs, features_only=True)
+    else:
+        model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+
+
+def sample_batches(iterator: Any, number: int, seed: int) -> list[Any]:
+    """Draw training batches uniformly and without replacement; the same ones for the same seed.
+
+    Args:
+        iterator: fairseq's EpochBatchIterator; its batches are sorted by length, so that the
+            first ones would not do.
+        number: how many; 0 = all.
+        seed: of the draw.
+
+    Returns:
+        Lists of sentence indices, in the iterator's order.
+    """
+    batches = iterator.frozen_batches
+    if number <= 0 or number >= len(batches):
+        return list(batches)
+    drawn = np.random.default_rng(seed).choice(len(batches), size=number, replace=False)
+    return [batches[index] for index in np.sort(drawn)]
+
+
+def collate(dataset: Any, batches: list[Any], model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield the batches as fairseq's samples, on the model's device."""
+    device = next(model.parameters()).device
+    for batch in batches:
+        sample = dataset.collater([dataset[index] for index in batch])
+        yield utils.apply_to_sample(lambda t: t.to(device), sample)

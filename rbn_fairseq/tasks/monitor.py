@@ -1,0 +1,173 @@
+"""The TID monitor: measures every batch norm before training and at the end of every epoch."""
+
+import json
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from omegaconf import II
+from torch import nn
+
+from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments, tid
+from rbn_fairseq.norms import has_batch_norm
+from rbn_fairseq.norms.moments import process_rank, world_size
+from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
+
+__all__ = ["MonitorConfig", "TIDMonitor", "measure_tid", "read_tid_log", "write_tid_log"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class MonitorConfig(FairseqDataclass):
+    """Options of the monitor."""
+
+    no_tid: bool = field(
+        default=False, metadata={"help": "TID monitor: do not measure TID during training"}
+    )
+    tid_batches: int = field(
+        default=200,
+        metadata={
+            "help": "TID monitor: number of training batches to measure on, a seeded uniform "
+            "sample, the same every epoch; 0 = all"
+        },
+    )
+    tid_seed: int = field(default=1, metadata={"help": "TID monitor: seed of that sample"})
+    tid_dropout: bool = field(
+        default=False, metadata={"help": "TID monitor: leave dropout on while measuring"}
+    )
+    # Known elsewhere; without a help text they do not become options.
+    save_dir: str = II("checkpoint.save_dir")
+    disable_validation: bool = II("dataset.disable_validation")
+
+
+def measure_tid(
+    model: nn.Module, dataset: Any, batches: list[Any], dropout: bool
+) -> tuple[dict[str, TID], int]:
+    """Return TID by layer name over the given batches, and the number of batches."""
+    samples = collate(dataset, batches, model)
+    moments = collect_moments(model, samples, run_norms, dropout=dropout)
+    used = max((len(layer.count) for layer in moments.values()), default=0)
+    return {name: tid(layer) for name, layer in moments.items()}, used
+
+
+def read_tid_log(path: Path) -> list[dict[str, Any]]:
+    """Read a ``tid.jsonl``; a line that a killed run left half-written is left out."""
+    records = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            logger.warning("%s: left out a line that is not whole: %.60s", path, line)
+    return records
+
+
+def write_tid_log(path: Path, records: list[dict[str, Any]]) -> None:
+    """Add the records of one measurement to a ``tid.jsonl``, through a temporary file.
+
+    Earlier records of the same update or of later ones go: a resumed run measures again from
+    where it resumed.
+    """
+    kept = [old for old in read_tid_log(path) if old["update"] < records[0]["update"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".jsonl.tmp")
+    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept + records))
+    os.replace(temporary, path)
+
+
+class TIDMonitor:
+    """Mixin for a fairseq task; put it before the task among the bases.
+
+    Measures on training batches in one pass, with dropout off unless asked for, and leaves
+    modes, random numbers and statistics as they were, so that training is the same with and
+    without it. Writes one line per layer to ``SAVE_DIR/tid.jsonl`` and logs the last layer and
+    the average over layers (also to TensorBoard: ``tid_mean_last`` and so on, as fractions).
+    """
+
+    cfg: Any
+    _updates = 0
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        """Build the model.
+
+        Raises:
+            ValueError: if the monitor would have nothing to hook into.
+        """
+        model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+        monitored = has_batch_norm(model) and not self.cfg.no_tid and not from_checkpoint
+        if monitored and self.cfg.disable_validation:
+            raise ValueError(
+                "--disable-validation takes away the end of the epoch at which TID is measured. "
+                "Leave it out, or turn the monitor off with --no-tid."
+            )
+        if self.cfg.tid_batches < 0:
+            raise ValueError(
+                f"--tid-batches must be >= 0, but is {self.cfg.tid_batches}. 0 means all batches."
+            )
+        return model
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return fairseq's iterator, and remember the training one."""
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        if dataset is self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+            self._training = iterator
+        return iterator
+
+    def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
+        """Step, and count."""
+        super().optimizer_step(optimizer, model, update_num)  # type: ignore[misc]
+        self._updates = update_num + 1
+
+    def begin_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Measure once before training."""
+        super().begin_epoch(epoch, model)  # type: ignore[misc]
+        if epoch == 1 and self._training.iterations_in_epoch == 0:
+            self._measure(0, 0, model)
+
+    def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Measure if this validation ends an epoch (fairseq also validates in between)."""
+        super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
+        if self._training.end_of_epoch():
+            self._measure(epoch, self._updates, model)
+
+    def _measure(self, epoch: int, update: int, model: nn.Module) -> None:
+        if self.cfg.no_tid or not has_batch_norm(model):
+            return
+        batches = sample_batches(self._training, self.cfg.tid_batches, self.cfg.tid_seed)
+        shared = world_size(any(norm.sync for norm in batch_norms(model).values()))
+        if shared > 1:  # every process takes its part in the joint batches
+            batches = batches[: len(batches) // shared * shared][process_rank() :: shared]
+        elif process_rank() > 0:
+            return
+        layers, used = measure_tid(model, self._training.dataset, batches, self.cfg.tid_dropout)
+        if process_rank() > 0 or not layers:
+            return
+        records = [
+            {
+                "epoch": epoch,
+                "update": update,
+                "layer": name,
+                "mean_tid": value.mean,
+                "var_tid": value.var,
+                "batches": used,
+                "population": "mean-of-batches",
+                "dropout": self.cfg.tid_dropout,
+            }
+            for name, value in layers.items()
+        ]
+        write_tid_log(Path(self.cfg.save_dir) / "tid.jsonl", records)
+        last, average = list(layers.values())[-1], average_tid(layers)
+        logger.info(
+            "TID | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
+            "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
+            *(epoch, update, 100 * last.mean, 100 * last.var),
+            *(len(layers), 100 * average.mean, 100 * average.var, used),
+        )
+        if epoch > 0:
+            for place, value in (("last", last), ("average", average)):
+                metrics.log_scalar(f"tid_mean_{place}", value.mean, round=5)
+                metrics.log_scalar(f"tid_var_{place}", value.var, round=5)

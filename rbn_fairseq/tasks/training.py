@@ -1,0 +1,140 @@
+"""What training with batch statistics asks of a fairseq task."""
+
+import hashlib
+import os
+from typing import Any, Optional
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from torch import nn
+
+from rbn_fairseq.criterions import RBNPenalty
+from rbn_fairseq.diagnostics import batch_norms
+from rbn_fairseq.norms import dummy_batch
+from rbn_fairseq.norms.moments import mean_over_processes
+
+__all__ = ["BatchStatisticsTask", "check_data"]
+
+
+def check_data(path: Optional[str]) -> None:
+    """Refuse a data directory that fairseq-preprocess did not fill.
+
+    Raises:
+        ValueError: naming the directory and what is missing.
+    """
+    first = (path or "").split(os.pathsep)[0]
+    if not os.path.isdir(first):
+        raise ValueError(
+            f"The data directory `{first}` does not exist. Make one with fairseq-preprocess."
+        )
+    if not any(name.startswith("dict.") for name in os.listdir(first)):
+        raise ValueError(
+            f"The data directory `{first}` has no dictionary (dict.LANG.txt). Fill it with "
+            "fairseq-preprocess --destdir, or name the directory that it filled."
+        )
+
+
+def _fingerprint(dictionary: Dictionary) -> str:
+    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()[:16]
+
+
+class BatchStatisticsTask:
+    """Mixin for a fairseq task; put it before the task among the bases.
+
+    - The criterion's penalty and the model are checked against each other at the start.
+    - fairseq's dummy batches (on processes whose data ran out) leave all statistics alone.
+    - Processes that do not synchronise their norms agree on the population statistics before
+      each validation, hence before each checkpoint.
+    - A resumed run sees the same batches as an uninterrupted one.
+    - A checkpoint is refused where the dictionaries are not those that it was trained with.
+    """
+
+    _model: Optional[nn.Module] = None
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
+        """Set the task up, free of what an earlier run in this process left behind.
+
+        Raises:
+            ValueError: if the data directory is missing or empty.
+        """
+        # fairseq keeps both on functions, so that the next job of a sweep would inherit them.
+        from fairseq_cli import train
+
+        for function in (checkpoint_utils.save_checkpoint, train.should_stop_early):
+            vars(function).clear()
+        check_data(cfg.data)
+        return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._dictionaries = [_fingerprint(d) for d in self._own_dictionaries()]
+
+    def _own_dictionaries(self) -> list[Dictionary]:
+        both = (self.source_dictionary, self.target_dictionary)  # type: ignore[attr-defined]
+        return [dictionary for dictionary in both if dictionary is not None]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's part of a checkpoint."""
+        return {**super().state_dict(), "dictionaries": self._dictionaries}  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Read the task's part of a checkpoint.
+
+        Raises:
+            ValueError: if the checkpoint was trained with other dictionaries.
+        """
+        rest = dict(state_dict)
+        if rest.pop("dictionaries", self._dictionaries) != self._dictionaries:
+            raise ValueError(
+                "The dictionaries of the data directory are not those that the checkpoint was "
+                "trained with. Give the directory that it was trained on, or preprocess the text "
+                "with its dictionaries (fairseq-preprocess --srcdict, --tgtdict)."
+            )
+        super().load_state_dict(rest)  # type: ignore[misc]
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        """Build the model."""
+        self._model = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+        return self._model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion and check that the model gives its penalty something to act on.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        criterion = super().build_criterion(cfg, from_checkpoint)  # type: ignore[misc]
+        if isinstance(criterion, RBNPenalty) and self._model is not None:
+            criterion.check_model(self._model)
+        return criterion
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return fairseq's iterator, composed of the same batches after a resume as before.
+
+        fairseq composes batches with the seed of the epoch that it starts in, keeps them for all
+        later epochs, and so trains on other batches after a resume.
+        """
+        keep = self.can_reuse_epoch_itr(dataset) and not (  # type: ignore[attr-defined]
+            kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")
+        )
+        if not keep or dataset in self.dataset_to_epoch_iter:  # type: ignore[attr-defined]
+            return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        epoch = kwargs.pop("epoch", 1)
+        iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)  # type: ignore[misc]
+        dataset.set_epoch(epoch)
+        iterator.epoch = epoch
+        return iterator
+
+    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> Any:
+        """Do fairseq's step; a dummy batch (``ignore_grad``) leaves all statistics alone."""
+        if not ignore_grad:
+            return super().train_step(*args, **kwargs)  # type: ignore[misc]
+        with dummy_batch():
+            return super().train_step(*args, ignore_grad=True, **kwargs)  # type: ignore[misc]
+
+    def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Let processes that do not synchronise their norms agree on population statistics."""
+        super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
+        norms = [norm for norm in batch_norms(model).values() if not norm.sync]
+        mean_over_processes([stat for norm in norms for stat in norm.population.get()])

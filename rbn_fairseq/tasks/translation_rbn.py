@@ -1,0 +1,21 @@
+"""fairseq's translation task for models with batch norms."""
+
+from dataclasses import dataclass
+
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
+from rbn_fairseq.tasks.training import BatchStatisticsTask
+
+__all__ = ["TranslationRBNTask"]
+
+
+@dataclass
+class TranslationRBNConfig(MonitorConfig, TranslationConfig):
+    """fairseq's options for translation, and the monitor's."""
+
+
+@register_task("translation_rbn", dataclass=TranslationRBNConfig)
+class TranslationRBNTask(TIDMonitor, BatchStatisticsTask, TranslationTask):
+    """fairseq's ``translation`` with the care that batch statistics need, and the TID monitor."""

@@ -1,0 +1,44 @@
+"""A generated parallel corpus: numbers and dates spelt out in German and English."""
+
+import random
+from pathlib import Path
+
+from num2words import num2words
+
+_MONTHS = {
+    "januar": "january", "februar": "february", "märz": "march", "april": "april",
+    "mai": "may", "juni": "june", "juli": "july", "august": "august",
+    "september": "september", "oktober": "october", "november": "november",
+    "dezember": "december",
+}  # fmt: skip
+
+
+def _pair(rng: random.Random) -> tuple[str, str]:
+    """One phrase: short ones (a day and a month) and long ones (several numbers)."""
+    phrases = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        number = rng.randrange(1, 100)
+        month = rng.choice(list(_MONTHS))
+        german, english = num2words(number, lang="de"), num2words(number, lang="en")
+        phrases.append((f"{german} im {month}", f"{english.replace('-', ' ')} in {_MONTHS[month]}"))
+    return tuple(
+        " und ".join(p) if i == 0 else " and ".join(p) for i, p in enumerate(zip(*phrases))
+    )
+
+
+def write_corpus(directory: Path, sizes: dict[str, int], seed: int = 1) -> None:
+    """Write ``{split}.de`` and ``{split}.en`` with distinct pairs."""
+    rng = random.Random(seed)
+    pairs: list[tuple[str, str]] = []
+    seen = set()
+    while len(pairs) < sum(sizes.values()):
+        pair = _pair(rng)
+        if pair not in seen:
+            seen.add(pair)
+            pairs.append(pair)
+    directory.mkdir(parents=True, exist_ok=True)
+    for split, size in sizes.items():
+        part, pairs = pairs[:size], pairs[size:]
+        for side, lang in enumerate(("de", "en")):
+            lines = "".join(pair[side] + "\n" for pair in part)
+            (directory / f"{split}.{lang}").write_text(lines, encoding="utf-8")
