@@ -1,6 +1,6 @@
 """Training batches for measurements, and what of a fairseq model to run on them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def sample_batches(iterator: Any, number: int, seed: int) -> list[Any]:
     return [batches[index] for index in np.sort(drawn)]
 
 
-def collate(dataset: Any, batches: list[Any], model: nn.Module) -> Iterator[dict[str, Any]]:
+def collate(dataset: Any, batches: Iterable[Any], model: nn.Module) -> Iterator[dict[str, Any]]:
     """Yield the batches as fairseq's samples, on the model's device."""
     device = next(model.parameters()).device
     for batch in batches:

@@ -3,21 +3,29 @@
 import json
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments, tid
+from rbn_fairseq.diagnostics import POPULATIONS, TID, average_tid, batch_norms, collect_moments, tid
 from rbn_fairseq.norms import has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 
-__all__ = ["MonitorConfig", "TIDMonitor", "measure_tid", "read_tid_log", "write_tid_log"]
+__all__ = [
+    "MonitorConfig",
+    "TIDMonitor",
+    "measure_tid",
+    "read_tid_log",
+    "tid_records",
+    "write_tid_log",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +54,41 @@ class MonitorConfig(FairseqDataclass):
 
 
 def measure_tid(
-    model: nn.Module, dataset: Any, batches: list[Any], dropout: bool
+    model: nn.Module,
+    dataset: Any,
+    batches: Iterable[Any],
+    dropout: bool = False,
+    population: str = POPULATIONS[0],
 ) -> tuple[dict[str, TID], int]:
     """Return TID by layer name over the given batches, and the number of batches."""
     samples = collate(dataset, batches, model)
     moments = collect_moments(model, samples, run_norms, dropout=dropout)
     used = max((len(layer.count) for layer in moments.values()), default=0)
-    return {name: tid(layer) for name, layer in moments.items()}, used
+    return {name: tid(layer, population) for name, layer in moments.items()}, used
+
+
+def tid_records(
+    layers: dict[str, TID],
+    epoch: Optional[int],
+    update: int,
+    batches: int,
+    population: str,
+    dropout: bool,
+) -> list[dict[str, Any]]:
+    """Return the lines of a ``tid.jsonl``, one per layer; TID as fractions."""
+    return [
+        {
+            "epoch": epoch,
+            "update": update,
+            "layer": name,
+            "mean_tid": value.mean,
+            "var_tid": value.var,
+            "batches": batches,
+            "population": population,
+            "dropout": dropout,
+        }
+        for name, value in layers.items()
+    ]
 
 
 def read_tid_log(path: Path) -> list[dict[str, Any]]:
@@ -146,19 +182,8 @@ class TIDMonitor:
         layers, used = measure_tid(model, self._training.dataset, batches, self.cfg.tid_dropout)
         if process_rank() > 0 or not layers:
             return
-        records = [
-            {
-                "epoch": epoch,
-                "update": update,
-                "layer": name,
-                "mean_tid": value.mean,
-                "var_tid": value.var,
-                "batches": used,
-                "population": "mean-of-batches",
-                "dropout": self.cfg.tid_dropout,
-            }
-            for name, value in layers.items()
-        ]
+        dropout = self.cfg.tid_dropout
+        records = tid_records(layers, epoch, update, used, POPULATIONS[0], dropout)
         write_tid_log(Path(self.cfg.save_dir) / "tid.jsonl", records)
         last, average = list(layers.values())[-1], average_tid(layers)
         logger.info(

@@ -6,6 +6,8 @@ from typing import Any, Optional
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.logging import progress_bar
+from fairseq_cli.train import should_stop_early
 from torch import nn
 
 from rbn_fairseq.criterions import RBNPenalty
@@ -13,7 +15,7 @@ from rbn_fairseq.diagnostics import batch_norms
 from rbn_fairseq.norms import dummy_batch
 from rbn_fairseq.norms.moments import mean_over_processes
 
-__all__ = ["BatchStatisticsTask", "check_data"]
+__all__ = ["BatchStatisticsTask", "check_data", "fingerprint"]
 
 
 def check_data(path: Optional[str]) -> None:
@@ -34,7 +36,8 @@ def check_data(path: Optional[str]) -> None:
         )
 
 
-def _fingerprint(dictionary: Dictionary) -> str:
+def fingerprint(dictionary: Dictionary) -> str:
+    """Return a short hash of a dictionary's symbols, in order."""
     return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()[:16]
 
 
@@ -46,6 +49,7 @@ class BatchStatisticsTask:
     - Processes that do not synchronise their norms agree on the population statistics before
       each validation, hence before each checkpoint.
     - A resumed run sees the same batches as an uninterrupted one.
+    - Validation and generation read every sentence (fairseq drops up to 7).
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
     """
 
@@ -58,17 +62,19 @@ class BatchStatisticsTask:
         Raises:
             ValueError: if the data directory is missing or empty.
         """
-        # fairseq keeps both on functions, so that the next job of a sweep would inherit them.
-        from fairseq_cli import train
-
-        for function in (checkpoint_utils.save_checkpoint, train.should_stop_early):
+        # fairseq keeps these for the life of the process: the next job of a sweep would inherit
+        # the best score and the patience, and write into the first job's TensorBoard files.
+        for function in (checkpoint_utils.save_checkpoint, should_stop_early):
             vars(function).clear()
+        for writer in progress_bar._tensorboard_writers.values():
+            writer.close()
+        progress_bar._tensorboard_writers.clear()
         check_data(cfg.data)
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._dictionaries = [_fingerprint(d) for d in self._own_dictionaries()]
+        self._dictionaries = [fingerprint(d) for d in self._own_dictionaries()]
 
     def _own_dictionaries(self) -> list[Dictionary]:
         both = (self.source_dictionary, self.target_dictionary)  # type: ignore[attr-defined]
@@ -110,11 +116,15 @@ class BatchStatisticsTask:
         return criterion
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator, composed of the same batches after a resume as before.
+        """Return fairseq's iterator, mended in two places.
 
-        fairseq composes batches with the seed of the epoch that it starts in, keeps them for all
-        later epochs, and so trains on other batches after a resume.
+        fairseq composes batches with the seed of the epoch that it starts in and keeps them for
+        all later epochs, so that after a resume it would train on other batches. And where the
+        number of sentences is not a multiple of --required-batch-size-multiple (8) it drops the
+        rest, the longest ones: no matter in training, but a test set must be whole.
         """
+        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+            kwargs["required_batch_size_multiple"] = 1
         keep = self.can_reuse_epoch_itr(dataset) and not (  # type: ignore[attr-defined]
             kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")
         )

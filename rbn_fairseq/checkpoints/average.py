@@ -1,0 +1,68 @@
+"""The average of checkpoints' weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
+
+__all__ = ["average_checkpoints", "choose_last"]
+
+
+def choose_last(directory: Path, last: int) -> list[Path]:
+    """Return the epoch checkpoints of the last epochs, oldest first.
+
+    Raises:
+        ValueError: if there are fewer.
+    """
+    if last < 1:
+        raise ValueError(f"--last must be at least 1, but is {last}.")
+    found = epoch_checkpoints(directory)
+    if len(found) < last:
+        epochs = ", ".join(map(str, found)) or "none"
+        raise ValueError(
+            f"--last {last} asks for {last} epoch checkpoints, but `{directory}` has {len(found)} "
+            f"(epochs: {epochs}). Ask for fewer, or train with --keep-last-epochs {last} or more."
+        )
+    return list(found.values())[-last:]
+
+
+def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in model.items()}
+
+
+def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
+    """Average the floating-point entries of the models, in fp64; keep the last one's settings.
+
+    Running statistics are averaged like weights, which is not what they should be: recalibrate
+    the result (:func:`rbn_fairseq.diagnostics.recalibrate`). The optimizer's state is left out.
+
+    Args:
+        paths: checkpoint files, at least one.
+
+    Raises:
+        ValueError: if a file cannot be read, or the models differ in their entries.
+    """
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        state = read_checkpoint(path)
+        model = state["model"]
+        if total and {k: v.shape for k, v in total.items()} != {
+            k: v.shape for k, v in model.items()
+        }:
+            raise ValueError(
+                f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries "
+                "or shapes differ. Average checkpoints of one run."
+            )
+        for name, value in model.items():
+            wide = value.double() if value.is_floating_point() else value
+            total[name] = total[name] + wide if name in total and wide is not value else wide
+    for name, value in model.items():
+        if value.is_floating_point():
+            model[name] = (total[name] / len(paths)).to(value.dtype)
+    state.pop("last_optimizer_state", None)
+    state["rbn_fairseq"] = {"averaged": [str(path) for path in paths]}
+    return state

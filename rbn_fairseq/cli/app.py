@@ -1,0 +1,25 @@
+"""All verbs of ``rbn``, put together."""
+
+import typer
+
+from rbn_fairseq.cli import about, checkpoints, doctor, fairseq_commands
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Regularised Batch Normalization for fairseq Transformers.",
+)
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app.command("user-dir")(about.user_dir)
+app.command("norms")(about.norms)
+app.command("doctor")(doctor.doctor)
+app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
+app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
+app.command("tid")(checkpoints.tid)
+app.command("average")(checkpoints.average)
+app.command("recalibrate")(checkpoints.recalibrate)

@@ -1,0 +1,164 @@
+"""Is this installation, this data, this checkpoint in order?"""
+
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import torch
+import typer
+from rich.console import Console
+
+__all__ = ["doctor"]
+
+_FAIRSEQ = "0.12.3"
+
+
+class _Findings:
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.problems = 0
+
+    def good(self, text: str) -> None:
+        self.console.print(f"[green]ok[/green]      {text}")
+
+    def note(self, text: str) -> None:
+        self.console.print(f"[yellow]note[/yellow]    {text}")
+
+    def bad(self, text: str) -> None:
+        self.problems += 1
+        self.console.print(f"[red]problem[/red] {text}")
+
+
+def _version(distribution: str) -> Optional[str]:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _check_installation(findings: _Findings) -> bool:
+    python = platform.python_version()
+    if sys.version_info[:2] in ((3, 11), (3, 12)):
+        findings.good(f"Python {python}")
+    else:
+        findings.bad(f"Python {python}: this plugin is made for 3.11 and 3.12.")
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
+        findings.good(f"torch {torch.__version__}")
+    else:
+        findings.bad(f"torch {torch.__version__} is too old: pip install 'torch>=2.6'.")
+
+    ours, other = _version("ve-fairseq"), _version("fairseq")
+    if other is not None and ours is not None:
+        findings.bad(
+            f"both `fairseq` {other} and `ve-fairseq` {ours} are installed and overwrite each "
+            "other's files: pip uninstall -y fairseq ve-fairseq && pip install "
+            f"ve-fairseq=={_FAIRSEQ}."
+        )
+    elif ours is None:
+        have = f"`fairseq` {other} is installed instead" if other else "it is not installed"
+        findings.bad(
+            f"fairseq must come from the distribution ve-fairseq=={_FAIRSEQ}, but {have}: "
+            f"pip uninstall -y fairseq; pip install ve-fairseq=={_FAIRSEQ}."
+        )
+        return False
+    elif ours != _FAIRSEQ:
+        findings.note(f"ve-fairseq {ours}; tested with {_FAIRSEQ}.")
+    else:
+        findings.good(f"fairseq (ve-fairseq) {ours}")
+    names = ("hydra-core", "omegaconf", "sacrebleu")
+    findings.good(", ".join(f"{name} {_version(name)}" for name in names))
+
+    if torch.cuda.is_available():
+        findings.good(f"device: {torch.cuda.get_device_name()}")
+    else:
+        findings.good(f"device: CPU, {torch.get_num_threads()} threads (no GPU)")
+    return True
+
+
+def _check_registration(findings: _Findings) -> None:
+    from fairseq.criterions import CRITERION_REGISTRY
+    from fairseq.models import MODEL_REGISTRY
+    from fairseq.tasks import TASK_REGISTRY
+
+    wanted = {
+        "model rbn_transformer": "rbn_transformer" in MODEL_REGISTRY,
+        "criterion label_smoothed_cross_entropy_rbn": "label_smoothed_cross_entropy_rbn"
+        in CRITERION_REGISTRY,
+        "task translation_rbn": "translation_rbn" in TASK_REGISTRY,
+    }
+    missing = [name for name, there in wanted.items() if not there]
+    if missing:
+        findings.bad(f"fairseq does not know {', '.join(missing)}: reinstall this package.")
+    else:
+        findings.good("fairseq knows " + ", ".join(wanted))
+
+
+def _check_checkpoint(findings: _Findings, path: Path) -> Optional[dict[str, Any]]:
+    from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
+
+    try:
+        state = read_checkpoint(path)
+    except ValueError as error:
+        findings.bad(str(error))
+        return None
+    if not is_whole(path):
+        findings.bad(f"The checkpoint `{path}` has a member with a wrong checksum.")
+        return None
+    model = (state.get("cfg") or {}).get("model") or {}
+    name = model.get("_name", "unknown")
+    if not str(name).startswith("rbn_"):
+        findings.bad(f"checkpoint `{path}`: made without this plugin, its model is `{name}`.")
+        return None
+    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", "?")
+    findings.good(
+        f"checkpoint `{path}`: {name}, --norm-encoder {model.get('norm_encoder', 'layer')}, "
+        f"--norm-decoder {model.get('norm_decoder', 'layer')}, {updates} updates"
+    )
+    return state
+
+
+def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
+    from fairseq.data import Dictionary
+
+    from rbn_fairseq.tasks.training import check_data, fingerprint
+
+    try:
+        check_data(str(data))
+    except ValueError as error:
+        findings.bad(str(error))
+        return
+    own = {path.suffixes[0][1:]: Dictionary.load(str(path)) for path in data.glob("dict.*.txt")}
+    sizes = ", ".join(f"{lang} {len(dictionary)} types" for lang, dictionary in own.items())
+    findings.good(f"data `{data}`: {sizes}")
+    if state is None:
+        return
+    saved = (state.get("task_state") or {}).get("dictionaries")
+    task = state["cfg"]["task"]
+    languages = [task["source_lang"], task["target_lang"]]
+    if any(language not in own for language in languages):
+        findings.bad(f"the checkpoint translates {'-'.join(languages)}; the data has {sizes}.")
+    elif saved is not None and saved != [fingerprint(own[language]) for language in languages]:
+        findings.bad("the data's dictionaries are not those that the checkpoint was trained with.")
+    else:
+        findings.good("data and checkpoint fit each other")
+
+
+def doctor(
+    data: Annotated[
+        Optional[Path], typer.Option(metavar="DATA-BIN", help="Also check this data directory.")
+    ] = None,
+    checkpoint: Annotated[
+        Optional[Path], typer.Option(help="Also check this checkpoint, running nothing of it.")
+    ] = None,
+) -> None:
+    """Check versions, registration, data and checkpoint; exit status 1 if anything is wrong."""
+    findings = _Findings()
+    if _check_installation(findings):
+        _check_registration(findings)
+        state = None if checkpoint is None else _check_checkpoint(findings, checkpoint)
+        if data is not None:
+            _check_data(findings, data, state)
+    if findings.problems:
+        raise typer.Exit(1)

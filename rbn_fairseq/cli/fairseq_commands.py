@@ -1,0 +1,71 @@
+"""fairseq's commands with the plugin put in."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from rbn_fairseq.checkpoints.files import is_whole, newest_whole, read_checkpoint
+
+__all__ = ["generate", "train"]
+
+logger = logging.getLogger(__name__)
+
+
+def _option(arguments: list[str], name: str, default: str) -> str:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(name, dest="value", default=default)
+    value: str = parser.parse_known_args(arguments)[0].value
+    return value
+
+
+def _has(arguments: list[str], name: str) -> bool:
+    return any(argument == name or argument.startswith(name + "=") for argument in arguments)
+
+
+def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
+    plugin = ["--user-dir", str(Path(__file__).resolve().parent.parent)]
+    task = [] if _has(arguments, "--task") else ["--task", "translation_rbn"]
+    before, sys.argv = sys.argv, [name, *arguments, *plugin, *task]
+    try:
+        main()
+    finally:
+        sys.argv = before
+
+
+def train(context: typer.Context) -> None:
+    """Train: fairseq-train with --user-dir and --task put in; every option is fairseq-train's.
+
+    If checkpoint_last.pt is damaged, training resumes from the newest whole checkpoint of the
+    save directory. `fairseq-train --help --user-dir $(rbn user-dir)` lists the options.
+    """
+    from fairseq_cli.train import cli_main
+
+    arguments = list(context.args)
+    directory = Path(_option(arguments, "--save-dir", "checkpoints"))
+    last = directory / "checkpoint_last.pt"
+    if last.exists() and not _has(arguments, "--restore-file") and not is_whole(last):
+        found = newest_whole(directory)
+        if found is None:
+            raise ValueError(
+                f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
+                "Remove the file to start anew."
+            )
+        typer.echo(f"rbn: `{last}` is damaged; resuming from `{found}`", err=True)
+        arguments += ["--restore-file", str(found)]
+    _run(cli_main, "rbn train", arguments)
+
+
+def generate(context: typer.Context) -> None:
+    """Translate: fairseq-generate with --user-dir and --task put in; its options are the same.
+
+    `fairseq-generate --help --user-dir $(rbn user-dir)` lists them.
+    """
+    from fairseq_cli.generate import cli_main
+
+    for path in filter(None, _option(context.args, "--path", "").split(":")):
+        read_checkpoint(Path(path), mmap=True)
+    _run(cli_main, "rbn generate", list(context.args))
