@@ -89,7 +89,7 @@ def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> tuple[Tenso
     """
     local = torch.cat([mean, squares, count.view(1)])
     parts = local.new_empty(world_size(sync=True), local.numel())
-    dist.all_gather_into_tensor(parts, local)
+    dist.all_gather_into_tensor(parts.view(-1), local)  # gloo wants a flat one
     means, squares_of, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
     total = counts.sum()
     joint = (counts * means).sum(0) / total.clamp(min=1)

@@ -2,12 +2,12 @@
 
 import hashlib
 import os
+import sys
 from typing import Any, Optional
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.logging import progress_bar
-from fairseq_cli.train import should_stop_early
 from torch import nn
 
 from rbn_fairseq.criterions import RBNPenalty
@@ -64,8 +64,9 @@ class BatchStatisticsTask:
         """
         # fairseq keeps these for the life of the process: the next job of a sweep would inherit
         # the best score and the patience, and write into the first job's TensorBoard files.
-        for function in (checkpoint_utils.save_checkpoint, should_stop_early):
-            vars(function).clear()
+        vars(checkpoint_utils.save_checkpoint).clear()
+        if "fairseq_cli.train" in sys.modules:  # importing it would set up its logging
+            vars(sys.modules["fairseq_cli.train"].should_stop_early).clear()
         for writer in progress_bar._tensorboard_writers.values():
             writer.close()
         progress_bar._tensorboard_writers.clear()

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+import torch
+from corpus import write_corpus
+
+import runs
+
+# The tensors are small: threads would only make processes that share a machine wait.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """The same random numbers in every run of a test."""
+    torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parallel text of spelt-out numbers; 61 test sentences, not a multiple of fairseq's 8."""
+    directory = tmp_path_factory.mktemp("text")
+    write_corpus(directory, {"train": 1500, "valid": 60, "test": 61})
+    return directory
+
+
+@pytest.fixture(scope="session")
+def data_bin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpus after fairseq-preprocess, with a joined dictionary."""
+    directory = tmp_path_factory.mktemp("data-bin")
+    prefixes = (f"--{split}pref {corpus / split}" for split in ("train", "valid", "test"))
+    options = " ".join(prefixes).split()
+    runs.call(
+        "preprocess", "-s", "de", "-t", "en", *options, "--destdir", directory,
+        "--joined-dictionary",
+    )  # fmt: skip
+    return directory
+
+
+@pytest.fixture(scope="session")
+def rbn_run(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save directory of a Post-Norm RBN model after 3 epochs. Read only."""
+    directory = tmp_path_factory.mktemp("rbn")
+    runs.train(
+        data_bin, directory, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
+        "--rbn-std-weight", 0.1, "--max-epoch", 3,
+    )  # fmt: skip
+    return directory

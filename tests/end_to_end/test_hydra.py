@@ -1,0 +1,60 @@
+"""fairseq-hydra-train with the project's configs: group choice, sweep, independent jobs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def sweep(data_bin, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)  # where the README says to run it
+        runs.call(
+            "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_pre", "-m",
+            "norm=bn,rbn", f"task.data={data_bin}", f"hydra.sweep.dir={directory}",
+            "model._name=rbn_transformer_tiny_pre", "common.cpu=true", "dataset.max_tokens=1000",
+            "dataset.num_workers=0", "optimization.max_epoch=1", "lr_scheduler.warmup_updates=50",
+            "checkpoint.patience=1",
+        )  # fmt: skip
+    return directory
+
+
+def test_jobs_of_a_sweep_are_independent(sweep):
+    for job in ("bn-seed1", "rbn-seed1"):
+        state = read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")
+        # One validation: the best score is this job's own, not the first job's.
+        assert state["extra_state"]["best"] == state["extra_state"]["val_loss"]
+        assert runs.tid_rows(sweep / job / "checkpoints")
+        assert list((sweep / job / "tensorboard" / "train").iterdir())
+
+
+def test_the_group_sets_model_and_criterion(sweep):
+    states = [
+        read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")
+        for job in ("bn-seed1", "rbn-seed1")
+    ]
+    assert [state["cfg"]["criterion"]["rbn_mean_weight"] for state in states] == [0.0, 0.1]
+    assert all(state["cfg"]["model"]["norm_encoder"] == "batch" for state in states)
+    assert not torch.equal(
+        states[0]["model"]["encoder.layers.0.fc1.weight"],
+        states[1]["model"]["encoder.layers.0.fc1.weight"],
+    )
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda p: p.stem)
+def test_settings_are_commented(path):
+    assert OmegaConf.load(path)
+    obvious = ("user_dir", "_self_", "_lang", "_subset", "adam_eps", "rbn_std_weight: 0.0")
+    for line in path.read_text().splitlines():
+        setting, _, comment = line.partition("#")
+        if not setting.strip() or setting.rstrip().endswith(":"):
+            continue
+        assert comment or any(word in line for word in (*obvious, "_name: adam")), line

@@ -1,0 +1,61 @@
+"""Train, stop, resume equals training without a stop, bit for bit (invariant 4)."""
+
+import pytest
+import torch
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
+
+
+def tensors(value, path=""):
+    """Yield every tensor of a nested structure with its place."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from tensors(item, f"{path}/{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from tensors(item, f"{path}/{index}")
+
+
+def assert_same_state(one, other):
+    one, other = (read_checkpoint(d / "checkpoint_last.pt") for d in (one, other))
+    for part in ("model", "last_optimizer_state"):
+        first, second = dict(tensors(one[part])), dict(tensors(other[part]))
+        assert first.keys() == second.keys() and first
+        different = [name for name in first if not torch.equal(first[name], second[name])]
+        assert not different
+
+
+@pytest.fixture(scope="module")
+def whole(data_bin, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole")
+    runs.train(data_bin, directory, *RBN, "--max-epoch", 3)
+    return directory
+
+
+# In the middle of epoch 2 (20 updates an epoch), and between epochs, where fairseq alone would
+# go on with other batches.
+@pytest.mark.parametrize("stop", [("--max-update", 27), ("--max-epoch", 2)])
+def test_resume(data_bin, tmp_path, whole, stop):
+    runs.train(data_bin, tmp_path, *RBN, *stop)
+    runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3)
+    assert_same_state(tmp_path, whole)
+    assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
+
+
+def test_training_is_the_same_without_the_monitor(data_bin, tmp_path, whole):
+    runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3, "--no-tid")
+    assert_same_state(tmp_path, whole)
+    assert not (tmp_path / "tid.jsonl").exists()
+
+
+def test_zero_weights_train_as_plain_bn(data_bin, tmp_path):
+    bn = ("--norm-encoder", "batch", "--max-update", 5, "--no-tid")
+    runs.train(data_bin, tmp_path / "zero", *bn)
+    plain = ("--criterion", "label_smoothed_cross_entropy")
+    runs.train(data_bin, tmp_path / "plain", *bn, *plain)
+    assert_same_state(tmp_path / "zero", tmp_path / "plain")

@@ -1,0 +1,485 @@
+"""Batch norm, against the definition and autograd in float64, and against torch's batch norm."""
+
+import copy
+import io
+import itertools
+from contextlib import nullcontext
+
+import oracles
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchNormOptions,
+    ValidTokens,
+    dummy_batch,
+    freeze_statistics,
+    record_gaps,
+)
+
+WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])  # zero: GPUs
+EPS_MODES = pytest.mark.parametrize("eps_mode", ["add", "clamp"])
+REAL = {  # masks (T, B) and C
+    "no padding": (oracles.real_tokens(5, [5, 5]), 4),
+    "right padding": (oracles.real_tokens(6, [6, 2, 3]), 4),
+    "left padding": (oracles.real_tokens(6, [6, 2, 3], left_pad=True), 4),
+    "a sentence of padding": (oracles.real_tokens(4, [4, 0, 2]), 5),
+    "a column of padding": (oracles.real_tokens(4, [3, 2]), 5),
+    "T = 1": (oracles.real_tokens(1, [1, 0, 1, 1]), 6),
+    "C = 1": (oracles.real_tokens(4, [4, 3]), 1),
+    "C = 513": (oracles.real_tokens(3, [3, 2]), 513),  # no multiple of any vector's width
+}
+ONE_TOKEN = {  # torch's batch norm refuses these; their variance is 0
+    "one position": (oracles.real_tokens(1, [1]), 3),
+    "one token among padding": (oracles.real_tokens(3, [0, 1]), 3),
+}
+
+
+def random_norm(channels, **options):
+    norm = BatchNorm(channels, BatchNormOptions(**options))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
+    return norm
+
+
+def run(norm, x, tokens, upstream):
+    """Outputs of one training forward, then the gradients of x, weight and bias."""
+    with record_gaps() as gaps:
+        y = norm(x, tokens)
+    outputs = (y, gaps[0].batch_mean, gaps[0].batch_var)
+    return *outputs, *torch.autograd.grad(outputs, (x, *norm.parameters()), upstream)
+
+
+def random_upstream(x):
+    """Gradients that arrive at y, batch mean and batch variance; not zero at padding."""
+    channels = x.shape[-1]
+    return torch.randn_like(x), *torch.randn(2, channels, dtype=x.dtype)
+
+
+def by_definition(norm, x, valid, upstream):
+    """What ``run`` returns, in float64, for real tokens: the oracle."""
+    real = x.detach()[valid].double().requires_grad_()
+    weight, bias = (p.detach().double().requires_grad_() for p in norm.parameters())
+    outputs = oracles.batch_norm(real, weight, bias, norm.options.eps, norm.options.eps_mode)
+    upstream = (upstream[0][valid].double(), upstream[1].double(), upstream[2].double())
+    return *outputs, *torch.autograd.grad(outputs, (real, weight, bias), upstream)
+
+
+def assert_same_at_real_tokens(actual, expected, valid, tolerance, std):
+    y, mean, var, dx, dweight, dbias = actual
+    # y and the gradients of x and weight contain (x - mean) / std, which is off by the rounding
+    # of x, of size 10, over std; all else by rounding relative to its largest number.
+    shaky = 10 / std.min().item()
+    parts = (
+        (y[valid], shaky),
+        (mean, 1),
+        (var, 1),
+        (dx[valid], shaky),
+        (dweight, shaky),
+        (dbias, 1),
+    )
+    for (part, factor), exact in zip(parts, expected, strict=True):
+        atol = tolerance * factor * (1 + exact.abs().max().item())
+        torch.testing.assert_close(part.double(), exact, rtol=0, atol=atol)
+    assert torch.equal(dx[~valid], torch.zeros_like(dx[~valid]))
+
+
+# Rounding is 6e-8 (fp32) or 1.1e-16 (fp64), times some ten operations.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 2e-15)])
+@pytest.mark.parametrize(("valid", "channels"), (REAL | ONE_TOKEN).values(), ids=REAL | ONE_TOKEN)
+@pytest.mark.parametrize("eps", [1e-5, 1.0])  # 1 lies among the variances, 0.04 to 4
+@EPS_MODES
+@WAYS
+def test_agrees_with_the_definition(valid, channels, drop, eps_mode, eps, dtype, tolerance):
+    norm = random_norm(channels, eps=eps, eps_mode=eps_mode).to(dtype)
+    before = [buffer.clone() for buffer in norm.buffers()]
+    x = 3 + torch.linspace(0.2, 2, channels) * torch.randn(*valid.shape, channels)
+    x = x.to(dtype).requires_grad_()
+    upstream = random_upstream(x)
+    expected = by_definition(norm, x, valid, upstream)
+    actual = run(norm, x, ValidTokens(valid, drop), upstream)
+    std = oracles.std(expected[2], eps, eps_mode)
+    assert_same_at_real_tokens(actual, expected, valid, tolerance, std)
+    for buffer, old, new in zip(norm.buffers(), before, expected[1:3], strict=True):
+        torch.testing.assert_close(
+            buffer.double(), 0.95 * old.double() + 0.05 * new, rtol=tolerance, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize(("valid", "channels"), REAL.values(), ids=REAL)
+@WAYS
+def test_agrees_with_torch_on_packed_tokens(valid, channels, drop):
+    norm = BatchNorm(channels)
+    nn.init.normal_(norm.weight)
+    x = torch.randn(*valid.shape, channels, requires_grad=True)
+    upstream = torch.randn_like(x)
+
+    mean, var = torch.zeros(channels), torch.ones(channels)
+    packed = x[valid]
+    expected = F.batch_norm(packed, mean, var, norm.weight, norm.bias, True, 0.05, 1e-5)
+    inputs = (x, *norm.parameters())
+    gradients = torch.autograd.grad(expected, inputs, upstream[valid], retain_graph=True)
+    # torch stores the unbiased variance.
+    var = 0.95 + (var - 0.95) * (len(packed) - 1) / len(packed)
+
+    y = norm(x, ValidTokens(valid, drop))
+    # Two fp32 computations of values up to 10 (gradients: up to 100).
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(y[valid], expected, **close)
+    for ours, theirs in zip(torch.autograd.grad(y, inputs, upstream), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * (1 + theirs.abs().max()))
+    torch.testing.assert_close(norm.population.running_mean, mean, **close)
+    torch.testing.assert_close(norm.population.running_var, var, **close)
+
+
+LAYOUTS = {
+    "batch first": ((3, 6, 4), lambda x: x.transpose(0, 1)),
+    "channels first": ((4, 6, 3), lambda x: x.permute(1, 2, 0)),
+    "every other channel": ((6, 3, 8), lambda x: x[..., ::2]),
+    "every other position": ((12, 3, 4), lambda x: x[::2]),
+    "expanded": ((6, 1, 4), lambda x: x.expand(6, 3, 4)),
+}
+
+
+@pytest.mark.parametrize(("shape", "view"), LAYOUTS.values(), ids=LAYOUTS)
+@WAYS
+def test_memory_layout_does_not_matter(shape, view, drop):
+    valid = oracles.real_tokens(6, [6, 2, 3])
+    norm = random_norm(4).double()
+    x = view(torch.randn(shape, dtype=torch.double, requires_grad=True))
+    upstream = random_upstream(x)
+    expected = by_definition(norm, x, valid, upstream)
+    actual = run(norm, x, ValidTokens(valid, drop), upstream)
+    assert actual[0].shape == x.shape
+    assert_same_at_real_tokens(actual, expected, valid, 2e-15, expected[2].sqrt())
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (3, 3, 4), (3, 1, 3, 4), (1, 4)], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_any_number_of_leading_axes(shape, masked):
+    valid = torch.arange(torch.Size(shape[:-1]).numel()).view(shape[:-1]) != 1
+    tokens = ValidTokens(valid) if masked else None
+    norm = random_norm(4).double()
+    x = torch.randn(shape, dtype=torch.double, requires_grad=True)
+    upstream = random_upstream(x)
+    valid = valid if masked else torch.ones_like(valid)
+    expected = by_definition(norm, x, valid, upstream)
+    std = oracles.std(expected[2], 1e-5, "add")
+    assert_same_at_real_tokens(run(norm, x, tokens, upstream), expected, valid, 2e-15, std)
+
+
+@EPS_MODES
+@WAYS
+def test_gradcheck(drop, eps_mode):
+    # eps = 1 lies between the variances of channel 0, about 0.1, and of the others, about 10:
+    # channel 0 is clamped, the others are not, and no finite difference crosses the corner.
+    valid = oracles.real_tokens(4, [4, 0, 2])
+    norm = random_norm(3, eps=1.0, eps_mode=eps_mode).double()
+    tokens = ValidTokens(valid, drop)
+
+    def function(x, weight, bias):
+        with record_gaps() as gaps:
+            y = functional_call(norm, {"weight": weight, "bias": bias}, (x, tokens))
+        return y[valid], gaps[0].batch_mean, gaps[0].batch_var  # outputs at padding are unspecified
+
+    x = torch.randn(4, 3, 3, dtype=torch.double) * torch.tensor([0.3, 3, 3])
+    inputs = (x, *(parameter.detach() for parameter in norm.parameters()))
+    assert torch.autograd.gradcheck(function, [i.clone().requires_grad_() for i in inputs])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38])
+@pytest.mark.parametrize("where", ["x", "gradient"])
+@WAYS
+def test_whatever_lies_at_padding_changes_nothing(drop, value, where):
+    valid = oracles.real_tokens(4, [4, 0, 2])
+    x = torch.randn(4, 3, 5)
+    upstream = random_upstream(x)
+    results = []
+    for filling in (0.0, value):
+        norm = BatchNorm(5)
+        padded = [
+            tensor.masked_fill(~valid.unsqueeze(2), filling if name == where else 0)
+            for name, tensor in (("x", x), ("gradient", upstream[0]))
+        ]
+        tokens = ValidTokens(valid, drop)
+        y, *rest = run(norm, padded[0].requires_grad_(), tokens, (padded[1], *upstream[1:]))
+        results.append([y[valid], *rest, *norm.buffers()])
+    for clean, dirty in zip(*results, strict=True):
+        assert torch.equal(clean, dirty)
+
+
+@pytest.mark.parametrize("columns", [0, 3])
+@pytest.mark.parametrize("sentences", [0, 2])
+@pytest.mark.parametrize("left_pad", [False, True])
+@WAYS
+def test_more_padding_changes_nothing(drop, columns, sentences, left_pad):
+    lengths, length = [6, 2, 3], 6
+    norms, results = [random_norm(4)], []
+    norms.append(copy.deepcopy(norms[0]))
+    valid = oracles.real_tokens(length, lengths, left_pad)
+    more = oracles.real_tokens(length + columns, lengths + [0] * sentences, left_pad)
+    real, at_y, *at_moments = (torch.randn(11, 4), torch.randn(11, 4), *torch.randn(2, 4))
+    for norm, mask in zip(norms, (valid, more), strict=True):
+        x, upstream = torch.randn(2, *mask.shape, 4)
+        # Sentence by sentence, so that a token is the same one in both batches.
+        x.transpose(0, 1)[mask.t()] = real
+        upstream.transpose(0, 1)[mask.t()] = at_y
+        x.requires_grad_()
+        y, mean, var, dx, *rest = run(norm, x, ValidTokens(mask, drop), (upstream, *at_moments))
+        y, dx = (tensor.transpose(0, 1)[mask.t()] for tensor in (y, dx))
+        results.append([y, mean, var, dx, *rest, *norm.buffers()])
+    for small, large in zip(*results, strict=True):
+        # Dropped padding leaves the very same computation; zeroed padding may be summed in
+        # another order, which rounds differently.
+        exact = {"rtol": 0, "atol": 0} if drop else {"rtol": 1e-6, "atol": 2e-6}
+        torch.testing.assert_close(large, small, **exact)
+
+
+@WAYS
+def test_large_mean_leaves_the_variance_right(drop):
+    x = 1000 + 0.1 * torch.randn(500, 8, 3)
+    valid = oracles.real_tokens(500, [500] * 7 + [100])
+    with record_gaps() as gaps:
+        y = BatchNorm(3)(x, ValidTokens(valid, drop))
+    exact = x[valid].double().var(0, correction=0)  # of the rounded values
+    # The fp32 mean is off by 1e-4 at most, which adds 1e-8 to a variance of 1e-2.
+    torch.testing.assert_close(gaps[0].batch_var.double(), exact, rtol=1e-3, atol=0)
+    torch.testing.assert_close(  # the same error of the mean, over a std of 0.1
+        y[valid], F.batch_norm(x[valid].double(), None, None, training=True).float(),
+        rtol=0, atol=2e-3,
+    )  # fmt: skip
+    one_pass = x[valid].square().mean(0) - x[valid].mean(0).square()
+    assert ((one_pass - exact).abs() / exact).max() > 0.1  # what the two passes are for
+
+
+@EPS_MODES
+@pytest.mark.parametrize("shape", [(4, 3, 5), (1, 1, 513), (7, 1)], ids=str)
+def test_evaluation_is_torchs_with_the_population(shape, eps_mode):
+    norm = random_norm(shape[-1], eps=0.3, eps_mode=eps_mode).eval()  # some variances are below
+    mean, var = (buffer.clone() for buffer in norm.buffers())
+    x = torch.randn(shape, requires_grad=True)
+    clamp = eps_mode == "clamp"
+    expected = F.batch_norm(
+        x.view(-1, shape[-1]), mean, var.clamp(min=0.3) if clamp else var,
+        norm.weight, norm.bias, training=False, eps=0.0 if clamp else 0.3,
+    ).view(shape)  # fmt: skip
+    with record_gaps() as gaps:
+        y = norm(x)
+    # A few fp32 roundings of values of size 10.
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+    upstream, inputs = torch.randn_like(x), (x, *norm.parameters())
+    gradients = (torch.autograd.grad(out, inputs, upstream) for out in (y, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)  # sums of 12 such values
+    assert torch.equal(norm.population.running_mean, mean)
+    assert torch.equal(norm.population.running_var, var)
+    assert gaps == []
+
+
+def test_evaluation_does_not_see_the_rest_of_the_batch():
+    norm, x = random_norm(5).eval(), torch.randn(4, 3, 5)
+    y = norm(x)
+    assert torch.equal(norm(x, ValidTokens(torch.rand(4, 3) < 0.5)), y)
+    for t, b in itertools.product(range(4), range(3)):
+        assert torch.equal(norm(x[t : t + 1, b : b + 1])[0, 0], y[t, b])
+
+
+HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+
+
+@HALF
+@pytest.mark.parametrize("cast", ["the model", "activations alone"])
+@WAYS
+def test_half_precision_rounds_nothing_but_results(dtype, cast, drop):
+    valid = oracles.real_tokens(40, [40, 25, 7])
+    half = random_norm(6)
+    if cast == "the model":
+        half = half.to(dtype)
+    full = copy.deepcopy(half).float()
+    x = (3 + 2 * torch.randn(40, 3, 6)).to(dtype)
+    upstream = random_upstream(x)
+    upstream = (upstream[0], *(u.float() for u in upstream[1:]))
+    actual = run(half, x.clone().requires_grad_(), ValidTokens(valid, drop), upstream)
+    upstream = (upstream[0].float(), *upstream[1:])
+    expected = run(full, x.float().requires_grad_(), ValidTokens(valid, drop), upstream)
+    assert actual[0].dtype == actual[3].dtype == dtype
+    for part, exact in zip(actual, expected, strict=True):
+        # One rounding at the end, to half an ulp, or half the smallest subnormal.
+        info = torch.finfo(part.dtype)
+        torch.testing.assert_close(
+            part.float(), exact, rtol=info.eps / 2, atol=info.smallest_normal * info.eps
+        )
+    for buffer, exact in zip(half.buffers(), full.buffers(), strict=True):
+        assert buffer.dtype == torch.float32
+        assert torch.equal(buffer, exact)
+    y = half.eval()(x)
+    assert y.dtype == dtype
+    torch.testing.assert_close(
+        y.float(), full.eval()(x.float()), rtol=torch.finfo(dtype).eps / 2, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("cast", ["half", "bfloat16"])
+@pytest.mark.parametrize("double_first", [False, True])
+def test_casts_leave_the_population_in_fp32(cast, double_first):
+    norm = random_norm(6)
+    before = [buffer.clone() for buffer in norm.buffers()]
+    norm = getattr(norm.double() if double_first else norm, cast)()
+    assert norm.weight.dtype.itemsize == 2
+    for buffer, old in zip(norm.buffers(), before, strict=True):
+        assert torch.equal(buffer, old) and buffer.dtype == torch.float32
+
+
+@WAYS
+def test_fp16_sums_do_not_overflow(drop):
+    x = (5 * torch.randn(4000, 1, 3)).half()
+    assert x.square().sum(0).isinf().all()  # 4000 * 25 > 65504
+    norm = BatchNorm(3).half()
+    tokens = ValidTokens(torch.ones(4000, 1, dtype=torch.bool), drop)
+    y, mean, var, *gradients = run(
+        norm, x.requires_grad_(), tokens, (torch.ones_like(x), torch.ones(3), torch.ones(3))
+    )
+    exact = x.detach().view(-1, 3).double()
+    # 4000 fp32 additions, which torch does pairwise: some ten roundings of 6e-8.
+    torch.testing.assert_close(var.double(), exact.var(0, correction=0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm.population.running_mean, 0.05 * mean)
+    torch.testing.assert_close(norm.population.running_var, 0.95 + 0.05 * var)
+    assert all(tensor.isfinite().all() for tensor in (y, *gradients))
+
+
+def unmoved(norm, x, tokens=None):
+    """Whether a training forward leaves the population alone."""
+    before = [buffer.clone() for buffer in norm.buffers()]
+    norm(x, tokens)
+    return all(map(torch.equal, norm.buffers(), before))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e30], ids=str)
+@WAYS
+def test_non_finite_statistics_move_nothing(value, drop):
+    norm, x = random_norm(3), torch.randn(4, 2, 3)
+    tokens = ValidTokens(oracles.real_tokens(4, [4, 2]), drop)
+    assert not unmoved(norm, x, tokens)
+    x[1, 0, 2] = value  # the square of 1e30 is infinite in fp32
+    assert unmoved(norm, x, tokens)
+    assert all(buffer.isfinite().all() for buffer in norm.buffers())
+
+
+def test_frozen_statistics_do_not_move():
+    norm, x = random_norm(3), torch.randn(4, 2, 3)
+    free = copy.deepcopy(norm)(x)
+    with freeze_statistics():
+        assert unmoved(norm, x)
+        assert torch.equal(norm(x), free)  # the batch is normalised all the same
+    assert not unmoved(norm, x)
+
+
+NOTHING = torch.zeros(4, 2, dtype=torch.bool)
+EMPTY = {
+    "dropped": (ValidTokens(NOTHING, drop=True), nullcontext),
+    "zeroed": (ValidTokens(NOTHING, drop=False), nullcontext),
+    "dummy batch": (ValidTokens(~NOTHING), dummy_batch),
+    "dummy batch without mask": (None, dummy_batch),
+}
+
+
+@pytest.mark.parametrize(("tokens", "block"), EMPTY.values(), ids=EMPTY)
+@EPS_MODES
+def test_a_batch_without_real_tokens_is_normalised_with_the_population(tokens, block, eps_mode):
+    norm = random_norm(3, eps=0.3, eps_mode=eps_mode)
+    x = torch.randn(4, 2, 3, requires_grad=True)
+    mean, var = (buffer.clone() for buffer in norm.buffers())
+    with block():
+        y, batch_mean, batch_var, *gradients = run(norm, x, tokens, random_upstream(x))
+    expected = (x - mean) / oracles.std(var, 0.3, eps_mode) * norm.weight + norm.bias
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)  # fp32, values of size 10
+    for actual, old in zip((batch_mean, batch_var, *norm.buffers()), (mean, var) * 2, strict=True):
+        assert torch.equal(actual, old)
+    for gradient in gradients:
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (5, 2, 3)], ids=["one token", "constant channels"])
+@EPS_MODES
+@WAYS
+def test_zero_variance_gives_finite_gradients(shape, eps_mode, drop):
+    norm = BatchNorm(3, BatchNormOptions(eps_mode=eps_mode))
+    x = torch.full(shape, 0.25, requires_grad=True)  # a sum without rounding: exactly constant
+    with record_gaps() as gaps:
+        y = norm(x, ValidTokens(torch.ones(shape[:-1], dtype=torch.bool), drop))
+    assert torch.equal(y, torch.zeros_like(y))
+    penalty = gaps[0].batch_mean.sum() + norm.options.std(gaps[0].batch_var).sum()
+    gradients = torch.autograd.grad((y * torch.randn(shape)).sum() + penalty, (x, norm.weight))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_state_dict_names_and_buffers():
+    norm = BatchNorm(3)
+    names = ["weight", "bias", "population.running_mean", "population.running_var"]
+    assert list(norm.state_dict()) == names
+    assert all(buffer.is_floating_point() for buffer in norm.buffers())
+
+
+def test_saved_weights_come_back():
+    norm, other, file = random_norm(3), BatchNorm(3), io.BytesIO()
+    norm(torch.randn(4, 3))
+    torch.save(norm.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert all(map(torch.equal, other.state_dict().values(), norm.state_dict().values()))
+    x = torch.randn(4, 3)
+    assert torch.equal(other.eval()(x), norm.eval()(x))
+
+
+def test_training_moves_buffers_in_place():
+    norm = BatchNorm(3)
+    addresses = [buffer.data_ptr() for buffer in norm.buffers()]
+    assert not unmoved(norm, torch.randn(4, 3))
+    assert [buffer.data_ptr() for buffer in norm.buffers()] == addresses
+
+
+def test_deepcopy_works_after_a_step():
+    norm = random_norm(3)
+    with record_gaps() as gaps:  # alive: their graph hangs on nothing in the module
+        norm(torch.randn(4, 3, requires_grad=True)).sum().backward()
+        twin = copy.deepcopy(norm)
+    assert gaps[0].batch_mean.requires_grad
+    assert all(map(torch.equal, twin.state_dict().values(), norm.state_dict().values()))
+    assert not unmoved(twin, torch.randn(4, 3))
+    assert not torch.equal(twin.population.running_mean, norm.population.running_mean)
+
+
+def test_refuses_tokens_of_another_shape():
+    tokens = ValidTokens(torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"`tokens`.*\(2, 4\).*`x`.*\(4, 2, 3\)"):
+        BatchNorm(3)(torch.randn(4, 2, 3), tokens)
+
+
+@pytest.mark.parametrize("momentum", [0.0, -0.1, 1.0001, float("nan"), float("inf")])
+def test_refuses_momentum(momentum):
+    with pytest.raises(ValueError, match=rf"--norm-batch-momentum.*\(0, 1\], but is {momentum}"):
+        BatchNormOptions(momentum=momentum)
+
+
+@pytest.mark.parametrize("eps", [0.0, -1e-5, float("nan")])
+def test_refuses_eps(eps):
+    with pytest.raises(ValueError, match=f"--norm-batch-eps.*positive, but is {eps}"):
+        BatchNormOptions(eps=eps)
+
+
+@pytest.mark.parametrize("eps_mode", ["", "Add", "max"])
+def test_refuses_eps_mode(eps_mode):
+    with pytest.raises(ValueError, match=f"--norm-batch-eps-mode.*`clamp`, but is `{eps_mode}`"):
+        BatchNormOptions(eps_mode=eps_mode)
+
+
+def test_momentum_1_is_allowed():
+    norm, x = BatchNorm(3, BatchNormOptions(momentum=1)), torch.randn(4, 3)
+    norm(x)
+    torch.testing.assert_close(norm.population.running_mean, x.mean(0))
+    torch.testing.assert_close(norm.population.running_var, x.var(0, correction=0))

@@ -1,0 +1,99 @@
+"""The grammar of norm plans: each form against the places it names, and every refusal."""
+
+import pytest
+
+from rbn_fairseq.norms import NormPlan, parse_norms
+
+KNOWN = ("batch", "groupscale", "layer", "power")
+SITES = ("self", "cross", "ffn")
+
+
+def places(text, layers=4):
+    """Text of the norms at every place: one string of sites per layer."""
+    plan = NormPlan(text, layers, SITES, KNOWN, "--norm-encoder")
+    return [["+".join(plan.norms(layer, site)) for site in SITES] for layer in range(layers)]
+
+
+B, L = "batch", "layer"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch", [[B, B, B]] * 4),
+        ("batch@2:layer", [[L, L, L], [L, L, L], [B, B, B], [L, L, L]]),
+        ("batch@0-1:layer", [[B, B, B], [B, B, B], [L, L, L], [L, L, L]]),
+        ("batch@1-1:layer", [[L, L, L], [B, B, B], [L, L, L], [L, L, L]]),
+        ("batch@3.ffn:layer", [[L, L, L], [L, L, L], [L, L, L], [L, L, B]]),
+        ("batch@2-3.cross:layer", [[L, L, L], [L, L, L], [L, B, L], [L, B, L]]),
+        ("batch@self:layer", [[B, L, L]] * 4),
+        ("layer@0-2:batch@3", [[L, L, L]] * 3 + [[B, B, B]]),
+        ("groupscale+power", [["groupscale+power"] * 3] * 4),
+        ("power+groupscale+layer@0:layer", [["power+groupscale+layer"] * 3] + [[L] * 3] * 3),
+    ],
+)
+def test_forms(text, expected):
+    assert places(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("layer@0:batch@0-1:layer", [[L, L, L], [B, B, B], [L, L, L], [L, L, L]]),
+        ("batch:layer@0", [[B, B, B]] * 4),
+        ("layer@1.self:batch@1:layer@self:batch", [[L, B, B], [L, B, B], [L, B, B], [L, B, B]]),
+    ],
+)
+def test_first_match_wins(text, expected):
+    assert places(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "batch@", "batch:", ":batch", "batch::layer", "batch@0-", "batch@-1", "batch@0-1-2",
+        "batch@x.y.z", "batch@0.", "batch@.ffn", "batch@ffn.0", "batch@self-ffn", "+batch",
+        "batch+", "batch++layer", "batch@0+layer", "batch@0,layer", " batch", "batch@0 :layer",
+        "batch@0@1", "batch@1.5", "Batch", "batch\n",
+    ],
+)  # fmt: skip
+def test_malformed_plans_show_the_grammar(text):
+    with pytest.raises(ValueError, match=r"(?s)^--norm-encoder: cannot read .* A plan is `norm`"):
+        places(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bach", "unknown norm `bach`. Did you mean `batch`? Known: batch, groupscale, layer"),
+        ("layer@0:batch+powr", "unknown norm `powr`. Did you mean `power`?"),
+        ("zzzz", "unknown norm `zzzz`. Known: batch, groupscale, layer, power"),
+        ("batch@4:layer", "`batch@4:layer` names layer 4, but there are 4 layers: 0 to 3"),
+        ("batch@2-9:layer", "names layer 9"),
+        ("batch@3-1:layer", "the range `3-1` in `batch@3-1:layer` runs backwards"),
+        ("batch@attn:layer", "no site `attn`"),
+        ("batch@0.attn:layer", "the sites are self, cross, ffn"),
+        ("batch@0-2", "gives no norm to layer 3, site `self`"),
+        ("batch@self:layer@ffn", "gives no norm to layer 0, site `cross`"),
+    ],
+)
+def test_refusals_name_option_and_value(text, message):
+    with pytest.raises(ValueError, match="^--norm-encoder: ") as error:
+        places(text)
+    assert message in str(error.value)
+
+
+def test_a_layers_missing_site_is_unknown():
+    with pytest.raises(ValueError, match="no site `cross`.*the sites are self, ffn"):
+        NormPlan("batch@cross:layer", 2, ("self", "ffn"), KNOWN, "--norm-encoder")
+
+
+def test_parse_norms_reads_one_norm_and_compositions():
+    assert parse_norms("batch", KNOWN, "--norm-x") == ("batch",)
+    assert parse_norms("groupscale+power", KNOWN, "--norm-x") == ("groupscale", "power")
+
+
+@pytest.mark.parametrize("text", ["", "batch+", "bach", "batch@0", "batch:layer"])
+def test_parse_norms_refuses_what_is_no_norm(text):
+    with pytest.raises(ValueError, match="^--norm-x: unknown norm .* Known: batch, groupscale"):
+        parse_norms(text, KNOWN, "--norm-x")

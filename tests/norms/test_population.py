@@ -1,0 +1,85 @@
+"""Running statistics, against the closed form of an exponential average."""
+
+import pytest
+import torch
+
+from rbn_fairseq.norms.moments import Moments
+from rbn_fairseq.norms.population import PopulationStatistics
+
+MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
+
+
+@pytest.mark.parametrize("momentum", [0.05, 0.9, 1.0])
+@pytest.mark.parametrize("steps", [1, 30])
+def test_moves_as_an_exponential_average_from_mean_0_and_variance_1(momentum, steps):
+    population = PopulationStatistics(2, momentum)
+    for _ in range(steps):
+        population.update(Moments(MEAN, VAR, torch.tensor(3.0)))
+    left = (1 - momentum) ** steps  # weight of the initial value
+    mean, var = population.get()
+    # `steps` roundings of 6e-8 each.
+    torch.testing.assert_close(mean, (1 - left) * MEAN, rtol=2e-6, atol=1e-6)
+    torch.testing.assert_close(var, left + (1 - left) * VAR, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mean", "var", "count"),
+    [
+        ([2.0, 0.0], [1.0, 1.0], 0.0),
+        ([torch.nan, 0.0], [1.0, 1.0], 3.0),
+        ([torch.inf, 0.0], [1.0, 1.0], 3.0),
+        ([2.0, 0.0], [torch.inf, 1.0], 3.0),
+        ([2.0, 0.0], [torch.nan, 1.0], 3.0),
+    ],
+    ids=["empty", "NaN mean", "inf mean", "inf variance", "NaN variance"],
+)
+def test_empty_and_non_finite_batches_move_nothing(mean, var, count):
+    population = PopulationStatistics(2, 0.05)
+    population.set(MEAN, VAR)
+    population.update(Moments(torch.tensor(mean), torch.tensor(var), torch.tensor(count)))
+    assert torch.equal(population.running_mean, MEAN)
+    assert torch.equal(population.running_var, VAR)
+
+
+def test_changes_in_place():
+    population = PopulationStatistics(2, 0.05)
+    addresses = [buffer.data_ptr() for buffer in population.buffers()]
+    population.update(Moments(MEAN, VAR, torch.tensor(3.0)))
+    population.set(MEAN, VAR)
+    population.load_state_dict({"running_mean": VAR, "running_var": MEAN})
+    assert [buffer.data_ptr() for buffer in population.buffers()] == addresses
+    assert torch.equal(population.running_mean, VAR)
+    assert torch.equal(population.running_var, MEAN)
+
+
+CASTS = {
+    "half": (lambda m: m.half(), torch.float32),
+    "bfloat16": (lambda m: m.bfloat16(), torch.float32),
+    "to(half)": (lambda m: m.to(torch.float16), torch.float32),
+    "double": (lambda m: m.double(), torch.float64),
+    "double, half": (lambda m: m.double().half(), torch.float32),
+    "half, double": (lambda m: m.half().double(), torch.float64),
+    "double, float": (lambda m: m.double().float(), torch.float32),
+    "to(cpu)": (lambda m: m.to("cpu"), torch.float32),
+}
+
+
+@pytest.mark.parametrize(("cast", "dtype"), CASTS.values(), ids=CASTS)
+def test_casts_leave_at_least_fp32(cast, dtype):
+    population = PopulationStatistics(2, 0.05)
+    mean, var = torch.tensor([1 / 3, 1e-9]), torch.tensor([1e6, 1 / 7])  # not half numbers
+    population.set(mean, var)
+    model = cast(torch.nn.Sequential(torch.nn.Linear(1, 1), population))
+    assert [buffer.dtype for buffer in model.buffers()] == [dtype, dtype]
+    assert torch.equal(population.running_mean, mean.to(dtype))
+    assert torch.equal(population.running_var, var.to(dtype))
+
+
+def test_follows_the_device():
+    assert PopulationStatistics(2, 0.05).to("meta").running_mean.device.type == "meta"
+
+
+def test_buffers_are_floating_point_and_named():
+    buffers = dict(PopulationStatistics(2, 0.05).named_buffers())
+    assert list(buffers) == ["running_mean", "running_var"]
+    assert all(buffer.is_floating_point() for buffer in buffers.values())

@@ -1,0 +1,104 @@
+"""The registry: every entry builds a norm; compositions apply left to right."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from rbn_fairseq import norms
+from rbn_fairseq.norms import (
+    NORMS,
+    BatchNorm,
+    BatchNormOptions,
+    LayerNorm,
+    LayerNormOptions,
+    NormEntry,
+    ValidTokens,
+    build_norm,
+    has_batch_norm,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    factor: float = 2.0
+
+
+class Probe(nn.Module):
+    """``factor * x + 1``, and a memory of the tokens it was given."""
+
+    def __init__(self, channels, options, sync):
+        super().__init__()
+        self.channels, self.factor, self.sync = channels, options.factor, sync
+
+    def forward(self, x, tokens=None):
+        self.tokens = tokens
+        return self.factor * x + 1
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    for name in ("one", "two"):
+        monkeypatch.setitem(NORMS, name, NormEntry(Probe, Options, "", ""))
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_entry_builds_a_norm(name):
+    entry = NORMS[name]
+    assert dataclasses.is_dataclass(entry.options) and entry.summary and entry.source
+    assert all(field.metadata["help"] for field in dataclasses.fields(entry.options))
+    norm = build_norm([name], 6, {})
+    x = torch.randn(3, 2, 6)
+    tokens = ValidTokens(torch.tensor([[True, True], [True, True], [True, False]]))
+    for mode in (True, False):
+        y = norm.train(mode)(x, tokens)
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
+        assert y.isfinite().all()
+
+
+def test_options_and_sync_reach_the_norm():
+    options = {"batch": BatchNormOptions(momentum=0.5), "layer": LayerNormOptions(eps=0.5)}
+    batch, layer = build_norm(["batch"], 3, options, sync=True), build_norm(["layer"], 3, options)
+    assert isinstance(batch, BatchNorm) and isinstance(layer, LayerNorm)
+    assert (batch.options.momentum, batch.population.momentum, batch.sync) == (0.5, 0.5, True)
+    assert layer.eps == 0.5
+
+
+def test_defaults_where_no_options_are_given():
+    assert build_norm(["batch"], 3, {}).options == BatchNormOptions(0.05, 1e-5, "add")
+    assert build_norm(["batch"], 3, {}).sync is False
+
+
+def test_composition_applies_left_to_right_and_passes_tokens(probes):
+    norm = build_norm(["one", "two"], 3, {"one": Options(3.0), "two": Options(5.0)}, sync=True)
+    x, tokens = torch.randn(4, 2, 3), ValidTokens(torch.ones(4, 2, dtype=torch.bool))
+    assert torch.equal(norm(x, tokens), 5 * (3 * x + 1) + 1)
+    assert [(part.factor, part.channels, part.sync) for part in norm] == [
+        (3, 3, True),
+        (5, 3, True),
+    ]
+    assert all(part.tokens is tokens for part in norm)
+
+
+def test_composition_works_without_tokens(probes):
+    x = torch.randn(4, 3)
+    assert torch.equal(build_norm(["one", "one"], 3, {})(x), 2 * (2 * x + 1) + 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["batch"], True),
+        (["layer"], False),
+        (["layer", "batch"], True),
+        (["layer", "layer"], False),
+    ],
+)
+def test_has_batch_norm(names, expected):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(build_norm(names, 3, {})))
+    assert has_batch_norm(model) is expected
+
+
+def test_public_names_exist():
+    assert all(hasattr(norms, name) for name in norms.__all__)

@@ -1,0 +1,135 @@
+"""Recorders and flags: what holds inside a ``with`` block, and nothing after it."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchNormOptions,
+    dummy_batch,
+    freeze_statistics,
+    record_gaps,
+    scope,
+)
+
+
+def test_a_gap_holds_the_statistics_of_batch_and_population():
+    norm = BatchNorm(3, BatchNormOptions(momentum=0.25)).double()
+    norm.population.set(torch.randn(3), torch.rand(3))
+    old_mean, old_var = (buffer.clone() for buffer in norm.buffers())
+    x = torch.randn(5, 2, 3, dtype=torch.double)
+    with record_gaps() as gaps:
+        norm(x)
+    (gap,) = gaps
+    mean, var = x.mean((0, 1)), x.var((0, 1), correction=0)
+    expected = {
+        "batch_mean": mean,
+        "batch_var": var,
+        "count": torch.tensor(10.0, dtype=torch.double),
+        "mean_before": old_mean,
+        "var_before": old_var,
+        "mean_after": 0.75 * old_mean + 0.25 * mean,
+        "var_after": 0.75 * old_var + 0.25 * var,
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(gap, name), value)  # fp64 rounding
+    assert (gap.norm, gap.replicas) == (norm, 1)
+
+
+def test_later_batches_leave_a_gap_as_it_was():
+    norm = BatchNorm(3)
+    with record_gaps() as gaps:
+        norm(torch.randn(5, 3))
+    tensors = [value for value in vars(gaps[0]).values() if isinstance(value, torch.Tensor)]
+    copies = [tensor.clone() for tensor in tensors]
+    norm(torch.randn(5, 3))
+    assert all(map(torch.equal, tensors, copies))
+
+
+def test_gaps_come_in_the_order_of_the_forwards():
+    first, second = BatchNorm(3), BatchNorm(3)
+    with record_gaps() as gaps:
+        second(first(torch.randn(5, 3)))
+        first(torch.randn(5, 3))
+    assert [gap.norm for gap in gaps] == [first, second, first]
+    assert torch.equal(gaps[2].mean_before, gaps[0].mean_after)  # two forwards, two updates
+    assert not torch.equal(gaps[2].mean_after, gaps[0].mean_after)
+
+
+def test_nested_recorders_each_get_what_runs_inside_them():
+    norm, x = BatchNorm(3), torch.randn(5, 3)
+    with record_gaps() as outer:
+        norm(x)
+        with record_gaps() as inner:
+            norm(x)
+        norm(x)
+    norm(x)
+    assert len(outer) == 3
+    assert inner == outer[1:2]
+
+
+def test_nothing_is_recorded_in_evaluation_or_outside():
+    norm, x = BatchNorm(3), torch.randn(5, 3)
+    norm(x)
+    with record_gaps() as gaps:
+        norm.eval()(x)
+    norm.train()(x)
+    assert gaps == []
+
+
+def test_frozen_gaps_stand_before_and_after_on_the_same_population():
+    norm = BatchNorm(3)
+    with record_gaps() as gaps, freeze_statistics():
+        norm(torch.randn(5, 3))
+    assert torch.equal(gaps[0].mean_after, gaps[0].mean_before)
+    assert torch.equal(gaps[0].var_after, gaps[0].var_before)
+
+
+def test_dummy_batches_record_no_gap_between_batch_and_population():
+    norm = BatchNorm(3)
+    norm.population.set(torch.randn(3), torch.rand(3))
+    with record_gaps() as gaps, dummy_batch():
+        norm(torch.randn(5, 3))
+    assert gaps[0].count == 0
+    assert torch.equal(gaps[0].batch_mean, gaps[0].mean_before)
+    assert torch.equal(gaps[0].batch_var, gaps[0].var_before)
+
+
+def test_gradients_flow_from_the_gap_and_only_from_the_batch():
+    norm, before = BatchNorm(3).double(), nn.Linear(4, 3).double()
+    x = torch.randn(5, 4, dtype=torch.double)
+    with record_gaps() as gaps:
+        norm(before(x))
+    gap, at_mean, at_var = gaps[0], *torch.randn(2, 3, dtype=torch.double)
+    population = (gap.mean_before, gap.var_before, gap.mean_after, gap.var_after, gap.count)
+    assert not any(tensor.requires_grad for tensor in population)
+    ours = torch.autograd.grad((gap.batch_mean, gap.batch_var), before.weight, (at_mean, at_var))
+
+    rows = before(x)
+    moments = (rows.mean(0), rows.var(0, correction=0))
+    torch.testing.assert_close(ours, torch.autograd.grad(moments, before.weight, (at_mean, at_var)))
+
+
+@pytest.mark.parametrize("block", [freeze_statistics, dummy_batch, record_gaps])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_end_also_when_they_fail(block, depth):
+    norm, x = BatchNorm(3), torch.randn(5, 3)
+    with contextlib.suppress(KeyError), contextlib.ExitStack() as stack:
+        for _ in range(depth):
+            stack.enter_context(block())
+        raise KeyError
+    assert (scope.recorders.get(), scope.frozen.get(), scope.dummy.get()) == ((), False, False)
+    norm(x)
+    torch.testing.assert_close(norm.population.running_mean, 0.05 * x.mean(0))
+
+
+def test_an_inner_block_does_not_end_the_outer_one():
+    norm, x = BatchNorm(3), torch.randn(5, 3)
+    with freeze_statistics():
+        with freeze_statistics():
+            pass
+        norm(x)
+    assert torch.equal(norm.population.running_mean, torch.zeros(3))

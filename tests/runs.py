@@ -1,0 +1,62 @@
+"""fairseq's own commands, called in this process (starting one costs seconds)."""
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from unittest import mock
+
+USER_DIR = Path(__file__).resolve().parent.parent / "rbn_fairseq"
+
+TINY = (
+    "--arch rbn_transformer_tiny --share-all-embeddings --encoder-embed-dim 64 "
+    "--decoder-embed-dim 64 --encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128"
+).split()
+
+
+def call(command: str, *arguments: object) -> str:
+    """Run ``fairseq-COMMAND ARGUMENTS`` and return what it printed."""
+    main = importlib.import_module(f"fairseq_cli.{command}").cli_main
+    out = io.StringIO()
+    argv = [f"fairseq-{command}", *map(str, arguments)]
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    root.addHandler(logging.StreamHandler(out))
+    root.setLevel(logging.INFO)
+    try:
+        with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out):
+            main()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return out.getvalue()
+
+
+def train(data: Path, save_dir: Path, *options: object) -> str:
+    """Train a tiny model on the CPU and return the log; later options win."""
+    return call(
+        "train", data, "--user-dir", USER_DIR, "--task", "translation_rbn", *TINY,
+        "--criterion", "label_smoothed_cross_entropy_rbn", "--label-smoothing", 0.1,
+        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", 0.005,
+        "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 50, "--max-tokens", 1000,
+        "--cpu", "--num-workers", 0, "--no-progress-bar", "--log-interval", 10,
+        "--save-dir", save_dir, *options,
+    )  # fmt: skip
+
+
+def generate(data: Path, path: object, *options: object) -> dict[int, str]:
+    """Translate the test set and return the best hypothesis by sentence number."""
+    out = call(
+        "generate", data, "--user-dir", USER_DIR, "--task", "translation_rbn", "--path", path,
+        "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 20, "--no-progress-bar", *options,
+    )  # fmt: skip
+    lines = [line for line in out.splitlines() if line.startswith("H-")]
+    return {int(line[2:].split("\t")[0]): line.split("\t")[2] for line in lines}
+
+
+def tid_rows(save_dir: Path) -> list[dict]:
+    """Read ``tid.jsonl``."""
+    return [json.loads(line) for line in (save_dir / "tid.jsonl").read_text().splitlines()]

@@ -1,0 +1,30 @@
+"""Norms and diagnostics in a process that has no fairseq."""
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import sys
+sys.modules["fairseq"] = None  # importing it now raises ModuleNotFoundError
+
+import torch
+import rbn_fairseq.diagnostics as diagnostics
+from rbn_fairseq.norms import NORMS, ValidTokens, build_norm, record_gaps
+
+x, tokens = torch.randn(4, 2, 3), ValidTokens(torch.ones(4, 2, dtype=torch.bool))
+for name in NORMS:
+    assert build_norm([name], 3, {})(x, tokens).shape == x.shape
+norm = build_norm(["batch"], 3, {})
+with record_gaps() as gaps:
+    norm(x.requires_grad_(), tokens).square().sum().backward()
+assert len(gaps) == 1 and x.grad is not None
+layers = diagnostics.collect_moments(norm, [x, 2 * x], lambda norm, x: norm(x))
+assert diagnostics.tid(layers[""]).mean > 0
+assert diagnostics.recalibrate(norm, [x], lambda norm, x: norm(x)) == 1
+assert not [name for name in sys.modules if name.startswith("fairseq.")]
+"""
+
+
+def test_norms_and_diagnostics_work_without_fairseq():
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
