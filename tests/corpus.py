@@ -21,9 +21,8 @@ def _pair(rng: random.Random) -> tuple[str, str]:
         month = rng.choice(list(_MONTHS))
         german, english = num2words(number, lang="de"), num2words(number, lang="en")
         phrases.append((f"{german} im {month}", f"{english.replace('-', ' ')} in {_MONTHS[month]}"))
-    return tuple(
-        " und ".join(p) if i == 0 else " and ".join(p) for i, p in enumerate(zip(*phrases))
-    )
+    german, english = zip(*phrases, strict=True)
+    return " und ".join(german), " and ".join(english)
 
 
 def write_corpus(directory: Path, sizes: dict[str, int], seed: int = 1) -> None:

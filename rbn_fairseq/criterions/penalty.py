@@ -148,18 +148,20 @@ class RBNPenalty(nn.Module):
             self.check_model(model)
         with record_gaps() as gaps:
             loss, sample_size, log = super().forward(model, sample, reduce)
-        if not gaps:  # LayerDrop has dropped every layer with a batch norm
-            return loss, sample_size, log
-        terms = gap_terms(gaps, self.rbn.rbn_convention)
+        # LayerDrop may have dropped every layer with a batch norm. The log has the same entries
+        # all the same: fairseq sums logs over processes by the entries of one of them.
+        nothing = GapTerms(*loss.new_zeros(2, dtype=torch.float32).unbind())
+        terms = gap_terms(gaps, self.rbn.rbn_convention) if gaps else nothing
         penalty = self.rbn.rbn_mean_weight * terms.mean + self.rbn.rbn_std_weight * terms.std
-        # Synchronised statistics are the same in every process: the sum counts them once.
-        by_token = self.rbn.rbn_reduction == "token"
-        penalty = penalty * (sample_size if by_token else 1 / gaps[0].replicas)
+        if self.rbn.rbn_reduction == "token":
+            penalty = penalty * sample_size
+        elif gaps:  # synchronised statistics are every process's: the sum counts them once
+            penalty = penalty / gaps[0].replicas
         log.update(
             rbn_mean=terms.mean.detach(),
             rbn_std=terms.std.detach(),
             rbn_penalty=penalty.detach(),
-            rbn_batches=1,
+            rbn_batches=int(bool(gaps)),
         )
         return loss + penalty.to(loss.dtype) / loss.numel(), sample_size, log
 

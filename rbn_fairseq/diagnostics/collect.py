@@ -59,7 +59,7 @@ def collect_moments(
 
     Every batch norm normalises with batch statistics, as in training (paper, Eq. 4), so that
     nothing here depends on the population statistics: one pass serves to estimate them and to
-    measure against them. Modes, random number generators and running statistics are left as
+    measure against them. Modes, torch's random number generators and running statistics are left as
     they were. Memory: 16 bytes per batch, layer and channel.
 
     Args:

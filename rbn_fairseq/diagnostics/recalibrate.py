@@ -40,11 +40,13 @@ def recalibrate(
     if not norms:
         raise ValueError("The model has no batch norm: there are no population statistics.")
     layers = collect_moments(model, batches, forward)
-    for name, norm in norms.items():
+    estimates = {}
+    for name in norms:
         if name not in layers:
             raise ValueError(f"No token reached the batch norm `{name}`: are there any batches?")
-        mean, var = population(layers[name], estimate)
+        mean, var = estimates[name] = population(layers[name], estimate)
         if not (mean.isfinite().all() and var.isfinite().all()):
             raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")
-        norm.population.set(mean, var)
+    for name, norm in norms.items():
+        norm.population.set(*estimates[name])
     return max(len(moments.count) for moments in layers.values())

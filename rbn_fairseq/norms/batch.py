@@ -1,5 +1,6 @@
 """Batch normalisation over the real tokens of a batch."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -46,9 +47,9 @@ class BatchNormOptions:
                 f"`momentum` (--norm-batch-momentum) is the weight of the new value and must be in "
                 f"(0, 1], but is {self.momentum}. The default is 0.05."
             )
-        if not self.eps > 0:
+        if not 0 < self.eps < math.inf:
             raise ValueError(
-                f"`eps` (--norm-batch-eps) must be positive, but is {self.eps}. "
+                f"`eps` (--norm-batch-eps) must be positive and finite, but is {self.eps}. "
                 "The default is 1e-5."
             )
         if self.eps_mode not in ("add", "clamp"):
@@ -100,10 +101,11 @@ class BatchNorm(nn.Module):
         Raises:
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
-        return self._train(x, tokens or ValidTokens()) if self.training else self._evaluate(x)
+        tokens = tokens or ValidTokens()
+        tokens.check(x)
+        return self._train(x, tokens) if self.training else self._evaluate(x)
 
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
-        tokens.check(x)
         if scope.dummy.get():
             tokens = ValidTokens.none_of(x)
         before = self.population.get()

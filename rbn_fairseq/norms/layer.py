@@ -1,5 +1,6 @@
 """Layer normalisation, by torch."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -15,15 +16,15 @@ class LayerNormOptions:
     """Parameters of ``layer``.
 
     Raises:
-        ValueError: if ``eps`` is not positive.
+        ValueError: if ``eps`` is not positive and finite.
     """
 
     eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
+        if not 0 < self.eps < math.inf:
             raise ValueError(
-                f"`eps` (--norm-layer-eps) must be positive, but is {self.eps}. "
+                f"`eps` (--norm-layer-eps) must be positive and finite, but is {self.eps}. "
                 "The default is 1e-5."
             )
 

@@ -16,11 +16,11 @@ NORMS = {
 def test_learns(data_bin, corpus, tmp_path, norm, pre):
     placement = ("--encoder-normalize-before", "--decoder-normalize-before") if pre else ()
     runs.train(
-        data_bin, tmp_path, *NORMS[norm], *placement, "--max-update", 320, "--no-tid",
+        data_bin, tmp_path, *NORMS[norm], *placement, "--max-update", 240, "--no-tid",
         "--validate-interval", 100, "--no-epoch-checkpoints", "--dropout", 0,
     )  # fmt: skip
     hypotheses = runs.generate(data_bin, tmp_path / "checkpoint_last.pt")
     references = (corpus / "test.en").read_text().splitlines()
     right = sum(hypotheses[i] == reference for i, reference in enumerate(references))
-    # An untrained model gets none; a trained one nearly all.
-    assert right / len(references) > 0.7
+    # An untrained model gets none. After 240 updates the slowest, ln, gets more than half.
+    assert right / len(references) > 0.5

@@ -468,7 +468,7 @@ def test_refuses_momentum(momentum):
 
 @pytest.mark.parametrize("eps", [0.0, -1e-5, float("nan")])
 def test_refuses_eps(eps):
-    with pytest.raises(ValueError, match=f"--norm-batch-eps.*positive, but is {eps}"):
+    with pytest.raises(ValueError, match=f"--norm-batch-eps.*positive and finite, but is {eps}"):
         BatchNormOptions(eps=eps)
 
 

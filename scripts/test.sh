@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Usage: bash scripts/test.sh [PYTEST ARGUMENTS]
+#
+# Makes .venv if there is none, then runs ruff, mypy, shellcheck and pytest.
+# Needs Python 3.11 or 3.12.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    sed -n '2,5s/^# \{0,1\}//p' scripts/test.sh
+    exit 0
+fi
+
+make_venv test
+ruff check .
+ruff format --check .
+mypy
+shellcheck scripts/*.sh .ci/run
+pytest "$@"

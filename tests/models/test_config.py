@@ -1,0 +1,140 @@
+"""Architectures: the same model from argparse and from Hydra; the user's values win."""
+
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from fairseq import models as fairseq_models
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models.transformer import TransformerModel
+from omegaconf import DictConfig, OmegaConf
+
+import runs
+from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, resolve
+from rbn_fairseq.norms import BatchNorm
+
+ARCHES = sorted(PRESETS)
+GIVEN = {"encoder_layers": 3, "dropout": 0.0, "norm_encoder": "batch", "decoder_embed_dim": 64}
+
+
+def task():
+    dictionary = Dictionary()
+    for index in range(10):
+        dictionary.add_symbol(f"w{index}")
+    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+
+
+def from_argparse(arch, *given):
+    """The model's config as fairseq-train makes it from a command line."""
+    argv = [
+        "DATA", "--user-dir", str(runs.USER_DIR), "--task", "translation_rbn", "--arch", arch,
+        "--criterion", "label_smoothed_cross_entropy_rbn", "--optimizer", "adam", *given,
+    ]  # fmt: skip
+    with mock.patch.object(sys, "argv", ["fairseq-train", *argv]):
+        parser = options.get_training_parser()
+        arguments = options.parse_args_and_arch(parser, input_args=argv)
+    return convert_namespace_to_omegaconf(arguments).model
+
+
+def from_hydra(arch, **given):
+    """The model's config as fairseq-hydra-train composes it."""
+    schema = OmegaConf.structured(RBNTransformerConfig)
+    OmegaConf.set_struct(schema, False)
+    return OmegaConf.merge(schema, {"_name": arch, **given})
+
+
+def from_defaults_alone(arch, **given):
+    return DictConfig({"_name": arch, **given})
+
+
+def sizes(cfg):
+    full, norms = resolve(cfg)
+    return OmegaConf.to_container(OmegaConf.structured(full)), norms
+
+
+def without_name(cfg):
+    settings, norms = sizes(cfg)
+    settings.pop("_name", None)
+    return settings, norms
+
+
+def build(cfg, model=RBNTransformerModel, **kwargs):
+    with torch.device("meta"):
+        return model.build_model(cfg, task(), **kwargs)
+
+
+def shapes(model):
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_same_model_on_all_roads(arch):
+    cfgs = [from_argparse(arch), from_hydra(arch), from_defaults_alone(arch)]
+    built = [build(cfg) for cfg in cfgs]
+    assert shapes(built[0]) == shapes(built[1]) == shapes(built[2])
+    settings = [without_name(cfg) for cfg in cfgs]
+    assert settings[0] == settings[1] == settings[2]
+    for model in built:
+        pre = arch.endswith("_pre")
+        assert model.encoder.layers[0].normalize_before == pre
+        assert model.decoder.layers[0].normalize_before == pre
+        assert (model.encoder.layer_norm is not None) == pre
+        dropout = 0.3 if "big" in arch else 0.1
+        assert model.encoder.dropout_module.p == model.decoder.dropout_module.p == dropout
+
+
+@pytest.mark.parametrize("arch", ["rbn_transformer", "rbn_transformer_wmt_en_de_big_pre"])
+def test_the_user_wins(arch):
+    argv = []
+    for name, value in GIVEN.items():
+        argv += [f"--{name.replace('_', '-')}", str(value)]
+    cfgs = [from_argparse(arch, *argv), from_hydra(arch, **GIVEN), from_defaults_alone(arch, **GIVEN)]
+    for cfg in cfgs:
+        settings, norms = sizes(cfg)
+        assert settings["encoder"]["layers"] == 3 and settings["decoder"]["layers"] == 6
+        assert settings["dropout"] == 0.0
+        assert settings["decoder"]["embed_dim"] == 64
+        assert settings["decoder"]["input_dim"] == settings["decoder"]["output_dim"] == 64
+        assert (norms.encoder, norms.decoder) == ("batch", "layer")
+    built = build(from_argparse(arch, "--encoder-layers", "3", "--norm-encoder", "batch"))
+    assert len(built.encoder.layers) == 3 and len(built.decoder.layers) == 6
+    assert sum(isinstance(part, BatchNorm) for part in built.modules()) == 6
+
+
+def test_the_user_turns_a_preset_pre_norm_off():
+    # Hydra alone can say so: argparse's switches only turn on.
+    cfg = from_hydra("rbn_transformer_tiny_pre", encoder_normalize_before=False)
+    settings, _ = sizes(cfg)
+    assert not settings["encoder"]["normalize_before"]
+    assert settings["decoder"]["normalize_before"]
+
+
+@pytest.mark.parametrize(
+    "arch", ["transformer_iwslt_de_en", "transformer_wmt_en_de", "transformer_wmt_en_de_big"]
+)
+def test_sizes_are_fairseqs(arch):
+    namespace = SimpleNamespace(arch=arch)
+    fairseq_models.ARCH_CONFIG_REGISTRY[arch](namespace)
+    theirs = build(namespace, TransformerModel)
+    ours = build(from_argparse(f"rbn_{arch}"))
+    assert shapes(ours) == shapes(theirs)
+    assert ours.encoder.dropout_module.p == theirs.encoder.dropout_module.p
+    assert (
+        ours.encoder.layers[0].self_attn.num_heads == theirs.encoder.layers[0].self_attn.num_heads
+    )
+
+
+def test_an_older_config_still_builds():
+    cfg = from_hydra("rbn_transformer_tiny", norm_encoder="batch")
+    old = OmegaConf.to_container(cfg)
+    for name in [name for name in old if name.startswith("norm_") and name != "norm_encoder"]:
+        del old[name]
+    model = build(DictConfig(old))
+    assert shapes(model) == shapes(build(cfg))
+    norm = model.encoder.layers[0].final_layer_norm
+    assert isinstance(norm, BatchNorm) and not norm.sync and norm.options.momentum == 0.05

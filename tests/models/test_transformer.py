@@ -1,0 +1,312 @@
+"""The model: fairseq's own with layer norms; batch norms that never see padding; its errors."""
+
+import argparse
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel
+
+from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.norms import BatchNorm, LayerNorm, freeze_statistics
+
+SIZES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in (
+        ("embed_dim", 16), ("ffn_embed_dim", 24), ("layers", 2), ("attention_heads", 2)
+    )
+}  # fmt: skip
+PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+BATCH = {"norm_encoder": "batch", "norm_decoder": "batch"}
+FINALS = {"norm_encoder_final": "batch", "norm_decoder_final": "batch"}
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
+
+
+def task(types=30):
+    dictionary = Dictionary()
+    for index in range(types):
+        dictionary.add_symbol(f"w{index}")
+    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
+
+
+def build(model=RBNTransformerModel, **options):
+    torch.manual_seed(3)
+    name = "rbn_transformer" if model is RBNTransformerModel else "transformer"
+    settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
+    vars(settings).update(SIZES | options)
+    return model.build_model(settings, task())
+
+
+def sentences(lengths, total, left_pad, seed=0):
+    """Tokens ``(B, total)`` of sentences of these lengths; the same for any padding."""
+    pad, rows = task().source_dictionary.pad(), []
+    generator = torch.Generator().manual_seed(seed)
+    for length in lengths:
+        words = torch.randint(4, 30, (length,), generator=generator)
+        pads = words.new_full((total - length,), pad)
+        rows.append(torch.cat([pads, words] if left_pad else [words, pads]))
+    return torch.stack(rows)
+
+
+def batch(source=7, target=6):
+    """A source with pads on the left and a target with pads on the right, as fairseq's are."""
+    lengths = [7, 4, 5]
+    return (
+        sentences(lengths, source, left_pad=True),
+        torch.tensor(lengths),
+        sentences([3, 6, 1], target, left_pad=False, seed=1),
+    )
+
+
+def randomise(model):
+    """Biases, gains and statistics other than those of a new model."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if "norm" in name:
+                tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
+    return model
+
+
+@PLACEMENTS
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_layer_norms_are_fairseqs_transformer(placement, training, ours_first):
+    options = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    ours, theirs = build(**options, **placement), build(TransformerModel, **options, **placement)
+    first, second = (ours, theirs) if ours_first else (theirs, ours)
+    second.load_state_dict(randomise(first).state_dict(), strict=True)
+    outputs, gradients = [], []
+    for model in (ours, theirs):
+        model.train(training)
+        torch.manual_seed(11)
+        output, extra = model(*batch())
+        model.get_normalized_probs((output, extra), log_probs=True)[..., 5].sum().backward()
+        outputs.append(output)
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert torch.equal(*outputs)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradient, gradients[1][name]), name
+
+
+@PLACEMENTS
+def test_state_dict_is_fairseqs_and_population(placement):
+    ours = build(**BATCH, **FINALS, **placement)
+    theirs = build(TransformerModel, **placement).state_dict()
+    expected = set(theirs)
+    for name, part in ours.named_modules():
+        if isinstance(part, BatchNorm):
+            expected |= {f"{name}.population.running_{stat}" for stat in ("mean", "var")}
+    assert set(ours.state_dict()) == expected
+    assert len(expected) > len(theirs)
+
+
+@PLACEMENTS
+def test_pads_never_matter(placement):
+    options = BATCH | FINALS | STILL | placement
+    results = []
+    for wider in (0, 3):
+        model = randomise(build(**options)).train()
+        source, lengths, target = batch(7 + wider, 6 + wider)
+        output, extra = model(source, lengths, target)
+        real = target.ne(1)
+        chosen = output[real]
+        log_probs = model.get_normalized_probs((output, extra), log_probs=True)
+        log_probs[real][:, 7].sum().backward()
+        stats = {name: b for name, b in model.named_buffers() if "running" in name}
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+        results.append((chosen, stats, gradients))
+    (chosen, stats, gradients), (chosen2, stats2, gradients2) = results
+    assert chosen.shape == chosen2.shape and stats and gradients
+
+    # Matrix products of other shapes sum in another order: fp32 rounding, no more.
+    def close(one, other, what):
+        scale = one.abs().max().clamp(min=1e-3)
+        assert (one - other).abs().max() <= 1e-5 * scale, what
+
+    close(chosen, chosen2, "outputs")
+    for name in stats:
+        close(stats[name], stats2[name], name)
+    for name in gradients:
+        close(gradients[name], gradients2[name], name)
+
+
+def test_rows_of_pads_never_matter():
+    outputs = []
+    for rows in (0, 2):
+        model = randomise(build(**BATCH, **STILL)).train()
+        source, lengths, target = batch()
+        # One target row of pads only; its source stays a real sentence for attention's sake.
+        target = torch.cat([target, target.new_full((rows, target.shape[1]), 1)])
+        source = torch.cat([source, source[:1].expand(rows, -1)])
+        lengths = torch.cat([lengths, lengths[:1].expand(rows)])
+        with torch.no_grad():
+            encoded = build(**BATCH, **STILL).eval().encoder(source, lengths)
+            output, _ = model.decoder(target, encoder_out=encoded)
+        stats = [b for name, b in model.decoder.named_buffers() if "running" in name]
+        outputs.append((output[:3][target[:3].ne(1)], torch.stack(stats)))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_norms_are_called_with_the_real_tokens(side):
+    model = build(**{f"norm_{side}": "batch"}, **STILL).train()
+    seen = []
+
+    def watch(norm, inputs):
+        seen.append(inputs)
+
+    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    for norm in norms:
+        norm.register_forward_pre_hook(watch)
+    source, lengths, target = batch()
+    with freeze_statistics():
+        masked, _ = model(source, lengths, target)
+    real = (source if side == "encoder" else target).ne(1)
+    assert len(seen) == len(norms) > 0
+    for x, tokens in seen:
+        assert x.shape[:2] == real.t().shape
+        assert torch.equal(tokens.pack(x.reshape(-1, x.shape[-1])), x[real.t()])
+    handles = [norm.register_forward_pre_hook(lambda _, inputs: inputs[:1]) for norm in norms]
+    unmasked, _ = model(source, lengths, target)
+    assert len(handles) == len(norms)
+    assert not torch.allclose(masked, unmasked, atol=1e-3)
+
+
+@PLACEMENTS
+def test_incremental_decoding_is_the_full_forward(placement):
+    model = randomise(build(**BATCH, **FINALS, **placement)).eval()
+    source, lengths, _ = batch()
+    target = sentences([6, 6, 6], 6, left_pad=False, seed=2)
+    state = {}
+    with torch.no_grad():
+        encoded = model.encoder(source, lengths)
+        full, _ = model.decoder(target, encoder_out=encoded)
+        steps = [
+            model.decoder(target[:, : i + 1], encoder_out=encoded, incremental_state=state)[0]
+            for i in range(target.shape[1])
+        ]
+    torch.testing.assert_close(torch.cat(steps, 1), full, rtol=1e-5, atol=1e-5)
+
+
+def kinds(model):
+    return {
+        name: type(part)
+        for name, part in model.named_modules()
+        if isinstance(part, BatchNorm | LayerNorm)
+    }
+
+
+@pytest.mark.parametrize(
+    "plan, places",
+    [
+        ("batch@0:layer", {"0.self_attn_layer_norm", "0.final_layer_norm"}),
+        ("batch@1.ffn:layer", {"1.final_layer_norm"}),
+        ("batch@self:layer", {"0.self_attn_layer_norm", "1.self_attn_layer_norm"}),
+    ],
+)
+def test_plan_is_placed(plan, places):
+    found = kinds(build(norm_encoder=plan))
+    batch_norms = {name for name, kind in found.items() if kind is BatchNorm}
+    assert batch_norms == {f"encoder.layers.{place}" for place in places}
+    assert len(found) == 2 * 2 + 2 * 3  # sites of 2 encoder and 2 decoder layers
+
+
+def test_cross_site_is_the_decoders():
+    found = kinds(build(norm_decoder="batch@0.cross:layer"))
+    assert [name for name, kind in found.items() if kind is BatchNorm] == [
+        "decoder.layers.0.encoder_attn_layer_norm"
+    ]
+
+
+def test_composition_is_placed():
+    norm = build(norm_encoder="batch+layer").encoder.layers[0].final_layer_norm
+    assert [type(part) for part in norm] == [BatchNorm, LayerNorm]
+
+
+def test_finals_are_pre_norms_alone():
+    post, pre = build(**FINALS), build(**FINALS, **PRE)
+    assert post.encoder.layer_norm is None and post.decoder.layer_norm is None
+    assert isinstance(pre.encoder.layer_norm, BatchNorm)
+    assert isinstance(pre.decoder.layer_norm, BatchNorm)
+
+
+def test_options_reach_every_batch_norm():
+    chosen = {"norm_batch_momentum": 0.3, "norm_batch_eps": 1e-3, "norm_batch_eps_mode": "clamp"}
+    model = build(**BATCH, **chosen, norm_sync=True)
+    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    assert len(norms) == 10
+    for norm in norms:
+        assert (norm.options.momentum, norm.options.eps) == (0.3, 1e-3)
+        assert norm.options.eps_mode == "clamp"
+        assert norm.sync and norm.population.momentum == 0.3
+
+
+def test_layerdrop_trains():
+    model = build(**BATCH, encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
+    assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == 10
+    drops = set()
+    for _ in range(12):
+        model.zero_grad()
+        model(*batch())[0].square().mean().backward()
+        dropped = [layer.fc1.weight.grad is None for layer in model.encoder.layers._modules.values()]
+        drops.add(tuple(dropped))
+    assert len(drops) > 1
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"norm_encoder": "bacth"}, ["--norm-encoder", "`bacth`", "Did you mean `batch`"]),
+        ({"norm_decoder": "layr"}, ["--norm-decoder", "`layr`", "Did you mean `layer`"]),
+        ({"norm_encoder_final": "bat", **PRE}, ["--norm-encoder-final", "`bat`"]),
+        # Post-Norm has no such norm, but a mistake is told all the same.
+        ({"norm_decoder_final": "batchh"}, ["--norm-decoder-final", "Did you mean `batch`"]),
+        ({"norm_encoder": "batch@"}, ["--norm-encoder", "cannot read `batch@`"]),
+        ({"norm_encoder": "batch@0-x:layer"}, ["--norm-encoder", "cannot read"]),
+        ({"norm_encoder": "batch@0"}, ["--norm-encoder", "layer 1", ":layer"]),
+        ({"norm_encoder": "batch@2:layer"}, ["--norm-encoder", "layer 2", "2 layers"]),
+        ({"norm_encoder": "batch@cross:layer"}, ["--norm-encoder", "site `cross`"]),
+        ({"norm_batch_momentum": 0.0}, ["--norm-batch-momentum", "0.0"]),
+        ({"norm_batch_momentum": 1.5}, ["--norm-batch-momentum", "1.5"]),
+        ({"norm_batch_eps": 0.0}, ["--norm-batch-eps", "positive"]),
+        ({"checkpoint_activations": True, **BATCH}, ["--checkpoint-activations"]),
+        ({"base_layers": 1}, ["--base-layers"]),
+        (
+            {"cross_self_attention": True, "no_cross_attention": True},
+            ["--cross-self-attention"],
+        ),
+    ],
+)  # fmt: skip
+def test_errors_name_the_option(options, words):
+    with pytest.raises(ValueError) as error:
+        build(**options)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_checkpoint_activations_go_with_layer_norms():
+    model = build(checkpoint_activations=True).train()
+    model(*batch())[0].sum().backward()
+    assert model.encoder.layers[0].fc1.weight.grad is not None
+
+
+@pytest.mark.parametrize("side, warns", [("encoder", False), ("decoder", True)])
+def test_batch_norms_in_the_decoder_warn(side, warns, caplog):
+    logging.getLogger("rbn_fairseq").setLevel(logging.WARNING)
+    with caplog.at_level(logging.WARNING):
+        build(**{f"norm_{side}": "batch"})
+    assert ("Batch norms in the decoder" in caplog.text) == warns
+
+
+def test_other_dictionary_sizes_are_refused():
+    state = build().state_dict()
+    state["encoder.embed_tokens.weight"] = torch.zeros(12, 16)
+    with pytest.raises(ValueError, match=r"source dictionary of 12 types.*has 34") as error:
+        build().load_state_dict(state)
+    assert "data directory" in str(error.value)
