@@ -1,8 +1,10 @@
 """All verbs of ``rbn``, put together."""
 
+import sys
+
 import typer
 
-from rbn_fairseq.cli import about, checkpoints, doctor, fairseq_commands
+from rbn_fairseq.cli import about, doctor
 
 __all__ = ["app"]
 
@@ -18,8 +20,12 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("user-dir")(about.user_dir)
 app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
-app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
-app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
-app.command("tid")(checkpoints.tid)
-app.command("average")(checkpoints.average)
-app.command("recalibrate")(checkpoints.recalibrate)
+
+if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
+    from rbn_fairseq.cli import checkpoints, fairseq_commands
+
+    app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
+    app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
+    app.command("tid")(checkpoints.tid)
+    app.command("average")(checkpoints.average)
+    app.command("recalibrate")(checkpoints.recalibrate)

@@ -67,8 +67,20 @@ def _check_installation(findings: _Findings) -> bool:
         findings.note(f"ve-fairseq {ours}; tested with {_FAIRSEQ}.")
     else:
         findings.good(f"fairseq (ve-fairseq) {ours}")
-    names = ("hydra-core", "omegaconf", "sacrebleu")
-    findings.good(", ".join(f"{name} {_version(name)}" for name in names))
+    try:
+        import fairseq  # noqa: F401
+    except Exception as error:
+        findings.bad(
+            f"fairseq is installed but cannot be imported ({error}): pip install "
+            f"--force-reinstall --no-deps ve-fairseq=={_FAIRSEQ}."
+        )
+        return False
+    for name, wanted in (("hydra-core", "1.3."), ("omegaconf", "2.3."), ("sacrebleu", "")):
+        have = _version(name)
+        if have is None or not have.startswith(wanted):
+            findings.bad(f"{name} {have or 'is missing'}: pip install '{name}=={wanted or '2.'}*'.")
+        else:
+            findings.good(f"{name} {have}")
 
     if torch.cuda.is_available():
         findings.good(f"device: {torch.cuda.get_device_name()}")
@@ -120,7 +132,7 @@ def _check_checkpoint(findings: _Findings, path: Path) -> Optional[dict[str, Any
 
 
 def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
-    from fairseq.data import Dictionary
+    from fairseq.data import Dictionary, data_utils
 
     from rbn_fairseq.tasks.training import check_data, fingerprint
 
@@ -137,8 +149,11 @@ def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]
     saved = (state.get("task_state") or {}).get("dictionaries")
     task = state["cfg"]["task"]
     languages = [task["source_lang"], task["target_lang"]]
+    if None in languages:  # not given in training: fairseq inferred them from the data
+        languages = list(data_utils.infer_language_pair(str(data)))
     if any(language not in own for language in languages):
-        findings.bad(f"the checkpoint translates {'-'.join(languages)}; the data has {sizes}.")
+        pair = "-".join(str(language) for language in languages)
+        findings.bad(f"the checkpoint translates {pair}; the data has {sizes}.")
     elif saved is not None and saved != [fingerprint(own[language]) for language in languages]:
         findings.bad("the data's dictionaries are not those that the checkpoint was trained with.")
     else:

@@ -271,6 +271,12 @@ class RBNTransformerModel(TransformerModelBase):
                 "which would move the running statistics of batch norms twice and lose the "
                 "penalty's gradient. Leave it out, or use `layer` norms."
             )
+        if self.cfg.norms.sync and (self.cfg.encoder.layerdrop or self.cfg.decoder.layerdrop):
+            raise ValueError(
+                "--norm-sync does not go with --encoder-layerdrop or --decoder-layerdrop: "
+                "processes that drop different layers would wait for each other for ever. Leave "
+                "one of them out."
+            )
         if has_batch_norm(self.decoder):
             logger.warning(
                 "Batch norms in the decoder: in training, their statistics let a position see "

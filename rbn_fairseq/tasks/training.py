@@ -47,7 +47,7 @@ class BatchStatisticsTask:
     - The criterion's penalty and the model are checked against each other at the start.
     - fairseq's dummy batches (on processes whose data ran out) leave all statistics alone.
     - Processes that do not synchronise their norms agree on the population statistics before
-      each validation, hence before each checkpoint.
+      each validation. (A checkpoint saved without validating first holds process 0's.)
     - A resumed run sees the same batches as an uninterrupted one.
     - Validation and generation read every sentence (fairseq drops up to 7).
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
