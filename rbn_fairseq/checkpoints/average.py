@@ -50,9 +50,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths:
         state = read_checkpoint(path)
         model = state["model"]
-        if total and {k: v.shape for k, v in total.items()} != {
-            k: v.shape for k, v in model.items()
-        }:
+        if total and _shapes(total) != _shapes(model):
             raise ValueError(
                 f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries "
                 "or shapes differ. Average checkpoints of one run."

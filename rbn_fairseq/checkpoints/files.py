@@ -26,17 +26,17 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
 
     Args:
         path: the file.
-        mmap: map the tensors instead of reading them.
+        mmap: map the tensors instead of reading them; checksums are then not verified.
 
     Raises:
         ValueError: if the file is missing, damaged, unsafe, or no fairseq checkpoint.
     """
     if not path.is_file():
         raise ValueError(f"There is no checkpoint file `{path}`.")
-    if not zipfile.is_zipfile(path):
+    if not (zipfile.is_zipfile(path) if mmap else is_whole(path)):
         raise ValueError(
-            f"The checkpoint `{path}` is truncated or damaged. Use an earlier one; `rbn train` "
-            "does so by itself."
+            f"The checkpoint `{path}` is truncated or damaged (or older than torch 1.6). Use an "
+            "earlier one; `rbn train` does so by itself."
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

@@ -93,7 +93,11 @@ def test_the_user_wins(arch):
     argv = []
     for name, value in GIVEN.items():
         argv += [f"--{name.replace('_', '-')}", str(value)]
-    cfgs = [from_argparse(arch, *argv), from_hydra(arch, **GIVEN), from_defaults_alone(arch, **GIVEN)]
+    cfgs = [
+        from_argparse(arch, *argv),
+        from_hydra(arch, **GIVEN),
+        from_defaults_alone(arch, **GIVEN),
+    ]
     for cfg in cfgs:
         settings, norms = sizes(cfg)
         assert settings["encoder"]["layers"] == 3 and settings["decoder"]["layers"] == 6
@@ -134,7 +138,7 @@ def test_an_older_config_still_builds():
     old = OmegaConf.to_container(cfg)
     for name in [name for name in old if name.startswith("norm_") and name != "norm_encoder"]:
         del old[name]
-    model = build(DictConfig(old))
+    model = fairseq_models.build_model(DictConfig(old), task(), from_checkpoint=True)
     assert shapes(model) == shapes(build(cfg))
     norm = model.encoder.layers[0].final_layer_norm
     assert isinstance(norm, BatchNorm) and not norm.sync and norm.options.momentum == 0.05

@@ -1,0 +1,139 @@
+"""The command `rbn`: what it prints, what it refuses and how."""
+
+import shutil
+import sys
+from unittest import mock
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import runs
+from rbn_fairseq import cli
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.norms import NORMS
+
+
+def rbn(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def user_error(capsys, *arguments):
+    """Run the command as the shell does; return its only line on stderr."""
+    with mock.patch.object(sys, "argv", ["rbn", *map(str, arguments)]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert stop.value.code == 2
+    assert len(lines) == 1 and lines[0].startswith("rbn: error: "), lines
+    return lines[0]
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return path
+
+
+def changed(source, target, **model):
+    """A copy of a checkpoint whose config says otherwise."""
+    state = read_checkpoint(source)
+    for name, value in model.items():
+        state["cfg"]["model"][name] = value
+    torch.save(state, target)
+    return target
+
+
+def test_user_dir():
+    assert rbn("user-dir").output.strip() == str(runs.USER_DIR)
+
+
+def test_norms_lists_names_and_options():
+    out = rbn("norms").output
+    assert all(name in out for name in NORMS)
+    for option in ("momentum", "eps", "eps-mode"):
+        assert f"--norm-batch-{option}" in out
+
+
+def test_doctor(rbn_run, data_bin, tmp_path):
+    last = rbn_run / "checkpoint_last.pt"
+    good = rbn("doctor", "--data", data_bin, "--checkpoint", last)
+    assert good.exit_code == 0, good.output
+    assert "data and checkpoint fit each other" in good.output
+
+    broken = truncate(shutil.copy(last, tmp_path / "broken.pt"))
+    bad = rbn("doctor", "--checkpoint", broken)
+    assert bad.exit_code == 1 and "broken.pt" in bad.output
+
+    other = shutil.copytree(data_bin, tmp_path / "data")
+    for path in other.glob("dict.*.txt"):
+        first, second, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([second, first, *rest]))
+    bad = rbn("doctor", "--data", other, "--checkpoint", last)
+    assert bad.exit_code == 1 and "dictionaries are not those" in bad.output
+
+
+def test_missing_data(capsys, tmp_path):
+    arch = ("--arch", "rbn_transformer_tiny", "--max-tokens", 100)
+    line = user_error(capsys, "train", tmp_path / "nowhere", *arch, "--cpu", "--save-dir", tmp_path)
+    assert "nowhere" in line
+
+
+def test_too_few_epochs(capsys, rbn_run, tmp_path):
+    line = user_error(
+        capsys, "average", "--inputs", rbn_run, "--last", 6, "--output", tmp_path / "out.pt"
+    )
+    assert "--last 6" in line and "1, 2, 3" in line
+
+
+def test_truncated_checkpoint(capsys, rbn_run, data_bin, tmp_path):
+    path = truncate(shutil.copy(rbn_run / "checkpoint1.pt", tmp_path / "broken.pt"))
+    assert "broken.pt" in user_error(capsys, "generate", data_bin, "--path", path, "--cpu")
+
+
+@pytest.mark.parametrize("verb", ["tid", "recalibrate"])
+def test_checkpoint_of_plain_fairseq(capsys, rbn_run, data_bin, tmp_path, verb):
+    path = changed(rbn_run / "checkpoint1.pt", tmp_path / "plain.pt", _name="transformer")
+    rest = () if verb == "tid" else (data_bin, "--output", tmp_path / "out.pt")
+    assert "made without this plugin" in user_error(capsys, verb, path, *rest)
+
+
+def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
+    path = tmp_path / "layer.pt"
+    changed(rbn_run / "checkpoint1.pt", path, norm_encoder="layer")
+    state = read_checkpoint(path)
+    state["model"] = {k: v for k, v in state["model"].items() if "population" not in k}
+    torch.save(state, path)
+    assert "has no batch norm" in user_error(capsys, "tid", path)
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [("--population", "median"), ("--epochs", "x-y"), ("--epochs", "2-9"), ("--epochs", "3-2")],
+)
+def test_bad_values(capsys, rbn_run, option, value):
+    line = user_error(capsys, "tid", rbn_run, option, value)
+    assert option in line and value in line
+
+
+def test_train_resumes_from_the_newest_whole_checkpoint(rbn_run, data_bin, tmp_path):
+    for epoch in (1, 2):
+        shutil.copy(rbn_run / f"checkpoint{epoch}.pt", tmp_path)
+    truncate(shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "checkpoint_last.pt"))
+    result = []
+
+    def train(_command, *arguments):
+        options = [str(a) for a in arguments]
+        at = options.index("--user-dir")
+        del options[at : at + 2]
+        result.append(rbn("train", *options))
+        return ""
+
+    with mock.patch.object(runs, "call", train):
+        runs.train(
+            data_bin, tmp_path, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
+            "--rbn-std-weight", 0.1, "--max-epoch", 3,
+        )  # fmt: skip
+    assert result[0].exit_code == 0, result[0].exception
+    models = [read_checkpoint(d / "checkpoint_last.pt")["model"] for d in (rbn_run, tmp_path)]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])

@@ -1,0 +1,76 @@
+"""fairseq-train itself on two processes: it stops, resumes and ends as without a stop."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import torch
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+
+def launch(data, save_dir, *options):
+    """Train on two gloo processes."""
+    argv = []
+
+    def record(_command, *arguments):
+        argv.extend(map(str, arguments))
+        return ""
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    original, runs.call = runs.call, record
+    try:
+        runs.train(
+            data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
+            "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
+            "--distributed-backend", "gloo", "--distributed-world-size", 2,
+            "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn",
+            *options,
+        )  # fmt: skip
+    finally:
+        runs.call = original
+    code = "from fairseq_cli.train import cli_main; cli_main()"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *argv, "--distributed-rank", str(rank)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output[-3000:]
+    return "".join(outputs)
+
+
+def test_stop_and_resume(data_bin, tmp_path):
+    launch(data_bin, tmp_path / "whole", "--norm-sync", "--max-epoch", 2)
+    # The whole run's state after epoch 1 is where another run would have stopped.
+    start = tmp_path / "whole" / "checkpoint1.pt"
+    launch(
+        data_bin, tmp_path / "resumed", "--norm-sync", "--max-epoch", 2, "--restore-file", start
+    )  # fmt: skip
+    one, other = (
+        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
+        for name in ("whole", "resumed")
+    )
+    first = read_checkpoint(start)["model"]
+    assert one.keys() == other.keys() and any("running_var" in name for name in one)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
+
+
+def test_without_sync(data_bin, tmp_path):
+    launch(data_bin, tmp_path, "--max-update", 3)
+    model = read_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
+    stats = [value for name, value in model.items() if "running_" in name]
+    assert len(stats) == 8 and all(value.isfinite().all() for value in stats)

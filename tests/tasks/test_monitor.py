@@ -1,0 +1,102 @@
+"""The TID monitor: what it writes, when, on which batches, and what it refuses."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import runs
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.tasks.batches import sample_batches
+from rbn_fairseq.tasks.monitor import read_tid_log, write_tid_log
+
+BATCH = ("--norm-encoder", "batch")
+
+
+def test_one_record_a_layer_and_epoch(rbn_run):
+    rows = runs.tid_rows(rbn_run)
+    places = [f"{n}.{site}" for n in (0, 1) for site in ("self_attn", "final")]
+    keys = [(row["epoch"], row["layer"]) for row in rows]
+    assert len(keys) == len(set(keys)) == 4 * len(places)
+    assert sorted({row["epoch"] for row in rows}) == [0, 1, 2, 3]
+    updates = {row["epoch"]: row["update"] for row in rows}
+    assert updates[0] == 0 and updates[1] > 0
+    assert [updates[epoch] for epoch in (2, 3)] == [2 * updates[1], 3 * updates[1]]
+
+
+def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
+    output = tmp_path / "tid.jsonl"
+    result = CliRunner().invoke(app, ["tid", str(rbn_run), "--output", str(output)])
+    assert result.exit_code == 0, result.exception
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]
+    assert len(found) == len(logged) > 0
+    for one, other in zip(found, logged, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            expected = other[name]
+            if isinstance(value, float):
+                expected = pytest.approx(expected, rel=1e-6)
+            assert value == expected, name
+
+
+def record(update, layer="a"):
+    return {"epoch": update, "update": update, "layer": layer, "mean_tid": 0.5}
+
+
+def test_later_records_go(tmp_path):
+    path = tmp_path / "save" / "tid.jsonl"
+    for update in (0, 10, 20):
+        write_tid_log(path, [record(update), record(update, "b")])
+    write_tid_log(path, [record(10, "new")])
+    assert read_tid_log(path) == [record(0), record(0, "b"), record(10, "new")]
+    assert [file.name for file in path.parent.iterdir()] == ["tid.jsonl"]
+
+
+def test_half_a_line_is_left_out(tmp_path):
+    path = tmp_path / "tid.jsonl"
+    write_tid_log(path, [record(0)])
+    with path.open("a") as file:
+        file.write('{"epoch": 1, "upd')
+    write_tid_log(path, [record(5)])
+    assert read_tid_log(path) == [record(0), record(5)]
+
+
+def test_sample_is_uniform_seeded_and_in_order():
+    batches = [[index] for index in range(20)]
+    iterator = SimpleNamespace(frozen_batches=batches)
+    assert sample_batches(iterator, 0, 1) == sample_batches(iterator, 20, 1) == batches
+    one = sample_batches(iterator, 5, 1)
+    assert one == sample_batches(iterator, 5, 1) == sorted(one)
+    assert len({batch[0] for batch in one}) == 5
+    assert one != sample_batches(iterator, 5, 2)
+    draws = [batch[0] for seed in range(400) for batch in sample_batches(iterator, 5, seed)]
+    # 100 expected each, standard deviation 8.7: five of them.
+    assert all(abs(draws.count(index) - 100) < 45 for index in range(20))
+
+
+def test_disabled_validation_is_refused(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="--disable-validation"):
+        runs.train(data_bin, tmp_path, *BATCH, "--disable-validation", "--max-update", 1)
+
+
+@pytest.mark.parametrize("options", [(*BATCH, "--no-tid"), ()], ids=["no-tid", "layer norms"])
+def test_disabled_validation_without_the_monitor(data_bin, tmp_path, options):
+    runs.train(data_bin, tmp_path, *options, "--disable-validation", "--max-update", 1)
+    assert not (tmp_path / "tid.jsonl").exists()
+
+
+def test_negative_number_of_batches(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="--tid-batches"):
+        runs.train(data_bin, tmp_path, *BATCH, "--tid-batches", -1, "--max-update", 1)
+
+
+def test_validation_within_an_epoch_adds_no_record(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--validate-interval-updates", 5, "--max-update", 12,
+        "--tid-batches", 3, "--no-epoch-checkpoints",
+    )  # fmt: skip
+    # After 5, 10 and 12 updates, of 20 an epoch.
+    assert log.count("begin validation on") == 3
+    assert {row["epoch"] for row in runs.tid_rows(tmp_path)} == {0}

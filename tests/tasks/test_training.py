@@ -1,0 +1,66 @@
+"""What the task refuses, forgets and leaves alone."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+import runs
+from rbn_fairseq.tasks import TranslationRBNTask
+from rbn_fairseq.tasks.training import check_data
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_data_directory_is_checked(tmp_path, kind):
+    data = tmp_path / "data"
+    if kind == "empty":
+        data.mkdir()
+    for attempt in (lambda: check_data(str(data)), lambda: runs.train(data, tmp_path / "save")):
+        with pytest.raises(ValueError) as error:
+            attempt()
+        assert f"`{data}`" in str(error.value) and "fairseq-preprocess" in str(error.value)
+
+
+def test_other_dictionary_of_the_same_size_is_refused(rbn_run, data_bin, tmp_path):
+    other = shutil.copytree(data_bin, tmp_path / "data")
+    for path in other.glob("dict.*.txt"):
+        first, second, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([second, first, *rest]))
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.generate(other, rbn_run / "checkpoint_last.pt")
+
+
+@pytest.mark.parametrize("weight", ["--rbn-mean-weight", "--rbn-std-weight"])
+def test_penalty_without_batch_norms_is_refused(data_bin, tmp_path, weight):
+    with pytest.raises(ValueError, match="--norm-encoder batch"):
+        runs.train(data_bin, tmp_path, weight, 0.1, "--max-update", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_runs_best_score_is_forgotten(data_bin):
+    checkpoint_utils.save_checkpoint.best = 0.0
+    cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None)
+    TranslationRBNTask.setup_task(cfg)
+    assert not hasattr(checkpoint_utils.save_checkpoint, "best")
+
+
+def test_dummy_batch_leaves_statistics_alone(rbn_run, data_bin):
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(rbn_run / "checkpoint_last.pt")], {"data": str(data_bin)}
+    )
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    sample = dataset.collater([dataset[index] for index in range(8)])
+    criterion = task.build_criterion(cfg.criterion)
+    optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
+
+    def moved(ignore_grad):
+        before = {n: b.clone() for n, b in model.named_buffers() if "running" in n}
+        task.train_step(sample, model, criterion, optimizer, 0, ignore_grad=ignore_grad)
+        after = dict(model.named_buffers())
+        return [not torch.equal(before[name], after[name]) for name in before]
+
+    assert not any(moved(ignore_grad=True))
+    assert all(moved(ignore_grad=False))
