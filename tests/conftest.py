@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from corpus import write_corpus
 
 import runs
+from corpus import write_corpus
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)

@@ -4,13 +4,13 @@ import copy
 import math
 from argparse import Namespace
 
-import oracles
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
 
+import oracles
 from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,

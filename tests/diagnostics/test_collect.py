@@ -1,11 +1,11 @@
 """Batch statistics of a small network, against the network computed by hand in float64."""
 
-import oracles
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import oracles
 from rbn_fairseq.diagnostics import batch_norms, collect_moments
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LayerNorm, ValidTokens
 

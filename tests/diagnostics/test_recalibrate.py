@@ -1,10 +1,10 @@
 """Recalibration, against the statistics of the raw tokens."""
 
-import oracles
 import pytest
 import torch
 from torch import nn
 
+import oracles
 from rbn_fairseq.diagnostics import POPULATIONS, recalibrate
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions
 

@@ -2,10 +2,10 @@
 
 import math
 
-import oracles
 import pytest
 import torch
 
+import oracles
 from rbn_fairseq.diagnostics import POPULATIONS, TID, LayerMoments, average_tid, population, tid
 
 

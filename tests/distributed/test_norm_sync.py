@@ -4,13 +4,13 @@ import contextlib
 import socket
 from datetime import timedelta
 
-import oracles
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
+import oracles
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank

@@ -5,13 +5,13 @@ import io
 import itertools
 from contextlib import nullcontext
 
-import oracles
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+import oracles
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
