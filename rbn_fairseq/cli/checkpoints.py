@@ -3,6 +3,8 @@
 import json
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -40,9 +42,18 @@ def _check_population(population: str) -> None:
         raise ValueError(f"--population: unknown estimate `{population}`. Known: {known}.")
 
 
-def _quiet() -> None:
-    for name in ("fairseq", "rbn_fairseq"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Show warnings only while a verb runs."""
+    loggers = [logging.getLogger(name) for name in ("fairseq", "rbn_fairseq")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _progress(session: Session, number: int, seed: int, label: str) -> Any:
@@ -67,6 +78,7 @@ def _recalibrate_state(
     return state
 
 
+@_quiet()
 def average(
     inputs: Annotated[
         list[Path],
@@ -90,7 +102,6 @@ def average(
     population: Population = POPULATIONS[0],
 ) -> None:
     """Average the weights of checkpoints and recalibrate the population statistics."""
-    _quiet()
     _check_population(population)
     if len(inputs) == 1 and inputs[0].is_dir():
         if last is None:
@@ -116,6 +127,7 @@ def average(
     typer.echo(f"wrote {output}")
 
 
+@_quiet()
 def recalibrate(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
     data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
@@ -125,7 +137,6 @@ def recalibrate(
     population: Population = POPULATIONS[0],
 ) -> None:
     """Estimate the population statistics of a checkpoint anew on training data."""
-    _quiet()
     _check_population(population)
     state = read_checkpoint(checkpoint)
     state = _recalibrate_state(checkpoint, state, data, batches, seed, population)
@@ -158,6 +169,7 @@ def _choose_epochs(paths: list[Path], epochs: Optional[str]) -> dict[str, Path]:
     return {str(epoch): found[epoch] for epoch in wanted}
 
 
+@_quiet()
 def tid(
     checkpoints: Annotated[
         list[Path], typer.Argument(help="A save directory, or checkpoint files.")
@@ -179,7 +191,6 @@ def tid(
     ] = None,
 ) -> None:
     """Measure TID (paper, Definition 1) of saved checkpoints on their training batches."""
-    _quiet()
     _check_population(population)
     table = Table("checkpoint", "update")
     table.add_column("layer", overflow="fold")
