@@ -12,6 +12,9 @@ from rbn_fairseq.checkpoints.files import read_checkpoint
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+JOBS = ("ln-seed1", "rbn-seed1")  # in the order of the sweep
+
+
 @pytest.fixture(scope="module")
 def sweep(data_bin, tmp_path_factory):
     directory = tmp_path_factory.mktemp("sweep")
@@ -19,7 +22,7 @@ def sweep(data_bin, tmp_path_factory):
         patch.chdir(ROOT)  # where the README says to run it
         runs.call(
             "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_pre", "-m",
-            "norm=bn,rbn", f"task.data={data_bin}", f"hydra.sweep.dir={directory}",
+            "norm=ln,rbn", f"task.data={data_bin}", f"hydra.sweep.dir={directory}",
             "model._name=rbn_transformer_tiny_pre", "common.cpu=true", "dataset.max_tokens=1000",
             "dataset.num_workers=0", "optimization.max_epoch=1", "lr_scheduler.warmup_updates=50",
             "checkpoint.patience=1",
@@ -28,21 +31,21 @@ def sweep(data_bin, tmp_path_factory):
 
 
 def test_jobs_of_a_sweep_are_independent(sweep):
-    for job in ("bn-seed1", "rbn-seed1"):
-        state = read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")
+    losses = []
+    for job in JOBS:
+        extra = read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")["extra_state"]
+        losses.append(extra["val_loss"])
         # One validation: the best score is this job's own, not the first job's.
-        assert state["extra_state"]["best"] == state["extra_state"]["val_loss"]
-        assert runs.tid_rows(sweep / job / "checkpoints")
+        assert extra["best"] == extra["val_loss"]
         assert list((sweep / job / "tensorboard" / "train").iterdir())
+    assert losses[0] < losses[1]  # else the first job's best would not have shown
 
 
 def test_the_group_sets_model_and_criterion(sweep):
-    states = [
-        read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")
-        for job in ("bn-seed1", "rbn-seed1")
-    ]
+    states = [read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt") for job in JOBS]
     assert [state["cfg"]["criterion"]["rbn_mean_weight"] for state in states] == [0.0, 0.1]
-    assert all(state["cfg"]["model"]["norm_encoder"] == "batch" for state in states)
+    assert [state["cfg"]["model"]["norm_encoder"] for state in states] == ["layer", "batch"]
+    assert runs.tid_rows(sweep / JOBS[1] / "checkpoints")
     assert not torch.equal(
         states[0]["model"]["encoder.layers.0.fc1.weight"],
         states[1]["model"]["encoder.layers.0.fc1.weight"],

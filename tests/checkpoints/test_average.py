@@ -1,0 +1,148 @@
+"""Averaging checkpoints, and recalibrating what the average leaves wrong."""
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from typer.testing import CliRunner
+
+import runs
+from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.diagnostics import recalibrate
+from rbn_fairseq.tasks.batches import collate, run_norms
+
+STATISTICS = (".running_mean", ".running_var")
+
+
+def rbn(*arguments):
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def averaged(rbn_run, data_bin, tmp_path_factory):
+    path = tmp_path_factory.mktemp("average") / "average.pt"
+    out = rbn(
+        "average", "--inputs", rbn_run, "--last", 2, "--output", path, "--recalibrate", data_bin
+    )
+    for epoch in (2, 3):
+        assert f"averaged {rbn_run / f'checkpoint{epoch}.pt'}" in out
+    return path
+
+
+def test_average_is_the_mean(rbn_run):
+    paths = [rbn_run / f"checkpoint{epoch}.pt" for epoch in (1, 2, 3)]
+    models = [read_checkpoint(path)["model"] for path in paths]
+    average = average_checkpoints(paths)
+    assert average["model"].keys() == models[0].keys()
+    for name, value in average["model"].items():
+        if value.is_floating_point():
+            mean = torch.stack([model[name].double() for model in models]).mean(0)
+            # One rounding to fp32.
+            torch.testing.assert_close(value.double(), mean, rtol=1e-7, atol=1e-12)
+            assert value.dtype == models[0][name].dtype
+        else:
+            assert torch.equal(value, models[-1][name])
+    assert "last_optimizer_state" in read_checkpoint(paths[0])
+    assert "last_optimizer_state" not in average
+    assert average["rbn_fairseq"] == {"averaged": [str(path) for path in paths]}
+
+
+def test_average_of_halves_is_summed_in_fp64(tmp_path):
+    # In half precision 60000 + 60000 overflows.
+    paths = [tmp_path / f"{i}.pt" for i in range(2)]
+    for path in paths:
+        value = torch.full((3,), 60000.0, dtype=torch.half)
+        write_checkpoint(path, {"model": {"w": value, "version": torch.tensor([3])}})
+    model = average_checkpoints(paths)["model"]
+    assert model["w"].tolist() == [60000.0] * 3 and model["w"].dtype == torch.half
+    assert model["version"].tolist() == [3]
+
+
+def test_one_checkpoint_is_its_own_average(rbn_run):
+    model = average_checkpoints([rbn_run / "checkpoint2.pt"])["model"]
+    own = read_checkpoint(rbn_run / "checkpoint2.pt")["model"]
+    assert all(torch.equal(model[name], own[name]) for name in own)
+
+
+def test_last_epochs(rbn_run):
+    assert choose_last(rbn_run, 2) == [rbn_run / "checkpoint2.pt", rbn_run / "checkpoint3.pt"]
+    with pytest.raises(ValueError, match="--last 6") as error:
+        choose_last(rbn_run, 6)
+    assert "1, 2, 3" in str(error.value) and str(rbn_run) in str(error.value)
+    with pytest.raises(ValueError, match="--last must be at least 1"):
+        choose_last(rbn_run, 0)
+
+
+@pytest.mark.parametrize("other", [{"w": torch.ones(4)}, {"v": torch.ones(3)}, {}])
+def test_different_models_are_refused(tmp_path, other):
+    write_checkpoint(tmp_path / "1.pt", {"model": {"w": torch.ones(3)}})
+    write_checkpoint(tmp_path / "2.pt", {"model": other})
+    with pytest.raises(ValueError, match="different models") as error:
+        average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])
+    assert "1.pt" in str(error.value) and "2.pt" in str(error.value)
+
+
+def test_recalibration_changes_the_statistics_alone(averaged, rbn_run):
+    plain = average_checkpoints([rbn_run / "checkpoint2.pt", rbn_run / "checkpoint3.pt"])["model"]
+    model = read_checkpoint(averaged)["model"]
+    changed = {name for name in model if not torch.equal(model[name], plain[name])}
+    assert changed == {name for name in model if name.endswith(STATISTICS)} and changed
+
+
+def test_statistics_are_those_of_recalibrate(averaged, data_bin):
+    path, state = str(averaged), read_checkpoint(averaged)
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [path], {"data": str(data_bin)}
+    )
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    for module in model.modules():  # nothing of what the file says may survive
+        if hasattr(module, "running_mean"):
+            module.set(torch.full_like(module.running_mean, 7), torch.ones_like(module.running_var))
+    batches = task.get_batch_iterator(
+        dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
+        max_positions=task.max_positions(), seed=cfg.common.seed,
+    ).frozen_batches  # fmt: skip
+    assert len(batches) < 200  # all of them: no sample is drawn
+    used = recalibrate(model, collate(dataset, batches, model), run_norms)
+    note = {"batches": used, "seed": 1, "population": "mean-of-batches"}
+    assert state["rbn_fairseq"]["recalibrated"] == note
+    own = model.state_dict()
+    for name in own:
+        if name.endswith(STATISTICS):
+            torch.testing.assert_close(state["model"][name], own[name], rtol=1e-5, atol=1e-6)
+
+
+def test_it_translates(averaged, data_bin):
+    assert len(runs.generate(data_bin, averaged)) == 61
+
+
+def test_it_is_deterministic_and_leaves_no_other_file(averaged, rbn_run, data_bin, tmp_path):
+    rbn(
+        "average", "--inputs", rbn_run, "--last", 2, "--output", tmp_path / "again.pt",
+        "--recalibrate", data_bin,
+    )  # fmt: skip
+    one, other = read_checkpoint(averaged)["model"], read_checkpoint(tmp_path / "again.pt")["model"]
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [path.name for path in tmp_path.iterdir()] == ["again.pt"]
+
+
+def test_files_as_inputs(rbn_run, tmp_path):
+    files = ("--inputs", rbn_run / "checkpoint1.pt", "--inputs", rbn_run / "checkpoint3.pt")
+    rbn("average", *files, "--output", tmp_path / "out.pt")
+    expected = average_checkpoints([rbn_run / "checkpoint1.pt", rbn_run / "checkpoint3.pt"])
+    model = read_checkpoint(tmp_path / "out.pt")["model"]
+    assert all(torch.equal(model[name], value) for name, value in expected["model"].items())
+
+
+@pytest.mark.parametrize(
+    "arguments, words", [((), "with --last"), (("--last", 2), "one directory")], ids=["dir", "file"]
+)
+def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
+    inputs = rbn_run / "checkpoint1.pt" if arguments else rbn_run
+    with pytest.raises(ValueError, match=words):
+        rbn("average", "--inputs", inputs, *arguments, "--output", tmp_path / "out.pt")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,181 @@
+"""Checkpoint files: whole or not, safe or not, found in order, written without half-files."""
+
+import os
+import zipfile
+
+import pytest
+import torch
+
+import runs
+from rbn_fairseq.checkpoints.files import (
+    epoch_checkpoints,
+    is_whole,
+    newest_whole,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+
+def checkpoint(path, updates=5):
+    state = {
+        "model": {"weight": torch.arange(1000.0)},
+        "optimizer_history": [{"num_updates": updates}],
+    }
+    write_checkpoint(path, state)
+    return path
+
+
+def truncated(path):
+    content = checkpoint(path).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flipped(path):
+    content = bytearray(checkpoint(path).read_bytes())
+    place = content.find(torch.arange(1000.0).numpy().tobytes()[400:480])
+    assert place > 0
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def half_a_directory(path):
+    content = checkpoint(path).read_bytes()
+    path.write_bytes(content[:-30])
+
+
+def text(path):
+    path.write_text("not a checkpoint at all\n" * 9)
+
+
+def empty(path):
+    path.touch()
+
+
+def other_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+
+
+def no_model(path):
+    torch.save({"weights": torch.ones(3)}, path)
+
+
+def a_list(path):
+    torch.save([1, 2], path)
+
+
+def missing(path):
+    pass
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, half_a_directory, text, empty, missing])
+def test_is_whole_finds_damage(tmp_path, damage):
+    damage(tmp_path / "checkpoint1.pt")
+    assert not is_whole(tmp_path / "checkpoint1.pt")
+
+
+def test_is_whole(tmp_path):
+    assert is_whole(checkpoint(tmp_path / "checkpoint1.pt"))
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (truncated, "Use an earlier one; `rbn train` does so by itself"),
+        (half_a_directory, "Use an earlier one"),
+        (text, "Use an earlier one"),
+        (empty, "Use an earlier one"),
+        (missing, "There is no checkpoint file"),
+        (other_archive, "checkpoint"),
+        (no_model, "no fairseq checkpoint: it has no `model`"),
+        (a_list, "no fairseq checkpoint"),
+    ],
+)
+@pytest.mark.parametrize("mmap", [False, True])
+def test_unreadable_files_are_named(tmp_path, damage, words, mmap):
+    path = tmp_path / "checkpoint1.pt"
+    damage(path)
+    with pytest.raises(ValueError) as error:
+        read_checkpoint(path, mmap)
+    assert str(path) in str(error.value) and words in str(error.value)
+
+
+def test_reads_what_was_written(tmp_path):
+    path = checkpoint(tmp_path / "new" / "checkpoint1.pt", 7)
+    for mmap in (False, True):
+        state = read_checkpoint(path, mmap)
+        assert state["optimizer_history"] == [{"num_updates": 7}]
+        assert torch.equal(state["model"]["weight"], torch.arange(1000.0))
+
+
+class Malicious:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.target),)
+
+
+def test_malicious_object_is_one(tmp_path):
+    # The attack works where torch does not check: what the next test finds is the check.
+    torch.save(Malicious(tmp_path / "touched"), tmp_path / "file.pt")
+    torch.load(tmp_path / "file.pt", weights_only=False)
+    assert (tmp_path / "touched").exists()
+
+
+def test_nothing_in_a_checkpoint_is_run(tmp_path, rbn_run, data_bin):
+    target, path = tmp_path / "touched", tmp_path / "checkpoint1.pt"
+    state = read_checkpoint(rbn_run / "checkpoint1.pt")
+    state["extra_state"]["gift"] = Malicious(target)
+    torch.save(state, path)
+    with pytest.raises(ValueError, match="none of it was run") as error:
+        read_checkpoint(path)
+    assert str(path) in str(error.value) and "mkdir" in str(error.value)
+    with pytest.raises(Exception, match="(?i)weights_only|safe"):
+        runs.generate(data_bin, path)
+    assert not target.exists()
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise RuntimeError("the disk is full, say")
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = checkpoint(tmp_path / "checkpoint1.pt")
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="disk is full"):
+        write_checkpoint(path, {"model": {"w": torch.ones(9)}, "bad": Unpicklable()})
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["checkpoint1.pt"]
+
+
+def test_write_leaves_no_temporary_file(tmp_path):
+    checkpoint(tmp_path / "checkpoint1.pt", 1)
+    checkpoint(tmp_path / "checkpoint1.pt", 2)
+    assert os.listdir(tmp_path) == ["checkpoint1.pt"]
+    state = read_checkpoint(tmp_path / "checkpoint1.pt")
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+
+
+def test_epoch_checkpoints_are_in_the_order_of_numbers(tmp_path):
+    names = ["10", "2", "1", "_last", "_best", "_1_100", "3.pt", ".best_bleu_3"]
+    for name in names:
+        (tmp_path / f"checkpoint{name}.pt").touch()
+    found = epoch_checkpoints(tmp_path)
+    assert list(found.items()) == [(n, tmp_path / f"checkpoint{n}.pt") for n in (1, 2, 10)]
+
+
+def test_epoch_checkpoints_of_no_directory(tmp_path):
+    with pytest.raises(ValueError, match="nowhere"):
+        epoch_checkpoints(tmp_path / "nowhere")
+
+
+def test_newest_whole_counts_updates_and_skips_damage(tmp_path):
+    assert newest_whole(tmp_path) is None
+    checkpoint(tmp_path / "checkpoint2.pt", 40)
+    older = checkpoint(tmp_path / "checkpoint10.pt", 30)
+    os.utime(older, (2e9, 2e9))  # copied later: the file's time alone says nothing
+    truncated(tmp_path / "checkpoint_last.pt")
+    flipped(tmp_path / "checkpoint_best.pt")
+    assert newest_whole(tmp_path) == tmp_path / "checkpoint2.pt"
