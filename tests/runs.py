@@ -35,16 +35,22 @@ def call(command: str, *arguments: object) -> str:
     return out.getvalue()
 
 
-def train(data: Path, save_dir: Path, *options: object) -> str:
-    """Train a tiny model on the CPU and return the log; later options win."""
-    return call(
-        "train", data, "--user-dir", USER_DIR, "--task", "translation_rbn", *TINY,
+def train_arguments(data: Path, save_dir: Path, *options: object) -> list[str]:
+    """Return fairseq-train's arguments for a tiny model on the CPU; later options win."""
+    arguments = (
+        data, "--user-dir", USER_DIR, "--task", "translation_rbn", *TINY,
         "--criterion", "label_smoothed_cross_entropy_rbn", "--label-smoothing", 0.1,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", 0.005,
         "--lr-scheduler", "inverse_sqrt", "--warmup-updates", 50, "--max-tokens", 1000,
         "--cpu", "--num-workers", 0, "--no-progress-bar", "--log-interval", 10,
         "--save-dir", save_dir, *options,
     )  # fmt: skip
+    return [str(argument) for argument in arguments]
+
+
+def train(data: Path, save_dir: Path, *options: object) -> str:
+    """Train a tiny model on the CPU and return the log."""
+    return call("train", *train_arguments(data, save_dir, *options))
 
 
 def generate(data: Path, path: object, *options: object) -> dict[int, str]:

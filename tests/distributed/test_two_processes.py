@@ -13,26 +13,16 @@ from rbn_fairseq.checkpoints.files import read_checkpoint
 
 def launch(data, save_dir, *options):
     """Train on two gloo processes."""
-    argv = []
-
-    def record(_command, *arguments):
-        argv.extend(map(str, arguments))
-        return ""
-
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    original, runs.call = runs.call, record
-    try:
-        runs.train(
-            data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-            "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
-            "--distributed-backend", "gloo", "--distributed-world-size", 2,
-            "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn",
-            *options,
-        )  # fmt: skip
-    finally:
-        runs.call = original
+    argv = runs.train_arguments(
+        data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
+        "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
+        "--distributed-backend", "gloo", "--distributed-world-size", 2,
+        "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn",
+        *options,
+    )  # fmt: skip
     code = "from fairseq_cli.train import cli_main; cli_main()"
     processes = [
         subprocess.Popen(
@@ -43,7 +33,7 @@ def launch(data, save_dir, *options):
         for rank in range(2)
     ]  # fmt: skip
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
