@@ -1,0 +1,31 @@
+"""No norm waits for the host or touches files (invariant 5).
+
+Tensors on the meta device have no values: whatever would read one (``.item()``, a branch on a
+tensor, an index whose length depends on the data) raises.
+"""
+
+import builtins
+
+import pytest
+import torch
+
+from rbn_fairseq.norms import NORMS, ValidTokens, build_norm, record_gaps
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("training", [True, False])
+def test_forward_and_backward_read_no_value(name, training, monkeypatch):
+    norm = build_norm((name,), 8, {}).to("meta").train(training)
+    x = torch.empty(5, 3, 8, device="meta", requires_grad=True)
+    tokens = ValidTokens.from_padding_mask(torch.empty(3, 5, dtype=torch.bool, device="meta"))
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a norm opened a file")
+
+    monkeypatch.setattr(builtins, "open", refuse)
+    with record_gaps() as gaps:
+        y = norm(x, tokens)
+    penalty = sum((gap.batch_mean - gap.mean_before).square().sum() for gap in gaps)
+    (y.sum() + penalty).backward()
+    monkeypatch.undo()
+    assert x.grad.shape == x.shape
