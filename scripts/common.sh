@@ -25,8 +25,8 @@ find_python() {
 # torch comes first and by exact version: an open range takes gigabytes of CUDA packages on a
 # machine without a GPU.
 make_venv() {
-    local stamp=.venv/.installed wanted
-    wanted="$(cat pyproject.toml rbn_fairseq/version.py) $1 $PWD"
+    local stamp=.venv/.installed-$1 wanted
+    wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
     if [[ ! -f $stamp || $(cat "$stamp") != "$wanted" ]]; then
         [[ -x .venv/bin/python ]] || "$(find_python)" -m venv .venv
         say "installing into .venv"

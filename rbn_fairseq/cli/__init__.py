@@ -1,5 +1,6 @@
 """The command ``rbn``."""
 
+import logging
 import pickle
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ def _own_error(error: BaseException | None) -> ValueError | None:
 
 def main() -> None:
     """Run the command; a user's error is one line on stderr and exit status 2."""
+    # A module of fairseq sets up logging of everything down to DEBUG when it is imported.
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, force=True)
     try:
         app(prog_name="rbn")
     except Exception as error:

@@ -22,10 +22,13 @@ app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
 if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
-    from rbn_fairseq.cli import checkpoints, fairseq_commands
+    from rbn_fairseq.cli import checkpoints, fairseq_commands, reports
 
     app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
     app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
     app.command("tid")(checkpoints.tid)
     app.command("average")(checkpoints.average)
     app.command("recalibrate")(checkpoints.recalibrate)
+    app.command("score")(reports.score)
+    app.command("report")(reports.report)
+    app.command("quickstart")(reports.quickstart)

@@ -1,10 +1,7 @@
 """Verbs that work on saved checkpoints."""
 
 import json
-import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -42,20 +39,6 @@ def _check_population(population: str) -> None:
         raise ValueError(f"--population: unknown estimate `{population}`. Known: {known}.")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Show warnings only while a verb runs."""
-    loggers = [logging.getLogger(name) for name in ("fairseq", "rbn_fairseq")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _progress(session: Session, number: int, seed: int, label: str) -> Any:
     batches = sample_batches(session.iterator, number, seed)
     return track(batches, label, console=Console(stderr=True), transient=True)
@@ -78,7 +61,6 @@ def _recalibrate_state(
     return state
 
 
-@_quiet()
 def average(
     inputs: Annotated[
         list[Path],
@@ -127,7 +109,6 @@ def average(
     typer.echo(f"wrote {output}")
 
 
-@_quiet()
 def recalibrate(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
     data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
@@ -169,7 +150,6 @@ def _choose_epochs(paths: list[Path], epochs: Optional[str]) -> dict[str, Path]:
     return {str(epoch): found[epoch] for epoch in wanted}
 
 
-@_quiet()
 def tid(
     checkpoints: Annotated[
         list[Path], typer.Argument(help="A save directory, or checkpoint files.")

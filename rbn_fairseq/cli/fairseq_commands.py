@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,14 @@ def _has(arguments: list[str], name: str) -> bool:
 def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
     plugin = ["--user-dir", str(Path(__file__).resolve().parent.parent)]
     task = [] if _has(arguments, "--task") else ["--task", "translation_rbn"]
+    # As fairseq's commands do themselves where they come first; see `main` of this package.
+    logging.basicConfig(
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        stream=sys.stdout,
+        force=True,
+    )
     before, sys.argv = sys.argv, [name, *arguments, *plugin, *task]
     try:
         main()

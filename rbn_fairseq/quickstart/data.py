@@ -1,0 +1,159 @@
+"""From text to what fairseq reads: sentencepiece vocabulary, pieces, binary data."""
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import sentencepiece
+from rich.console import Console
+
+from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_pairs, shares_words
+from rbn_fairseq.quickstart.text import SPLITS, Pair, read_text, split_pages, write_text
+
+__all__ = ["Data", "prepare"]
+
+_TRAIN, _VALID, _TEST = 13_000, 500, 300
+_LONGEST = 60  # words of a side of a help page's paragraph
+_LONGEST_PIECES = 250
+_VOCABULARY = 3_000
+
+
+@dataclass(frozen=True)
+class Data:
+    """Prepared data of a quickstart.
+
+    Attributes:
+        bin: directory for fairseq.
+        source: raw test sentences.
+        reference: their translations.
+        about: where the text is from, and how much of it there is.
+    """
+
+    bin: Path
+    source: Sequence[str]
+    reference: Sequence[str]
+    about: Mapping[str, Any]
+
+
+def _own_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
+    parts = read_text(prefix, *langs)
+    if len(parts["test"]) > _TEST:
+        chosen = sorted(random.Random(1).sample(range(len(parts["test"])), _TEST))
+        parts["test"] = [parts["test"][index] for index in chosen]
+    return parts
+
+
+def _help_text(cache: Path) -> dict[str, list[Pair]]:
+    pages = {
+        page: [
+            pair
+            for pair in pairs
+            if not shares_words(*pair) and max(len(side.split()) for side in pair) <= _LONGEST
+        ]
+        for page, pairs in read_pairs(*fetch_pages(cache)).items()
+    }
+    return split_pages(pages, valid=_VALID, test=_TEST, train=_TRAIN)
+
+
+def _help_packages(out: Path) -> str:
+    packages = " and ".join(sorted(path.stem for path in (out / "debian").glob("*.deb")))
+    return f"LibreOffice help, Debian packages {packages.replace('%3a', ':')}"
+
+
+def _fingerprint(parts: Mapping[str, Sequence[Pair]]) -> str:
+    text = json.dumps([parts[split] for split in SPLITS], ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(text / f"train.{lang}") for lang in langs],
+        model_prefix=str(model.with_suffix("")),
+        vocab_size=_VOCABULARY,
+        hard_vocab_limit=False,  # a small text has fewer pieces
+        character_coverage=1.0,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_file=str(model))
+
+
+def _binarise(directory: Path, langs: Sequence[str]) -> None:
+    prefixes = [f"--{split}pref={directory / 'pieces' / split}" for split in SPLITS]
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary", *prefixes]
+    command += ["-s", langs[0], "-t", langs[1], "--destdir", str(directory / "bin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ValueError("fairseq-preprocess failed: " + done.stderr.strip()[-500:])
+
+
+def _build(
+    directory: Path, parts: Mapping[str, list[Pair]], langs: Sequence[str]
+) -> dict[str, int]:
+    write_text(directory / "text", {"train": parts["train"]}, langs)
+    model = _learn_pieces(directory / "text", directory / "spm.model", langs)
+    short: dict[str, list[Pair]] = {}
+    for split, pairs in parts.items():
+        pieces = [tuple(" ".join(model.encode(side, out_type=str)) for side in p) for p in pairs]
+        fits = [max(side.count(" ") for side in p) < _LONGEST_PIECES for p in pieces]
+        short[split] = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
+        kept = [(p[0], p[1]) for p, fit in zip(pieces, fits, strict=True) if fit]
+        write_text(directory / "pieces", {split: kept}, langs)
+        if not kept:
+            raise ValueError(f"--data: no {split} pair is shorter than {_LONGEST_PIECES} pieces.")
+    write_text(directory / "text", short, langs)
+    _binarise(directory, langs)
+    return {split: len(pairs) for split, pairs in short.items()}
+
+
+def prepare(
+    out: Path, data: Optional[str], source_lang: str, target_lang: str, console: Console
+) -> Data:
+    """Prepare the data in ``out/data``, or read it if that is there already.
+
+    Args:
+        out: the quickstart's directory.
+        data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
+        source_lang: language of the sources.
+        target_lang: language of the targets.
+        console: to say what is being done.
+
+    Raises:
+        ValueError: if the text cannot be had or used, or ``out`` was made from other text.
+    """
+    directory, langs = out / "data", (source_lang, target_lang)
+    parts = None if data is None else _own_text(data, langs)
+    wanted = {
+        "languages": f"{source_lang}-{target_lang}",
+        "sha256": None if parts is None else _fingerprint(parts),
+    }
+    note = directory / "about.json"
+    if note.exists():
+        about = json.loads(note.read_text(encoding="utf-8"))
+        if about["request"] != wanted:
+            raise ValueError(
+                f"`{out}` was made from other text ({about['text']}, "
+                f"{about['request']['languages']}). Choose another directory with --out, or "
+                "remove that one."
+            )
+    else:
+        with console.status("reading the text, learning the vocabulary"):
+            parts = parts or _help_text(out / "debian")
+            unfinished = out / "data.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            pairs = _build(unfinished, parts, langs)
+            about = {"text": data or _help_packages(out), "pairs": pairs, "request": wanted}
+            (unfinished / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            unfinished.rename(directory)
+    source, reference = (
+        (directory / "text" / f"test.{lang}").read_text(encoding="utf-8").split("\n")[:-1]
+        for lang in langs
+    )
+    return Data(directory / "bin", source, reference, about)

@@ -1,0 +1,263 @@
+"""The quickstart: real text, three norms, TID, BLEU and a page about them."""
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from rbn_fairseq.quickstart.data import Data, prepare
+from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
+from rbn_fairseq.report.page import render
+from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
+from rbn_fairseq.scoring import Score, bleu, read_generated
+from rbn_fairseq.version import __version__
+
+__all__ = ["NORMS", "quickstart"]
+
+#: What distinguishes the runs, by the name they have in tables and figures.
+NORMS: dict[str, tuple[str, ...]] = {
+    "layer": (),
+    "batch": ("--norm-encoder", "batch"),
+    "rbn": ("--norm-encoder", "batch", "--rbn-mean-weight", "60", "--rbn-std-weight", "60"),
+}
+_RECIPE = (
+    "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
+    "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
+    "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
+    "--num-workers 0 --log-format json --log-interval 10"
+).split()
+_AVERAGED = 2  # epochs
+_SPACE = 2**30  # bytes on the disk
+
+
+def _epochs_done(log: Path, epochs: int) -> float:
+    """Read from fairseq's log which part of all epochs is over."""
+    if not log.exists():
+        return 0.0
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        tail = file.read().decode(errors="replace")
+    number = tail.rpartition('"update": ')[2].partition(",")[0]
+    return float(number) / epochs if tail.count('"update": ') and number else 0.0
+
+
+def _job(name: str, out: Path, data: Data, epochs: int) -> Job:
+    directory = out / name
+    log, averaged = directory / LOG, directory / "average.pt"
+    device = () if torch.cuda.is_available() else ("--cpu",)
+    train = ("train", str(data.bin), "--save-dir", str(directory), *_RECIPE, "--adam-betas")
+    train += ("(0.9, 0.98)", *device, "--log-file", str(log), "--max-epoch", str(epochs))
+    average = ("average", "--inputs", str(directory), "--last", str(min(_AVERAGED, epochs)))
+    average += ("--output", str(averaged))
+    if NORMS[name]:
+        average += ("--recalibrate", str(data.bin))
+    generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
+    generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
+    return Job(
+        name,
+        (
+            Step(
+                "training",
+                (*train, *NORMS[name]),
+                directory / "train.out",
+                weight=0.9,
+                done=lambda: _epochs_done(log, epochs),
+            ),
+            Step("averaging", average, directory / "average.out", weight=0.04),
+            Step("translating", generate, directory / "generate.txt", weight=0.06),
+        ),
+    )
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the directory; two quickstarts would write into each other's files."""
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"Another quickstart is working in `{out}`. Wait for it, or stop it."
+            ) from None
+        yield
+
+
+def _check_space(out: Path) -> None:
+    free = shutil.disk_usage(out).free
+    if free < _SPACE and not (out / "results.json").exists():
+        raise ValueError(
+            f"The disk of `{out}` has {free / 2**20:.0f} MiB left; the quickstart needs "
+            f"{_SPACE / 2**20:.0f}. Make room, or choose another place with --out."
+        )
+
+
+def _score(directory: Path, data: Data, lang: str) -> tuple[list[str], Score]:
+    translations = read_generated(directory / "generate.txt")
+    hypotheses = [translation.hypothesis for translation in translations]
+    score = bleu(hypotheses, data.reference, lang=lang)
+    text = json.dumps({"sacrebleu": asdict(score)}, indent=1)
+    (directory / SCORE).write_text(text, encoding="utf-8")
+    return hypotheses, score
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    names = ("torch", "ve-fairseq", "sacrebleu", "sentencepiece")
+    return {"rbn_fairseq": __version__, **{name: version(name) for name in names}}
+
+
+def _machine() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+def _sample(data: Data, hypotheses: dict[str, list[str]], number: int = 10) -> list[dict[str, str]]:
+    """Choose sentences of ordinary length, spread evenly over the test set."""
+    lengths = [len(sentence.split()) for sentence in data.source]
+    ordinary = [i for i, length in enumerate(lengths) if 6 <= length <= 25] or range(len(lengths))
+    step = max(1, len(ordinary) // number)
+    return [
+        {
+            "source": data.source[index],
+            "reference": data.reference[index],
+            **{name: lines[index] for name, lines in hypotheses.items()},
+        }
+        for index in ordinary[::step][:number]
+    ]
+
+
+def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
+    table = Table("norm", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("BLEU", "valid loss", "mean TID %", "variance TID %", "minutes"):
+        table.add_column(column, justify="right")
+    table.add_row("copying the source", f"{copying.bleu:.1f}")
+    for run in runs:
+        last = run.tid[-1].last if run.tid else None
+        tid = (
+            ("", "") if last is None else (f"{100 * v:.2f}" for v in (last.mean_tid, last.var_tid))
+        )
+        table.add_row(
+            run.name,
+            f"{run.scores['sacrebleu']['bleu']:.1f}",
+            f"{run.validations[-1].nll_loss:.3f}",
+            *tid,
+            f"{(run.seconds or 0) / 60:.1f}",
+        )
+    console.print(table)
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def quickstart(
+    out: Path,
+    data: Optional[str],
+    source_lang: str,
+    target_lang: str,
+    epochs: int,
+    workers: int,
+    console: Console,
+) -> dict[str, Any]:
+    """Train the three norms on real text, measure, translate, score, and write the report.
+
+    What an earlier call finished is not done again; what it began goes on where it stopped.
+
+    Args:
+        out: directory for everything; ``results.json`` and ``report.html`` are the outcome.
+        data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
+        source_lang: language of the sources.
+        target_lang: language of the targets.
+        epochs: to train.
+        workers: number of runs at a time, one thread each.
+        console: for the display.
+
+    Returns:
+        What ``results.json`` holds (docs/diagnostics.md).
+
+    Raises:
+        ValueError: if the data cannot be used, a run fails, or the disk is full.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with _alone(out):
+            _check_space(out)
+            prepared = prepare(out, data, source_lang, target_lang, console)
+            pairs = prepared.about["pairs"]
+            console.print(
+                f"text: {prepared.about['text']}\n"
+                f"{pairs['train']} pairs to train on, {pairs['valid']} to validate, "
+                f"{pairs['test']} to translate",
+                soft_wrap=True,
+            )
+            jobs = [_job(name, out, prepared, epochs) for name in NORMS]
+            if not all(job.is_finished() for job in jobs):
+                console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
+                run_jobs(jobs, workers, console)
+            return _conclude(out, prepared, jobs, target_lang, console)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _conclude(
+    out: Path, data: Data, jobs: Sequence[Job], target_lang: str, console: Console
+) -> dict[str, Any]:
+    scored = {name: _score(out / name, data, target_lang) for name in NORMS}
+    hypotheses = {name: lines for name, (lines, _) in scored.items()}
+    copying = bleu(data.source, data.reference, lang=target_lang)
+    runs = [read_run(name, out / name) for name in NORMS]
+    results = {
+        "schema": 1,
+        "data": {key: data.about[key] for key in ("text", "pairs", "request")},
+        "machine": _machine(),
+        "versions": _versions(),
+        "copying": asdict(copying),
+        "runs": {
+            run.name: {
+                "commands": ["rbn " + shlex.join(step.arguments) for step in job.steps],
+                **run.to_dict(),
+            }
+            for run, job in zip(runs, jobs, strict=True)
+        },
+        "translations": _sample(data, hypotheses),
+    }
+    _replace(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
+    about = (
+        ("text", data.about["text"]),
+        (
+            "sentences",
+            ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items()),
+        ),
+        ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
+        ("machine", results["machine"]),
+        (
+            "versions",
+            ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+        ),
+    )
+    page = render(
+        "Layer norm, batch norm, RBN", runs, about, asdict(copying), results["translations"]
+    )
+    _replace(out / "report.html", page)
+    _show(console, runs, copying)
+    console.print(
+        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}", soft_wrap=True
+    )
+    return results

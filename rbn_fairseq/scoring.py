@@ -1,0 +1,96 @@
+"""BLEU of what fairseq-generate wrote."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from sacrebleu.metrics.bleu import BLEU
+from sacremoses import MosesDetokenizer
+
+__all__ = ["Score", "Translation", "bleu", "detokenise", "read_generated"]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One sentence: its number in the test set, source, reference and best hypothesis."""
+
+    index: int
+    source: str
+    reference: str
+    hypothesis: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """BLEU in points of 100, with its brevity penalty and sacreBLEU's signature."""
+
+    bleu: float
+    brevity_penalty: float
+    signature: str
+
+
+def read_generated(path: Path) -> list[Translation]:
+    """Read the output of fairseq-generate, ordered by the sentences' numbers.
+
+    Raises:
+        ValueError: if the file is missing, or a sentence lacks its reference or hypothesis (the
+            command was stopped, or the target side is not in the data).
+    """
+    if not path.is_file():
+        raise ValueError(f"There is no output of fairseq-generate `{path}`.")
+    fields: dict[int, dict[str, str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        found = re.match(r"([STD])-(\d+)\t(.*)", line)
+        if found:
+            kind, index, rest = found.groups()
+            text = rest.partition("\t")[2] if kind == "D" else rest  # D: score, then text
+            fields.setdefault(int(index), {}).setdefault(kind, text)
+    if not fields:
+        raise ValueError(f"`{path}` holds no translations: is it the output of fairseq-generate?")
+    for index, kinds in fields.items():
+        for kind, what in (("T", "reference"), ("D", "hypothesis")):
+            if kind not in kinds:
+                raise ValueError(
+                    f"`{path}`: sentence {index} has no {what} (no line {kind}-{index}). "
+                    "Was fairseq-generate stopped?"
+                )
+    return [
+        Translation(index, kinds.get("S", ""), kinds["T"], kinds["D"])
+        for index, kinds in sorted(fields.items())
+    ]
+
+
+def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
+    """Undo Moses' tokenisation."""
+    moses = MosesDetokenizer(lang=lang)
+    return [moses.detokenize(sentence.split()) for sentence in sentences]
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tokenize: Optional[str] = None,
+    lang: str = "",
+) -> Score:
+    """Score a corpus with sacreBLEU.
+
+    Args:
+        hypotheses: translations, one a sentence.
+        references: one a sentence, in the same order.
+        tokenize: sacreBLEU's tokeniser; ``None`` = the one it has for ``lang``, for most 13a;
+            ``none`` takes the words as they are, which on tokenised text is the BLEU4 of
+            multi-bleu.perl and fairseq.
+        lang: language of the references.
+
+    Raises:
+        ValueError: if the numbers of sentences differ.
+    """
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{len(hypotheses)} translations cannot be scored against {len(references)} references."
+        )
+    metric = BLEU(tokenize=tokenize, trg_lang=lang, force=True)
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(score.score, score.bp, str(metric.get_signature()))

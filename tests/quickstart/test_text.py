@@ -1,0 +1,98 @@
+"""Parallel text: what is refused, with which line, and how pages are split."""
+
+import pytest
+
+from rbn_fairseq.quickstart.text import SPLITS, read_text, split_pages, write_text
+
+PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
+
+
+@pytest.fixture
+def text(tmp_path):
+    write_text(tmp_path, PARTS, ("de", "en"))
+    return tmp_path
+
+
+def test_directory_and_prefix(text, tmp_path_factory):
+    assert read_text(str(text), "de", "en") == PARTS
+    other = tmp_path_factory.mktemp("other")
+    for path in text.iterdir():
+        (other / f"corpus.{path.name}").write_bytes(path.read_bytes())
+    assert read_text(str(other / "corpus"), "de", "en") == PARTS
+
+
+def test_white_space_is_collapsed(text):
+    # fairseq ends a line at any of these, sentencepiece does not.
+    (text / "train.de").write_text("ein\u2028Satz\t \nzwei\rWörter \r\ndrei\n", newline="")
+    assert [pair[0] for pair in read_text(str(text), "de", "en")["train"]] == [
+        "ein Satz",
+        "zwei Wörter",
+        "drei",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("train.en", None, "there is no file"),
+        ("valid.en", b"one\ntwo\n", "line 3 of `{text}/valid.de` has no partner"),
+        ("valid.de", b"eins\n", "line 2 of `{text}/valid.en` has no partner"),
+        ("test.de", b"eins\n \ndrei\n", "line 2 of `{text}/test.de` is empty"),
+        ("train.de", b"eins\nzwei \xe4\ndrei\n", "line 2 of `{text}/train.de` is not UTF-8"),
+    ],
+)
+def test_what_is_refused(text, name, content, expected):
+    path = text / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read_text(str(text), "de", "en")
+    assert expected.format(text=text) in str(error.value)
+    assert name in str(error.value)
+
+
+def test_empty_files(text):
+    for lang in ("de", "en"):
+        (text / f"test.{lang}").write_text("")
+    with pytest.raises(ValueError, match="test.de` is empty"):
+        read_text(str(text), "de", "en")
+
+
+def pages(number=40, size=5):
+    return {
+        f"p{p}": [(f"quelle {p} {i}", f"target {p} {i}") for i in range(size)]
+        for p in range(number)
+    }
+
+
+def test_no_page_is_in_two_parts():
+    parts = split_pages(pages(), valid=12, test=7, train=1000)
+    assert (len(parts["valid"]), len(parts["test"])) == (12, 7)
+    page = {name: {pair[0].split()[1] for pair in pairs} for name, pairs in parts.items()}
+    assert not page["train"] & page["valid"]
+    assert not page["train"] & page["test"]
+    assert not page["valid"] & page["test"]
+
+
+def test_largest_number_to_train_on():
+    assert len(split_pages(pages(), valid=5, test=5, train=23)["train"]) == 23
+
+
+def test_no_sentence_is_in_two_parts():
+    # Every page says the same three sentences besides its own.
+    said = [(f"gleich {i}", f"same {i}") for i in range(3)]
+    same = {name: [*said, *own] for name, own in pages().items()}
+    parts = split_pages(same, valid=10, test=10, train=1000)
+    sources = [pair[0] for pairs in parts.values() for pair in pairs]
+    assert len(sources) == len(set(sources))
+
+
+def test_no_target_is_in_two_parts():
+    same = {name: [(source, "the same") for source, _ in own] for name, own in pages().items()}
+    same |= {name: [(f"quelle {name}", f"target {name}")] for name in ("a", "b")}
+    parts = split_pages(same, valid=1, test=1, train=10)
+    assert sorted(len(pairs) for pairs in parts.values()) == [1, 1, 1]
+
+
+def test_too_few_pairs():
+    with pytest.raises(ValueError, match="too few"):
+        split_pages(pages(number=2), valid=5, test=5, train=10)
