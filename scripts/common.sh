@@ -31,7 +31,7 @@ make_venv() {
         [[ -x .venv/bin/python ]] || "$(find_python)" -m venv .venv
         say "installing into .venv"
         .venv/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
         printf '%s' "$wanted" >"$stamp"
     fi
     # shellcheck disable=SC1091
