@@ -85,12 +85,15 @@ def bleu(
         lang: language of the references.
 
     Raises:
-        ValueError: if the numbers of sentences differ.
+        ValueError: if the numbers of sentences differ, or sacreBLEU lacks the language's tokeniser.
     """
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{len(hypotheses)} translations cannot be scored against {len(references)} references."
         )
-    metric = BLEU(tokenize=tokenize, trg_lang=lang, force=True)
+    try:
+        metric = BLEU(tokenize=tokenize, trg_lang=lang, force=True)
+    except RuntimeError as error:  # a tokeniser that is not installed
+        raise ValueError(f"sacreBLEU cannot score `{lang}`: {error}") from error
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(score.score, score.bp, str(metric.get_signature()))

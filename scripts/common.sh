@@ -21,19 +21,23 @@ find_python() {
     die "no Python 3.11 or 3.12 found; install one (Debian: apt-get install python3-venv)"
 }
 
-# make_venv EXTRAS: make .venv, or bring it up to date with pyproject.toml, and activate it.
+# make_venv EXTRAS: make .venv, or bring it up to date with pyproject.toml, and put it first
+# on the path.
 # torch comes first and by exact version: an open range takes gigabytes of CUDA packages on a
 # machine without a GPU.
 make_venv() {
-    local stamp=.venv/.installed-$1 wanted
+    local stamp=.venv/.installed-$1 wanted python
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
     if [[ ! -f $stamp || $(cat "$stamp") != "$wanted" ]]; then
-        [[ -x .venv/bin/python ]] || "$(find_python)" -m venv .venv
+        if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+            python=$(find_python)
+            "$python" -m venv --clear .venv ||
+                die "$python cannot make a virtual environment (Debian: apt-get install python3-venv)"
+        fi
         say "installing into .venv"
         .venv/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
         .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
         printf '%s' "$wanted" >"$stamp"
     fi
-    # shellcheck disable=SC1091
-    source .venv/bin/activate
+    export PATH="$PWD/.venv/bin:$PATH"
 }

@@ -24,7 +24,9 @@ def call(command: str, *arguments: object) -> str:
     argv = [f"fairseq-{command}", *map(str, arguments)]
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    root.addHandler(logging.StreamHandler(out))
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
+    root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out):

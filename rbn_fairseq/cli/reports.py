@@ -5,6 +5,8 @@ They import what they need when they run: matplotlib alone takes half a second.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Optional
@@ -15,6 +17,16 @@ from rich.console import Console
 __all__ = ["quickstart", "report", "score"]
 
 
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn the system's refusal of a file, such as a full disk, into a user's error."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{error.strerror or error}: `{error.filename or 'a file'}`.") from error
+
+
+@_plain_errors()
 def score(
     generated: Annotated[
         Path, typer.Argument(help="What `rbn generate` or fairseq-generate printed.")
@@ -22,7 +34,9 @@ def score(
     lang: Annotated[str, typer.Option(help="Language of the translations, to detokenise them.")],
     reference: Annotated[
         Optional[Path],
-        typer.Option(help="Tokenised references, a line a sentence [default: those in GENERATED]"),
+        typer.Option(
+            help="Tokenised references, a line a sentence.", show_default="those in GENERATED"
+        ),
     ] = None,
     output: Annotated[Optional[Path], typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
@@ -48,6 +62,7 @@ def score(
         output.write_text(text + "\n", encoding="utf-8")
 
 
+@_plain_errors()
 def report(
     runs: Annotated[
         list[str],
@@ -74,6 +89,7 @@ def report(
         typer.echo(f"wrote {path}")
 
 
+@_plain_errors()
 def quickstart(
     data: Annotated[
         Optional[str],
@@ -89,13 +105,16 @@ def quickstart(
     out: Annotated[
         Optional[Path],
         typer.Option(
-            help="Where everything goes [default: runs/quickstart; with --data, runs/PREFIX's name]"
+            help="Where everything goes.",
+            show_default="runs/quickstart; with --data, runs/quickstart-NAME",
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to train.")] = 5,
     jobs: Annotated[
         Optional[int],
-        typer.Option(min=1, help="Trainings at a time, one thread each [default: one a core]"),
+        typer.Option(
+            min=1, help="Trainings at a time, one thread each.", show_default="one a core"
+        ),
     ] = None,
 ) -> None:
     """Train layer norm, batch norm and RBN on real text; measure TID, translate, score, report.
@@ -106,9 +125,11 @@ def quickstart(
     from rbn_fairseq import quickstart as pipeline
 
     if out is None:
-        out = Path("runs") / ("quickstart" if data is None else f"quickstart-{Path(data).name}")
+        out = Path("runs") / (
+            "quickstart" if data is None else f"quickstart-{Path(data).resolve().name}"
+        )
     workers = jobs or min(len(pipeline.NORMS), os.cpu_count() or 1)
-    console = Console()
+    console = Console(markup=False, highlight=False)
     try:
         pipeline.quickstart(out, data, source_lang, target_lang, epochs, workers, console)
     except KeyboardInterrupt:

@@ -73,14 +73,20 @@ def _fingerprint(parts: Mapping[str, Sequence[Pair]]) -> str:
 
 
 def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
-    sentencepiece.SentencePieceTrainer.train(
-        input=[str(text / f"train.{lang}") for lang in langs],
-        model_prefix=str(model.with_suffix("")),
-        vocab_size=_VOCABULARY,
-        hard_vocab_limit=False,  # a small text has fewer pieces
-        character_coverage=1.0,
-        minloglevel=2,
-    )
+    paths = [text / f"train.{lang}" for lang in langs]
+    characters = set().union(*(path.read_text(encoding="utf-8") for path in paths))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=[str(path) for path in paths],
+            model_prefix=str(model.with_suffix("")),
+            vocab_size=_VOCABULARY,
+            hard_vocab_limit=False,  # a small text has fewer pieces
+            # All of them, unless the script has so many that they would fill the vocabulary.
+            character_coverage=1.0 if len(characters) < _VOCABULARY / 4 else 0.9995,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"sentencepiece cannot make a vocabulary of the text: {error}") from error
     return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
     "MALLOC_TOP_PAD_": "200000000",
     "PYTHONWARNINGS": "ignore",
+    "LOGLEVEL": "INFO",  # the display reads the log
     "LC_ALL": "C.UTF-8",
 }
 
@@ -42,6 +44,7 @@ class Step:
         output: file for what the command prints.
         weight: expected part of the job's time.
         done: tells how far the command is, between 0 and 1.
+        kept: tells how much of that a restart of the command would keep.
     """
 
     label: str
@@ -49,55 +52,69 @@ class Step:
     output: Path
     weight: float
     done: Callable[[], float] = lambda: 0.0
+    kept: Callable[[], float] = lambda: 0.0
 
     @property
-    def _mark(self) -> Path:
+    def mark(self) -> Path:
+        """File that tells, when the command has run to its end, what it was."""
         return self.output.with_name(f".{self.output.name}.done")
 
-    def is_finished(self) -> bool:
-        """Tell whether this very command has run to its end."""
-        return self._mark.exists() and self._mark.read_text() == " ".join(self.arguments)
 
-    def finish(self) -> None:
-        """Remember that the command has run to its end."""
-        self._mark.write_text(" ".join(self.arguments))
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _die_with_parent() -> None:  # in the child, before the command starts
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 @dataclass
 class Job:
-    """Commands that run one after another; finished ones are skipped."""
+    """Commands that run one after another, each on what those before it made.
+
+    A command is skipped if it and all before it have run to their ends, with these arguments.
+    """
 
     name: str
     steps: Sequence[Step]
     label: str = field(default="waiting", init=False)
     _begun: Optional[float] = field(default=None, init=False)
+    _ended: Optional[float] = field(default=None, init=False)
     _before: float = field(default=0.0, init=False)
     _stopped: bool = field(default=False, init=False)
     _process: Optional[subprocess.Popen[bytes]] = field(default=None, init=False)
 
+    def _history(self, number: int) -> str:
+        return "\n".join(shlex.join(step.arguments) for step in self.steps[: number + 1])
+
+    def _finished(self) -> int:
+        """Count the steps that need not run."""
+        for number, step in enumerate(self.steps):
+            if not step.mark.exists() or step.mark.read_text() != self._history(number):
+                return number
+        return len(self.steps)
+
     def is_finished(self) -> bool:
         """Tell whether there is nothing left to run."""
-        return all(step.is_finished() for step in self.steps)
+        return self._finished() == len(self.steps)
+
+    def _fraction(self, progress: Callable[[Step], float]) -> float:
+        finished = self._finished()
+        done = sum(step.weight for step in self.steps[:finished])
+        if finished < len(self.steps):
+            done += self.steps[finished].weight * min(1.0, progress(self.steps[finished]))
+        return done / sum(step.weight for step in self.steps)
 
     def fraction(self) -> float:
         """Return the part of the job that is done."""
-        done = sum(
-            step.weight * (1.0 if step.is_finished() else min(1.0, step.done()))
-            for step in self.steps
-        )
-        return done / sum(step.weight for step in self.steps)
+        return self._fraction(lambda step: step.done())
 
     def seconds_a_job(self) -> Optional[float]:
         """Estimate what the whole job takes, once enough of it ran in this process."""
         gained = self.fraction() - self._before
         if self._begun is None or gained < 0.01:
             return None
-        return (time.monotonic() - self._begun) / gained
+        return ((self._ended or time.monotonic()) - self._begun) / gained
 
     def run(self) -> None:
         """Run what is left.
@@ -105,15 +122,18 @@ class Job:
         Raises:
             ValueError: if a command fails; the message ends with the last lines it printed.
         """
-        self._before, self._begun = self.fraction(), time.monotonic()
-        for step in self.steps:
-            if not step.is_finished() and not self._stopped:
-                self.label = step.label
-                self._run(step)
-        self.label = "done"
+        self._before, self._begun = self._fraction(lambda step: step.kept()), time.monotonic()
+        for number in range(self._finished(), len(self.steps)):
+            if not self._stopped:
+                self.label = self.steps[number].label
+                self._run(self.steps[number])
+            if not self._stopped:
+                self.steps[number].mark.write_text(self._history(number))
+        self.label, self._ended = "done", time.monotonic()
 
     def _run(self, step: Step) -> None:
         step.output.parent.mkdir(parents=True, exist_ok=True)
+        step.mark.unlink(missing_ok=True)
         command = [sys.executable, "-m", "rbn_fairseq", *step.arguments]
         errors = step.output.with_name(step.output.name + ".err")
         with step.output.open("wb") as out, errors.open("wb") as err:
@@ -126,6 +146,8 @@ class Job:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
+        if self._stopped:  # while the command was starting
+            self._process.terminate()
         status = self._process.wait()
         if self._stopped:
             return
@@ -139,7 +161,6 @@ class Job:
                 f"{self.name}: {step.label} failed with exit status {status}.{full} The last lines "
                 f"of `{errors}`:\n" + "\n".join(said.splitlines()[-5:])
             )
-        step.finish()
 
     def stop(self) -> None:
         """End the running command."""

@@ -68,6 +68,8 @@ def shares_words(source: str, target: str) -> bool:
 
 
 def _download(package: str, directory: Path) -> Path:
+    for older in directory.glob(f"{package}_*.deb"):
+        older.unlink()
     command = ["apt-get", "download", package]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     found = sorted(directory.glob(f"{package}_*.deb"))
@@ -78,7 +80,7 @@ def _download(package: str, directory: Path) -> Path:
             f"`{' '.join(command)}` failed: {reason}. Check the network and, as root, run "
             f"`apt-get update`. {_OWN_TEXT}"
         )
-    return found[-1]
+    return found[0]
 
 
 def fetch_pages(directory: Path) -> tuple[Path, Path]:
@@ -104,7 +106,10 @@ def fetch_pages(directory: Path) -> tuple[Path, Path]:
             archive = _download(package, directory)
             unfinished = directory / f"{package}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            subprocess.run(["dpkg-deb", "-x", str(archive), str(unfinished)], check=True)
+            command = ["dpkg-deb", "-x", str(archive), str(unfinished)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise ValueError(f"`{archive}` cannot be unpacked: {done.stderr.strip()}.")
             unfinished.rename(root)
         roots.append(root / pages)
     return roots[0], roots[1]

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -32,53 +33,70 @@ NORMS: dict[str, tuple[str, ...]] = {
     "batch": ("--norm-encoder", "batch"),
     "rbn": ("--norm-encoder", "batch", "--rbn-mean-weight", "60", "--rbn-std-weight", "60"),
 }
+_AVERAGED = 2  # epochs
 _RECIPE = (
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
     "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
     "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
-    "--num-workers 0 --log-format json --log-interval 10"
+    f"--num-workers 0 --log-format json --log-interval 10 --keep-last-epochs {_AVERAGED}"
 ).split()
-_AVERAGED = 2  # epochs
-_SPACE = 2**30  # bytes on the disk
+_SPACE = 2**29  # bytes on the disk
 
 
-def _epochs_done(log: Path, epochs: int) -> float:
-    """Read from fairseq's log which part of all epochs is over."""
-    if not log.exists():
-        return 0.0
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        tail = file.read().decode(errors="replace")
-    number = tail.rpartition('"update": ')[2].partition(",")[0]
-    return float(number) / epochs if tail.count('"update": ') and number else 0.0
+def _epochs_done(log: Path) -> float:
+    """Read from fairseq's log how many epochs are over."""
+    found = (
+        re.findall(r'"update": ([0-9.]+),', log.read_text(errors="replace")) if log.exists() else []
+    )
+    return float(found[-1]) if found else 0.0
 
 
-def _job(name: str, out: Path, data: Data, epochs: int) -> Job:
+def _begin(directory: Path, arguments: Sequence[str], epochs: int) -> dict[str, Any]:
+    """Make a run's directory, or go on with it if it holds the same run with no more epochs.
+
+    Returns:
+        What the run was begun with: machine and versions.
+    """
+    note = directory / "begun.json"
+    if note.exists():
+        begun: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+        if begun["arguments"] == list(arguments) and begun["epochs"] <= epochs:
+            _replace(note, json.dumps({**begun, "epochs": epochs}, indent=1))
+            return begun
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    begun = {"arguments": list(arguments), "epochs": epochs}
+    begun |= {"machine": _machine(), "versions": _versions()}
+    _replace(note, json.dumps(begun, indent=1))
+    return begun
+
+
+def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, Any]]:
     directory = out / name
     log, averaged = directory / LOG, directory / "average.pt"
     device = () if torch.cuda.is_available() else ("--cpu",)
-    train = ("train", str(data.bin), "--save-dir", str(directory), *_RECIPE, "--adam-betas")
-    train += ("(0.9, 0.98)", *device, "--log-file", str(log), "--max-epoch", str(epochs))
+    train = ("train", str(data.bin), "--save-dir", str(directory), "--log-file", str(log))
+    train += (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
     average = ("average", "--inputs", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged))
     if NORMS[name]:
         average += ("--recalibrate", str(data.bin))
     generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
-    return Job(
-        name,
-        (
-            Step(
-                "training",
-                (*train, *NORMS[name]),
-                directory / "train.out",
-                weight=0.9,
-                done=lambda: _epochs_done(log, epochs),
-            ),
-            Step("averaging", average, directory / "average.out", weight=0.04),
-            Step("translating", generate, directory / "generate.txt", weight=0.06),
+    begun = _begin(directory, train, epochs)
+    steps = (
+        Step(
+            "training",
+            (*train, "--max-epoch", str(epochs)),
+            directory / "train.out",
+            weight=0.9,
+            done=lambda: _epochs_done(log) / epochs,
+            kept=lambda: int(_epochs_done(log)) / epochs,
         ),
+        Step("averaging", average, directory / "average.out", weight=0.04),
+        Step("translating", generate, directory / "generate.txt", weight=0.06),
     )
+    return Job(name, steps), begun
 
 
 @contextmanager
@@ -96,7 +114,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 def _check_space(out: Path) -> None:
     free = shutil.disk_usage(out).free
-    if free < _SPACE and not (out / "results.json").exists():
+    if free < _SPACE and not (out / "data").exists():
         raise ValueError(
             f"The disk of `{out}` has {free / 2**20:.0f} MiB left; the quickstart needs "
             f"{_SPACE / 2**20:.0f}. Make room, or choose another place with --out."
@@ -207,34 +225,40 @@ def quickstart(
                 f"{pairs['test']} to translate",
                 soft_wrap=True,
             )
-            jobs = [_job(name, out, prepared, epochs) for name in NORMS]
+            copying = bleu(prepared.source, prepared.reference, lang=target_lang)
+            jobs, begun = zip(*(_job(name, out, prepared, epochs) for name in NORMS), strict=True)
             if not all(job.is_finished() for job in jobs):
                 console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
                 run_jobs(jobs, workers, console)
-            return _conclude(out, prepared, jobs, target_lang, console)
+            return _conclude(out, prepared, jobs, begun, copying, target_lang, console)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _conclude(
-    out: Path, data: Data, jobs: Sequence[Job], target_lang: str, console: Console
+    out: Path,
+    data: Data,
+    jobs: Sequence[Job],
+    begun: Sequence[dict[str, Any]],
+    copying: Score,
+    target_lang: str,
+    console: Console,
 ) -> dict[str, Any]:
     scored = {name: _score(out / name, data, target_lang) for name in NORMS}
     hypotheses = {name: lines for name, (lines, _) in scored.items()}
-    copying = bleu(data.source, data.reference, lang=target_lang)
     runs = [read_run(name, out / name) for name in NORMS]
     results = {
         "schema": 1,
         "data": {key: data.about[key] for key in ("text", "pairs", "request")},
-        "machine": _machine(),
-        "versions": _versions(),
         "copying": asdict(copying),
         "runs": {
             run.name: {
                 "commands": ["rbn " + shlex.join(step.arguments) for step in job.steps],
+                "machine": note["machine"],
+                "versions": note["versions"],
                 **run.to_dict(),
             }
-            for run, job in zip(runs, jobs, strict=True)
+            for run, job, note in zip(runs, jobs, begun, strict=True)
         },
         "translations": _sample(data, hypotheses),
     }
@@ -246,15 +270,15 @@ def _conclude(
             ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items()),
         ),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
-        ("machine", results["machine"]),
-        (
-            "versions",
-            ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        ),
+        ("machine", begun[0]["machine"]),
+        ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
     )
-    page = render(
-        "Layer norm, batch norm, RBN", runs, about, asdict(copying), results["translations"]
+    scored = (
+        f"It is of the average of the last {min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, "
+        f"batch norms recalibrated, beam 5, {len(data.reference)} sentences."
     )
+    title = "Layer norm, batch norm, RBN"
+    page = render(title, runs, about, asdict(copying), results["translations"], scored)
     _replace(out / "report.html", page)
     _show(console, runs, copying)
     console.print(

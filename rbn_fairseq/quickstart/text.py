@@ -61,7 +61,7 @@ def _read_lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"--data: there is no file `{path}`.")
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise ValueError(f"--data: line {line} of `{path}` is not UTF-8.") from error

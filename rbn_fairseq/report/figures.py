@@ -42,6 +42,12 @@ def _curve(axes: Axes, run: Run, x: list[int], y: list[float], colour: str, styl
     axes.plot(x, y, style, color=colour, marker="o", markersize=3.5, label=run.name)
 
 
+def _legend(axes: Axes) -> None:
+    """Put the legend below the panel, where it covers no curve."""
+    style = {"fontsize": 9, "columnspacing": 1.0, "handlelength": 1.5}
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, **style)
+
+
 def _valid_loss(axes: Axes, runs: Sequence[Run], colour: dict[str, str]) -> None:
     for run in runs:
         x = [validation.epoch for validation in run.validations]
@@ -49,7 +55,7 @@ def _valid_loss(axes: Axes, runs: Sequence[Run], colour: dict[str, str]) -> None
         _curve(axes, run, x, y, colour[run.name], "-")
     axes.set(title="Validation loss", xlabel="epoch", ylabel="bits per token")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
+    _legend(axes)
 
 
 def _tid(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]], None]:
@@ -62,12 +68,12 @@ def _tid(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]], None]:
                 y = [100 * getattr(point.average, measure) for point in run.tid]
                 axes.plot(x, y, "--", color=colour[run.name], linewidth=1)
         axes.plot([], [], "-", color="grey", label="last layer")
-        axes.plot([], [], "--", color="grey", linewidth=1, label="average of layers")
+        axes.plot([], [], "--", color="grey", linewidth=1, label="average")
         title = _MEASURES[measure].capitalize().replace("tid", "TID")
         axes.set(title=title, xlabel="epoch", ylabel=f"{_MEASURES[measure]} (%)")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend()
+        _legend(axes)
 
     return panel
 
@@ -89,7 +95,7 @@ def _tid_by_layer(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]
         title = f"{_MEASURES[measure].capitalize().replace('tid', 'TID')} by layer"
         axes.set(title=title, xlabel="batch norm, from input to output")
         axes.set_ylabel(f"{_MEASURES[measure]} (%)")
-        axes.legend()
+        _legend(axes)
 
     return panel
 
@@ -108,7 +114,7 @@ def draw(names: Sequence[str], runs: Sequence[Run]) -> Figure:
     """Draw panels side by side."""
     colour = colours([run.name for run in runs])
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.6 * len(names), 3.4), layout="constrained")
+        figure = Figure(figsize=(4.6 * len(names), 3.6), layout="constrained")
         for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
             PANELS[name](axes, runs, colour)
         return figure

@@ -59,8 +59,9 @@ class TIDPoint:
 class Run:
     """A run by the name it has in tables and figures.
 
-    ``seconds`` is fairseq's own count of the training's time, over all resumptions, or ``None``
-    before the first epoch is over. ``scores`` is what ``rbn score`` wrote, by kind of BLEU.
+    ``seconds`` is the time that the training took by fairseq's own count, with validation and TID,
+    summed over resumptions, in each up to the end of its last epoch; ``None`` before the first.
+    ``scores`` is what ``rbn score`` wrote, by kind of BLEU.
     """
 
     name: str
@@ -91,7 +92,8 @@ def _read_simple(text: str) -> dict[str, str]:
 def read_log(path: Path) -> Iterator[dict[str, str]]:
     """Yield the end-of-epoch lines of fairseq-train's log, ``valid_…`` and ``train_…``.
 
-    Reads --log-format json and simple (which is also what --no-progress-bar gives).
+    Where a process begins, a line with the key ``start`` comes first. Reads --log-format json and
+    simple (which is also what --no-progress-bar gives).
     """
     if not path.exists():
         return
@@ -101,7 +103,9 @@ def read_log(path: Path) -> Iterator[dict[str, str]]:
             at = line.find('{"epoch": ')
             if simple:
                 yield _read_simple(simple[1])
-            elif at >= 0 and ('"valid_' in line or '"train_' in line):
+            elif "{'_name'" in line:
+                yield {"start": ""}
+            elif at >= 0 and '"update": ' not in line:
                 try:
                     yield json.loads(line[at:])
                 except json.JSONDecodeError:  # a killed run's last line
@@ -125,15 +129,18 @@ def read_run(name: str, directory: Path) -> Run:
         ValueError: if the directory has no validation in a ``train.log``.
     """
     validations: dict[int, Validation] = {}
-    seconds = None
+    walls = [0.0]  # of each process, up to the end of its last epoch
     for values in read_log(directory / LOG):
-        if "valid_loss" in values:
+        if "start" in values:
+            walls.append(0.0)
+        elif "valid_loss" in values:
             update = int(values["valid_num_updates"])
-            losses = float(values["valid_loss"]), float(values["valid_nll_loss"])
+            loss = values["valid_loss"]
+            losses = float(loss), float(values.get("valid_nll_loss", loss))
             validations = {u: v for u, v in validations.items() if u < update}
             validations[update] = Validation(int(values["epoch"]), update, *losses)
         elif "train_wall" in values:
-            seconds = float(values["train_wall"])
+            walls[-1] = float(values["train_wall"])
     if not validations:
         raise ValueError(
             f"`{directory / LOG}` has no validation yet. A run's report needs the log of its "
@@ -142,4 +149,4 @@ def read_run(name: str, directory: Path) -> Run:
     score = directory / SCORE
     scores = json.loads(score.read_text(encoding="utf-8")) if score.exists() else {}
     tid = _group_tid(read_tid_log(directory / "tid.jsonl"))
-    return Run(name, tuple(validations.values()), tid, seconds, scores)
+    return Run(name, tuple(validations.values()), tid, sum(walls) or None, scores)

@@ -50,10 +50,25 @@ def test_steps_run_in_order_and_once(tmp_path):
     run_jobs([job], 1, console())
     assert job.is_finished() and job.fraction() == 1
     assert (tmp_path / "two.out").read_text() == "said\n"
-    again = Job("a", [step(tmp_path, "one", f"{note}('1')"), step(tmp_path, "two", f"{note}('3')")])
-    assert not again.is_finished()  # the second command is another one
-    run_jobs([again], 1, console())
-    assert count.read_text() == "123"
+    run_jobs([job], 1, console())
+    assert count.read_text() == "12"
+
+
+def test_what_follows_a_changed_step_runs_again(tmp_path):
+    count = tmp_path / "count"
+    note = f"open({str(count)!r}, 'a').write"
+    for letters in ("abc", "abc", "axc", "xxc"):
+        steps = [step(tmp_path, f"s{n}", f"{note}('{x}')") for n, x in enumerate(letters)]
+        run_jobs([Job("a", steps)], 1, console())
+    assert count.read_text() == "abc" + "" + "xc" + "xxc"
+
+
+def test_a_step_that_is_being_redone_is_not_finished(tmp_path):
+    old = Job("a", [step(tmp_path, "train", "print('old')")])
+    run_jobs([old], 1, console())
+    with pytest.raises(ValueError):
+        run_jobs([Job("a", [step(tmp_path, "train", "raise SystemExit(1)")])], 1, console())
+    assert not old.is_finished()
 
 
 def test_workers_at_a_time(tmp_path):
@@ -69,59 +84,65 @@ def test_workers_at_a_time(tmp_path):
 
 
 def test_failure_stops_the_others(tmp_path):
+    # The worker of the one that fails takes the third up at once.
     bad = Job("bad", [step(tmp_path / "a", "train", "import sys; sys.exit('no such thing')")])
-    slow = Job("slow", [step(tmp_path / "b", "train", "import time; time.sleep(60)")])
+    slow = [Job(x, [step(tmp_path / x, "train", "import time; time.sleep(60)")]) for x in "bc"]
     begun = time.monotonic()
-    with pytest.raises(
-        ValueError, match="bad: train failed with exit status 1(.|\n)*no such thing"
-    ):
-        run_jobs([slow, bad], 2, console())
+    message = "bad: train failed with exit status 1(.|\n)*no such thing"
+    with pytest.raises(ValueError, match=message):
+        run_jobs([slow[0], bad, slow[1]], 2, console())
     assert time.monotonic() - begun < 30
-    assert not slow.is_finished() and not bad.is_finished()
+    assert not any(job.is_finished() for job in (bad, *slow))
 
 
+def wait_for_pid(out):
+    for _ in range(600):
+        if out.exists() and out.read_text().endswith("\n"):
+            return int(out.read_text())
+        time.sleep(0.1)
+    pytest.fail("the command did not start")
+
+
+def is_running(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@LINUX
 def test_interruption_ends_the_commands(tmp_path):
-    job = Job(
-        "a",
-        [
-            step(
-                tmp_path, "train", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-            )
-        ],
-    )
-    threading.Timer(2.0, signal.raise_signal, [signal.SIGINT]).start()
+    job = Job("a", [step(tmp_path, "train", SLEEP)])
+
+    def interrupt():
+        wait_for_pid(tmp_path / "train.out")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_jobs([job], 1, console())
     assert not job.is_finished()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "train.out").read_text()), 0)
+    assert not is_running(wait_for_pid(tmp_path / "train.out"))
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux tells a child of its parent's death"
-)
+@LINUX
 def test_killed_parent_leaves_no_command_behind(tmp_path):
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    parent = (
-        "from pathlib import Path; from rich.console import Console\n"
+    program = (
+        "import os; from pathlib import Path; from rich.console import Console\n"
         "from rbn_fairseq.quickstart.jobs import *\n"
-        f"step = Step('train', ({code!r},), Path({str(tmp_path)!r}) / 'out', 1)\n"
+        f"os.environ['PYTHONPATH'] = {os.environ['PYTHONPATH']!r}\n"  # the stand-in
+        f"step = Step('train', ({SLEEP!r},), Path({str(tmp_path)!r}) / 'out', 1)\n"
         "run_jobs([Job('a', [step])], 1, Console())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(TREE)}
-    # The child then runs the real `rbn CODE`, which fails; so let it find the stand-in first.
-    parent = f"import os; os.environ['PYTHONPATH'] = {os.environ['PYTHONPATH']!r}\n" + parent
-    process = subprocess.Popen([sys.executable, "-c", parent], env=environment)
-    out = tmp_path / "out"
-    for _ in range(600):
-        if out.exists() and out.read_text().endswith("\n"):
-            break
-        time.sleep(0.1)
-    child = int(out.read_text())
-    process.kill()
-    process.wait()
+    parent = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    child = wait_for_pid(tmp_path / "out")
+    parent.kill()
+    parent.wait()
     for _ in range(100):
-        if not Path(f"/proc/{child}").exists():
+        if not is_running(child):
             return
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
