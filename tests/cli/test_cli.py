@@ -1,33 +1,15 @@
 """The command `rbn`: what it prints, what it refuses and how."""
 
 import shutil
-import sys
 from unittest import mock
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import runs
-from rbn_fairseq import cli
+from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.cli.app import app
 from rbn_fairseq.norms import NORMS
-
-
-def rbn(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def user_error(capsys, *arguments):
-    """Run the command as the shell does; return its only line on stderr."""
-    with mock.patch.object(sys, "argv", ["rbn", *map(str, arguments)]):
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    assert stop.value.code == 2
-    assert len(lines) == 1 and lines[0].startswith("rbn: error: "), lines
-    return lines[0]
 
 
 def truncate(path):

@@ -1,0 +1,86 @@
+"""`rbn score`, `rbn report` and the refusals of `rbn quickstart`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from command import rbn, user_error
+from rbn_fairseq.cli.app import app
+
+LINES = """S-0\tein haus .
+T-0\ta house , i &apos;d say .
+D-0\t-0.1\ta house , i &apos;d say .
+S-1\tzwei
+T-1\ttwo three four five six
+D-1\t-0.1\ttwo three four five
+"""
+
+
+@pytest.fixture
+def generated(tmp_path):
+    path = tmp_path / "generated.txt"
+    path.write_text(LINES)
+    return path
+
+
+def test_score(generated, tmp_path):
+    result = rbn("score", generated, "--lang", "en", "--output", tmp_path / "score.json")
+    assert result.exit_code == 0, result.output
+    scores = json.loads((tmp_path / "score.json").read_text())
+    assert "tok:none" in scores["tokenised"]["signature"]
+    assert "tok:13a" in scores["sacrebleu"]["signature"]
+    for kind, score in scores.items():
+        assert f"{kind:10} BLEU {score['bleu']:.2f}" in result.output
+        assert score["brevity_penalty"] < 1  # one word is missing
+
+
+def test_score_against_other_references(generated, tmp_path):
+    reference = tmp_path / "reference"
+    reference.write_text("a house , i &apos;d say .\ntwo three four five\n")
+    assert "BLEU 100.00" in rbn("score", generated, "--lang", "en", "--reference", reference).output
+
+
+def test_score_refusals(capsys, generated, tmp_path):
+    assert "There is no output" in user_error(capsys, "score", tmp_path / "none", "--lang", "en")
+    missing = ("--reference", tmp_path / "none")
+    line = user_error(capsys, "score", generated, "--lang", "en", *missing)
+    assert "No such file" in line and str(tmp_path / "none") in line
+
+
+def write_log(directory, loss):
+    directory.mkdir()
+    values = {"valid_loss": loss, "valid_nll_loss": loss, "valid_num_updates": "5"}
+    (directory / "train.log").write_text(json.dumps({"epoch": 1, **values}) + "\n")
+    return directory
+
+
+def test_report(tmp_path):
+    first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
+    result = rbn("report", f"layer={first}", second, "--out", tmp_path / "out", "--title", "A & B")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "valid.csv").read_text().splitlines()[1:] == [
+        "layer,1,5,4.5,4.5",
+        "bn,1,5,4.25,4.25",
+    ]
+    assert "<h1>A &amp; B</h1>" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_report_refusals(capsys, rbn_run, tmp_path):
+    out = ("--out", tmp_path / "out")
+    assert "no validation yet" in user_error(capsys, "report", rbn_run, *out)
+    same = write_log(tmp_path / "ln", "4.5")
+    assert "called the same" in user_error(capsys, "report", same, same, *out)
+
+
+def test_quickstart_refusals(capsys, tmp_path):
+    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "out")
+    assert f"{tmp_path}/no.train.de" in line
+    (tmp_path / "file").touch()
+    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "file")
+    assert str(tmp_path / "file") in line
+
+
+def test_help_names_the_defaults():
+    text = CliRunner().invoke(app, ["quickstart", "--help"], terminal_width=200).output
+    assert "one a core" in text and "runs/quickstart-NAME" in text

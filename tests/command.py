@@ -1,0 +1,25 @@
+"""The command `rbn`, called in this process."""
+
+import sys
+from unittest import mock
+
+import pytest
+from typer.testing import CliRunner
+
+from rbn_fairseq import cli
+from rbn_fairseq.cli.app import app
+
+
+def rbn(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def user_error(capsys, *arguments):
+    """Run the command as the shell does; return its only line on stderr."""
+    with mock.patch.object(sys, "argv", ["rbn", *map(str, arguments)]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert stop.value.code == 2
+    assert len(lines) == 1 and lines[0].startswith("rbn: error: "), lines
+    return lines[0]
