@@ -59,7 +59,10 @@ def split_pages(
 
 def _read_lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise ValueError(f"--data: there is no file `{path}`.")
+        raise ValueError(
+            f"--data: there is no file `{path}`. PREFIX is a directory, PREFIX/train.de and so on, "
+            "or what comes before .train.de, .valid.de, .test.de."
+        )
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
