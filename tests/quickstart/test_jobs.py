@@ -61,6 +61,10 @@ def test_what_follows_a_changed_step_runs_again(tmp_path):
         steps = [step(tmp_path, f"s{n}", f"{note}('{x}')") for n, x in enumerate(letters)]
         run_jobs([Job("a", steps)], 1, console())
     assert count.read_text() == "abc" + "" + "xc" + "xxc"
+    # Stopped after the second of three: the third one's old outcome is of another second one.
+    steps = [step(tmp_path, f"s{n}", f"{note}('{x}')") for n, x in enumerate("xyc")]
+    run_jobs([Job("a", steps[:2])], 1, console())
+    assert not Job("a", steps).is_finished()
 
 
 def test_a_step_that_is_being_redone_is_not_finished(tmp_path):
@@ -121,8 +125,10 @@ def test_interruption_ends_the_commands(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_jobs([job], 1, console())
+    assert time.monotonic() - begun < 40  # the command would sleep longer
     assert not job.is_finished()
     assert not is_running(wait_for_pid(tmp_path / "train.out"))
 

@@ -64,6 +64,12 @@ def test_resumed_run(tmp_path):
     assert run.tid == () and run.scores == {} and run.seconds is None
 
 
+def test_run_restarted_from_an_earlier_checkpoint(tmp_path):
+    lines = [(1, 10, 5.0), (2, 20, 4.0), (3, 30, 3.0), (2, 20, 4.5)]
+    (tmp_path / "train.log").write_text("".join(valid_line(*line) for line in lines))
+    assert [v.loss for v in read_run("x", tmp_path).validations] == [5.0, 4.5]
+
+
 def test_time_of_resumed_runs(tmp_path):
     start = "{'_name': None, 'common': {}}\n"
     inner = '{"epoch": 2, "update": 1.5, "loss": "3", "train_wall": "3", "wall": "130"}\n'
