@@ -16,5 +16,5 @@ make_venv test
 ruff check .
 ruff format --check .
 mypy
-shellcheck scripts/*.sh .ci/run
+shellcheck scripts/*.sh results/*/*.sh .ci/run
 pytest "$@"
