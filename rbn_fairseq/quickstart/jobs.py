@@ -152,14 +152,13 @@ class Job:
         if self._stopped:
             return
         if status != 0:
-            said = errors.read_text(errors="replace").strip() or step.output.read_text(
-                errors="replace"
-            )
-            free = shutil.disk_usage(step.output.parent).free
-            full = " The disk is full." if free < 2**25 else ""
+            log = errors if errors.stat().st_size > 0 else step.output
+            said = log.read_text(errors="replace").splitlines()[-5:]
+            full = shutil.disk_usage(step.output.parent).free < 2**25
+            hint = " The disk is full: make room, and call again." if full else ""
             raise ValueError(
-                f"{self.name}: {step.label} failed with exit status {status}.{full} The last lines "
-                f"of `{errors}`:\n" + "\n".join(said.splitlines()[-5:])
+                f"{self.name}: {step.label} failed with exit status {status}.{hint} The last lines "
+                f"of `{log}`:\n" + "\n".join(line[:300] for line in said)
             )
 
     def stop(self) -> None:
@@ -233,7 +232,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, console: Console, interval: floa
                     parts = [
                         f"{job.name}: {job.label} {100 * job.fraction():.0f} %" for job in jobs
                     ]
-                    console.print(" | ".join((*parts, _left(seconds_left(jobs, workers)))))
+                    left = _left(seconds_left(jobs, workers))
+                    console.print(" | ".join((*parts, left)), soft_wrap=True)
     finally:
         for job in jobs:
             job.stop()
