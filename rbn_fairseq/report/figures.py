@@ -14,7 +14,7 @@ __all__ = ["PANELS", "colours", "draw", "to_svg"]
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.
 _KNOWN = {"layer": "#0072B2", "batch": "#D55E00", "rbn": "#009E73"}
-_OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+_OTHERS = ("#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31")
 _STYLE = {
     "font.size": 10,
     "axes.titlesize": 11,
