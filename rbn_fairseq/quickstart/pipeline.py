@@ -51,7 +51,7 @@ def _epochs_done(log: Path) -> float:
     return float(found[-1]) if found else 0.0
 
 
-def _begin(directory: Path, arguments: Sequence[str], epochs: int) -> dict[str, Any]:
+def _begin(directory: Path, recipe: Sequence[str], epochs: int) -> dict[str, Any]:
     """Make a run's directory, or go on with it if it holds the same run with no more epochs.
 
     Returns:
@@ -60,12 +60,12 @@ def _begin(directory: Path, arguments: Sequence[str], epochs: int) -> dict[str, 
     note = directory / "begun.json"
     if note.exists():
         begun: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-        if begun["arguments"] == list(arguments) and begun["epochs"] <= epochs:
+        if begun["recipe"] == list(recipe) and begun["epochs"] <= epochs:
             _replace(note, json.dumps({**begun, "epochs": epochs}, indent=1))
             return begun
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    begun = {"arguments": list(arguments), "epochs": epochs}
+    begun = {"recipe": list(recipe), "epochs": epochs}
     begun |= {"machine": _machine(), "versions": _versions()}
     _replace(note, json.dumps(begun, indent=1))
     return begun
@@ -75,19 +75,19 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
     directory = out / name
     log, averaged = directory / LOG, directory / "average.pt"
     device = () if torch.cuda.is_available() else ("--cpu",)
+    recipe = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
     train = ("train", str(data.bin), "--save-dir", str(directory), "--log-file", str(log))
-    train += (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
     average = ("average", "--inputs", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged))
     if NORMS[name]:
         average += ("--recalibrate", str(data.bin))
     generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
-    begun = _begin(directory, train, epochs)
+    begun = _begin(directory, recipe, epochs)
     steps = (
         Step(
             "training",
-            (*train, "--max-epoch", str(epochs)),
+            (*train, *recipe, "--max-epoch", str(epochs)),
             directory / "train.out",
             weight=0.9,
             done=lambda: _epochs_done(log) / epochs,
@@ -263,22 +263,20 @@ def _conclude(
         "translations": _sample(data, hypotheses),
     }
     _replace(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
+    sentences = ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items())
     about = (
         ("text", data.about["text"]),
-        (
-            "sentences",
-            ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items()),
-        ),
+        ("sentences", sentences),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
         ("machine", begun[0]["machine"]),
         ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
     )
-    scored = (
+    how = (
         f"It is of the average of the last {min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, "
         f"batch norms recalibrated, beam 5, {len(data.reference)} sentences."
     )
     title = "Layer norm, batch norm, RBN"
-    page = render(title, runs, about, asdict(copying), results["translations"], scored)
+    page = render(title, runs, about, asdict(copying), results["translations"], how)
     _replace(out / "report.html", page)
     _show(console, runs, copying)
     console.print(
