@@ -272,8 +272,8 @@ def _conclude(
         ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
     )
     how = (
-        f"It is of the average of the last {min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, "
-        f"batch norms recalibrated, beam 5, {len(data.reference)} sentences."
+        f"Translated with the average of the last {min(_AVERAGED, runs[0].validations[-1].epoch)} "
+        f"epochs, batch norms recalibrated, beam 5, {len(data.reference)} sentences."
     )
     title = "Layer norm, batch norm, RBN"
     page = render(title, runs, about, asdict(copying), results["translations"], how)
