@@ -116,8 +116,16 @@ SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
+@pytest.fixture
+def interruptible():
+    """Take interruptions even where the shell runs the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @LINUX
-def test_interruption_ends_the_commands(tmp_path):
+def test_interruption_ends_the_commands(tmp_path, interruptible):
     job = Job("a", [step(tmp_path, "train", SLEEP)])
 
     def interrupt():
