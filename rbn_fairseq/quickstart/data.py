@@ -134,6 +134,11 @@ def prepare(
         ValueError: if the text cannot be had or used, or ``out`` was made from other text.
     """
     directory, langs = out / "data", (source_lang, target_lang)
+    if data is None and langs != ("de", "en"):
+        raise ValueError(
+            f"--source-lang {source_lang} --target-lang {target_lang}: the help pages are taken as "
+            "de-en. Other languages need text of your own: --data PREFIX."
+        )
     parts = None if data is None else _own_text(data, langs)
     wanted = {
         "languages": f"{source_lang}-{target_lang}",

@@ -28,7 +28,7 @@ _STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
 }
-_MEASURES = {"mean_tid": "mean TID", "var_tid": "variance TID"}
+_MEASURES = {"mean_tid": "Mean TID", "var_tid": "Variance TID"}
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
@@ -38,8 +38,8 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return {name: _KNOWN.get(name) or cycled[name] for name in names}
 
 
-def _curve(axes: Axes, run: Run, x: list[int], y: list[float], colour: str, style: str) -> None:
-    axes.plot(x, y, style, color=colour, marker="o", markersize=3.5, label=run.name)
+def _curve(axes: Axes, run: Run, x: list[int], y: list[float], colour: str) -> None:
+    axes.plot(x, y, color=colour, marker="o", markersize=3.5, label=run.name)
 
 
 def _legend(axes: Axes) -> None:
@@ -52,7 +52,7 @@ def _valid_loss(axes: Axes, runs: Sequence[Run], colour: dict[str, str]) -> None
     for run in runs:
         x = [validation.epoch for validation in run.validations]
         y = [validation.nll_loss for validation in run.validations]
-        _curve(axes, run, x, y, colour[run.name], "-")
+        _curve(axes, run, x, y, colour[run.name])
     axes.set(title="Validation loss", xlabel="epoch", ylabel="bits per token")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(axes)
@@ -64,13 +64,12 @@ def _tid(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]], None]:
             if run.tid:
                 x = [point.epoch for point in run.tid]
                 y = [100 * getattr(point.last, measure) for point in run.tid]
-                _curve(axes, run, x, y, colour[run.name], "-")
+                _curve(axes, run, x, y, colour[run.name])
                 y = [100 * getattr(point.average, measure) for point in run.tid]
                 axes.plot(x, y, "--", color=colour[run.name], linewidth=1)
         axes.plot([], [], "-", color="grey", label="last layer")
         axes.plot([], [], "--", color="grey", linewidth=1, label="average")
-        title = _MEASURES[measure].capitalize().replace("tid", "TID")
-        axes.set(title=title, xlabel="epoch", ylabel=f"{_MEASURES[measure]} (%)")
+        axes.set(title=_MEASURES[measure], xlabel="epoch", ylabel="%")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend(axes)
@@ -92,15 +91,14 @@ def _tid_by_layer(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]
         number = max((len(run.tid[-1].layers) for run in measured), default=0)
         axes.set_xticks(range(number), [str(layer + 1) for layer in range(number)])
         axes.grid(axis="x", visible=False)
-        title = f"{_MEASURES[measure].capitalize().replace('tid', 'TID')} by layer"
-        axes.set(title=title, xlabel="batch norm, from input to output")
-        axes.set_ylabel(f"{_MEASURES[measure]} (%)")
+        axes.set(title=f"{_MEASURES[measure]} by layer", ylabel="%")
+        axes.set_xlabel("batch norm, from input to output")
         _legend(axes)
 
     return panel
 
 
-#: Every figure by the name of its files; each draws itself on axes.
+#: Every figure by name; each draws itself on axes.
 PANELS: dict[str, Callable[[Axes, Sequence[Run], dict[str, str]], None]] = {
     "valid_loss": _valid_loss,
     "tid_mean": _tid("mean_tid"),

@@ -99,7 +99,7 @@ def read_log(path: Path) -> Iterator[dict[str, str]]:
         return
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            simple = re.search(r"(?:\| |^)(?:INFO:)?((?:valid|train) \| epoch .*)", line)
+            simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
             at = line.find('{"epoch": ')
             if simple:
                 yield _read_simple(simple[1])

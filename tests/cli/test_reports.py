@@ -76,6 +76,9 @@ def test_report_refusals(capsys, rbn_run, tmp_path):
 def test_quickstart_refusals(capsys, tmp_path):
     line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "out")
     assert f"{tmp_path}/no.train.de" in line
+    # The text is German-English whatever the files are called.
+    line = user_error(capsys, "quickstart", "--target-lang", "fr", "--out", tmp_path / "out")
+    assert "--target-lang fr" in line and "--data" in line
     (tmp_path / "file").touch()
     line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "file")
     assert str(tmp_path / "file") in line
