@@ -3,13 +3,21 @@
 import os
 import pickle
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["epoch_checkpoints", "is_whole", "newest_whole", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "epoch_checkpoints",
+    "is_whole",
+    "mend_last",
+    "newest_whole",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
 
 def is_whole(path: Path) -> bool:
@@ -36,7 +44,7 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     if not (zipfile.is_zipfile(path) if mmap else is_whole(path)):
         raise ValueError(
             f"The checkpoint `{path}` is truncated or damaged (or older than torch 1.6). Use an "
-            "earlier one; `rbn train` does so by itself."
+            "earlier one; training resumes from it by itself."
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -88,3 +96,30 @@ def newest_whole(directory: Path) -> Path | None:
 
     whole = [path for path in directory.glob("checkpoint*.pt") if is_whole(path)]
     return max(whole, key=lambda path: (updates(path), path.stat().st_mtime), default=None)
+
+
+def mend_last(directory: Path) -> Path | None:
+    """Put the newest whole checkpoint in the place of a damaged ``checkpoint_last.pt``.
+
+    fairseq copies each checkpoint to that name; a training that is killed meanwhile leaves half
+    of it behind.
+
+    Returns:
+        The checkpoint that took the place; ``None`` if nothing was damaged.
+
+    Raises:
+        ValueError: if the directory has no whole checkpoint.
+    """
+    last = directory / "checkpoint_last.pt"
+    if not last.exists() or is_whole(last):
+        return None
+    found = newest_whole(directory)
+    if found is None:
+        raise ValueError(
+            f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
+            "Remove the file to start anew."
+        )
+    temporary = last.with_name(last.name + ".tmp")
+    shutil.copyfile(found, temporary)
+    os.replace(temporary, last)
+    return found

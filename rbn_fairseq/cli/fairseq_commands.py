@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from rbn_fairseq.checkpoints.files import is_whole, newest_whole, read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint
 
 __all__ = ["generate", "train"]
 
@@ -48,24 +48,11 @@ def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
 def train(context: typer.Context) -> None:
     """Train: fairseq-train with --user-dir and --task put in; every option is fairseq-train's.
 
-    If checkpoint_last.pt is damaged, training resumes from the newest whole checkpoint of the
-    save directory. `fairseq-train --help --user-dir $(rbn user-dir)` lists the options.
+    `fairseq-train --help --user-dir $(rbn user-dir)` lists the options.
     """
     from fairseq_cli.train import cli_main
 
-    arguments = list(context.args)
-    directory = Path(_option(arguments, "--save-dir", "checkpoints"))
-    last = directory / "checkpoint_last.pt"
-    if last.exists() and not _has(arguments, "--restore-file") and not is_whole(last):
-        found = newest_whole(directory)
-        if found is None:
-            raise ValueError(
-                f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
-                "Remove the file to start anew."
-            )
-        typer.echo(f"rbn: `{last}` is damaged; resuming from `{found}`", err=True)
-        arguments += ["--restore-file", str(found)]
-    _run(cli_main, "rbn train", arguments)
+    _run(cli_main, "rbn train", list(context.args))
 
 
 def generate(context: typer.Context) -> None:

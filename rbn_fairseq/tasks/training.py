@@ -1,21 +1,37 @@
 """What training with batch statistics asks of a fairseq task."""
 
 import hashlib
+import logging
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Optional
 
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import progress_bar
+from omegaconf import II
 from torch import nn
 
+from rbn_fairseq.checkpoints.files import mend_last
 from rbn_fairseq.criterions import RBNPenalty
 from rbn_fairseq.diagnostics import batch_norms
 from rbn_fairseq.norms import dummy_batch
-from rbn_fairseq.norms.moments import mean_over_processes
+from rbn_fairseq.norms.moments import mean_over_processes, process_rank
 
-__all__ = ["BatchStatisticsTask", "check_data", "fingerprint"]
+__all__ = ["BatchStatisticsTask", "TrainingConfig", "check_data", "fingerprint"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainingConfig(FairseqDataclass):
+    """What the task knows of the training around it; without a help text no options."""
+
+    save_dir: str = II("checkpoint.save_dir")
+    restore_file: str = II("checkpoint.restore_file")
 
 
 def check_data(path: Optional[str]) -> None:
@@ -49,6 +65,7 @@ class BatchStatisticsTask:
     - Processes that do not synchronise their norms agree on the population statistics before
       each validation. (A checkpoint saved without validating first holds process 0's.)
     - A resumed run sees the same batches as an uninterrupted one.
+    - Where the last checkpoint was cut off, training resumes from the newest whole one.
     - Validation and generation read every sentence (fairseq drops up to 7).
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
     """
@@ -101,7 +118,16 @@ class BatchStatisticsTask:
         super().load_state_dict(rest)  # type: ignore[misc]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
-        """Build the model."""
+        """Build the model.
+
+        Raises:
+            ValueError: if training should resume from a damaged checkpoint and there is no other.
+        """
+        resumes = not from_checkpoint and self.cfg.restore_file == "checkpoint_last.pt"  # type: ignore[attr-defined]
+        if resumes and process_rank() == 0:
+            found = mend_last(Path(self.cfg.save_dir))  # type: ignore[attr-defined]
+            if found is not None:
+                logger.warning("checkpoint_last.pt is damaged; resuming from %s", found)
         self._model = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         return self._model
 

@@ -6,13 +6,13 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
-from rbn_fairseq.tasks.training import BatchStatisticsTask
+from rbn_fairseq.tasks.training import BatchStatisticsTask, TrainingConfig
 
 __all__ = ["TranslationRBNTask"]
 
 
 @dataclass
-class TranslationRBNConfig(MonitorConfig, TranslationConfig):
+class TranslationRBNConfig(MonitorConfig, TrainingConfig, TranslationConfig):
     """fairseq's options for translation, and the monitor's."""
 
 

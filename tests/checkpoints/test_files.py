@@ -10,6 +10,7 @@ import runs
 from rbn_fairseq.checkpoints.files import (
     epoch_checkpoints,
     is_whole,
+    mend_last,
     newest_whole,
     read_checkpoint,
     write_checkpoint,
@@ -81,7 +82,7 @@ def test_is_whole(tmp_path):
 @pytest.mark.parametrize(
     "damage, words",
     [
-        (truncated, "Use an earlier one; `rbn train` does so by itself"),
+        (truncated, "Use an earlier one; training resumes from it by itself"),
         (half_a_directory, "Use an earlier one"),
         (text, "Use an earlier one"),
         (empty, "Use an earlier one"),
@@ -179,3 +180,17 @@ def test_newest_whole_counts_updates_and_skips_damage(tmp_path):
     truncated(tmp_path / "checkpoint_last.pt")
     flipped(tmp_path / "checkpoint_best.pt")
     assert newest_whole(tmp_path) == tmp_path / "checkpoint2.pt"
+
+
+def test_mend_last(tmp_path):
+    assert mend_last(tmp_path) is None  # nothing there: training starts anew
+    last = tmp_path / "checkpoint_last.pt"
+    truncated(last)
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        mend_last(tmp_path)
+    newest = checkpoint(tmp_path / "checkpoint2.pt", 40)
+    assert mend_last(tmp_path) == newest
+    assert last.read_bytes() == newest.read_bytes()
+    checkpoint(tmp_path / "checkpoint3.pt", 50)
+    assert mend_last(tmp_path) is None  # whole now, and not to be touched
+    assert last.read_bytes() == newest.read_bytes()
