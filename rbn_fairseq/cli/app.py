@@ -22,7 +22,7 @@ app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
 if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
-    from rbn_fairseq.cli import checkpoints, fairseq_commands, reports
+    from rbn_fairseq.cli import checkpoints, fairseq_commands, prepare, reports
 
     app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
     app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
@@ -31,4 +31,6 @@ if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to
     app.command("recalibrate")(checkpoints.recalibrate)
     app.command("score")(reports.score)
     app.command("report")(reports.report)
+    app.command("table")(reports.table)
     app.command("quickstart")(reports.quickstart)
+    app.add_typer(prepare.app, name="prepare")

@@ -5,8 +5,6 @@ They import what they need when they run: matplotlib alone takes half a second.
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Optional
@@ -14,19 +12,16 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-__all__ = ["quickstart", "report", "score"]
+from rbn_fairseq.cli.errors import plain_errors
+
+__all__ = ["quickstart", "report", "score", "table"]
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turn the system's refusal of a file, such as a full disk, into a user's error."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"{error.strerror or error}: `{error.filename or 'a file'}`.") from error
+def _read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
-@_plain_errors()
+@plain_errors()
 def score(
     generated: Annotated[
         Path, typer.Argument(help="What `rbn generate` or fairseq-generate printed.")
@@ -38,31 +33,68 @@ def score(
             help="Tokenised references, a line a sentence.", show_default="those in GENERATED"
         ),
     ] = None,
+    compound_split: Annotated[
+        bool,
+        typer.Option(
+            "--compound-split",
+            help="Also BLEU4 on the tokens with hyphenated words split, as usual for WMT En-De.",
+        ),
+    ] = False,
+    raw_reference: Annotated[
+        Optional[Path],
+        typer.Option(
+            help="References for sacreBLEU that were never tokenised, a line a sentence.",
+            show_default="the tokenised ones, detokenised",
+        ),
+    ] = None,
+    test_set: Annotated[
+        Optional[str],
+        typer.Option(help="Score sacreBLEU on its own test set, such as wmt14/full (downloads)."),
+    ] = None,
+    language_pair: Annotated[
+        Optional[str], typer.Option(help="With --test-set: such as en-de.")
+    ] = None,
     output: Annotated[Optional[Path], typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
-    from rbn_fairseq.scoring import bleu, detokenise, read_generated
+    from rbn_fairseq.scoring import (
+        bleu,
+        detokenise,
+        fetch_references,
+        read_generated,
+        split_compounds,
+    )
 
+    if raw_reference is not None and test_set is not None:
+        raise ValueError("--raw-reference and --test-set both name references; give one of them.")
+    if (test_set is None) != (language_pair is None):
+        raise ValueError("--test-set and --language-pair go together; give both or neither.")
     translations = read_generated(generated)
     hypotheses = [translation.hypothesis for translation in translations]
     references = [translation.reference for translation in translations]
     if reference is not None:
-        references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    plain = (detokenise(side, lang) for side in (hypotheses, references))
-    scores = {
-        "tokenised": bleu(hypotheses, references, "none"),
-        "sacrebleu": bleu(*plain, lang=lang),
-    }
+        references = _read_lines(reference)
+    if test_set is not None and language_pair is not None:
+        plain = fetch_references(test_set, language_pair)
+    elif raw_reference is not None:
+        plain = _read_lines(raw_reference)
+    else:
+        plain = detokenise(references, lang)
+    scores = {"tokenised": bleu(hypotheses, references, "none")}
+    if compound_split:
+        split = (split_compounds(side) for side in (hypotheses, references))
+        scores["compound_split"] = bleu(*split, tokenize="none")
+    scores["sacrebleu"] = bleu(detokenise(hypotheses, lang), plain, lang=lang, test_set=test_set)
     for kind, value in scores.items():
         typer.echo(
-            f"{kind:10} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
+            f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
         )
     if output is not None:
         text = json.dumps({kind: asdict(value) for kind, value in scores.items()}, indent=1)
         output.write_text(text + "\n", encoding="utf-8")
 
 
-@_plain_errors()
+@plain_errors()
 def report(
     runs: Annotated[
         list[str],
@@ -89,7 +121,47 @@ def report(
         typer.echo(f"wrote {path}")
 
 
-@_plain_errors()
+@plain_errors()
+def table(
+    benchmark: Annotated[str, typer.Argument(help="iwslt14 or wmt16.")],
+    runs: Annotated[
+        Path,
+        typer.Option(
+            help="Directory of the runs that scripts/BENCHMARK/train.sh and evaluate.sh made, "
+            "PLACEMENT-NORM-seedN."
+        ),
+    ],
+    options: Annotated[
+        str, typer.Option(help="Text that follows each command that the table names.")
+    ] = "",
+    output: Annotated[
+        Optional[Path], typer.Option(help="Also write the scores as CSV, a line a run.")
+    ] = None,
+) -> None:
+    """Print the paper's table of BLEU from runs: mean and standard deviation over seeds.
+
+    The paper's numbers stand beside ours where data, model and averaged epochs are the paper's.
+    Runs of mixed settings are refused. Not on a terminal, the table is Markdown.
+    """
+    from rbn_fairseq.report.benchmark import read_benchmark
+    from rbn_fairseq.report.benchmark_table import print_benchmark
+    from rbn_fairseq.report.paper import BENCHMARKS
+    from rbn_fairseq.report.settings import check_agreement
+    from rbn_fairseq.report.tables import benchmark_csv
+
+    if benchmark not in BENCHMARKS:
+        raise ValueError(
+            f"BENCHMARK: unknown benchmark `{benchmark}`. Known: {', '.join(BENCHMARKS)}."
+        )
+    kinds = BENCHMARKS[benchmark].kinds
+    scored, unscored = read_benchmark(runs, kinds)
+    check_agreement(scored)
+    if output is not None:
+        output.write_text(benchmark_csv(scored, kinds), encoding="utf-8")
+    print_benchmark(Console(), benchmark, scored, unscored, options)
+
+
+@plain_errors()
 def quickstart(
     data: Annotated[
         Optional[str],

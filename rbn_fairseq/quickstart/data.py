@@ -4,8 +4,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,10 @@ from typing import Any, Optional
 import sentencepiece
 from rich.console import Console
 
+from rbn_fairseq.corpora.binarise import binarise
+from rbn_fairseq.corpora.lines import SPLITS, Pair
 from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_pairs, shares_words
-from rbn_fairseq.quickstart.text import SPLITS, Pair, read_text, split_pages, write_text
+from rbn_fairseq.quickstart.text import read_text, split_pages, write_text
 
 __all__ = ["Data", "prepare"]
 
@@ -90,15 +90,6 @@ def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
     return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 
-def _binarise(directory: Path, langs: Sequence[str]) -> None:
-    prefixes = [f"--{split}pref={directory / 'pieces' / split}" for split in SPLITS]
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary", *prefixes]
-    command += ["-s", langs[0], "-t", langs[1], "--destdir", str(directory / "bin")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ValueError("fairseq-preprocess failed: " + done.stderr.strip()[-500:])
-
-
 def _build(
     directory: Path, parts: Mapping[str, list[Pair]], langs: Sequence[str]
 ) -> dict[str, int]:
@@ -114,7 +105,7 @@ def _build(
         if not kept:
             raise ValueError(f"--data: no {split} pair is shorter than {_LONGEST_PIECES} pieces.")
     write_text(directory / "text", short, langs)
-    _binarise(directory, langs)
+    binarise(directory / "pieces", directory / "bin", langs)
     return {split: len(pairs) for split, pairs in short.items()}
 
 

@@ -4,10 +4,9 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["SPLITS", "Pair", "read_text", "split_pages", "write_text"]
+from rbn_fairseq.corpora.lines import SPLITS, Pair
 
-Pair = tuple[str, str]
-SPLITS = ("train", "valid", "test")
+__all__ = ["read_text", "split_pages", "write_text"]
 
 
 def split_pages(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rbn_fairseq.quickstart.text import SPLITS, read_text, split_pages, write_text
+from rbn_fairseq.corpora.lines import SPLITS
+from rbn_fairseq.quickstart.text import read_text, split_pages, write_text
 
 PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
 

@@ -1,0 +1,5 @@
+"""The corpora of the paper, from what is published to what fairseq reads.
+
+IWSLT14 German-English and WMT16 English-German: tokenised, cleaned, split, cut into pieces by BPE,
+made binary; compared with the standard files on the way.
+"""

@@ -1,0 +1,208 @@
+"""A corpus in stages, each whole or not there: text, pieces, binary data."""
+
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Optional
+
+from rbn_fairseq.corpora import bpe
+from rbn_fairseq.corpora.binarise import binarise
+from rbn_fairseq.corpora.lines import Say, check_pairs
+
+__all__ = ["Recipe", "Tokenised", "build"]
+
+_SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """How a text came to its tokens.
+
+    Attributes:
+        tokeniser: with its version; ``None`` = the text came tokenised.
+        perl: whether it was Moses' own script; ``None`` = no tokeniser ran.
+        differing: validation and test lines, of both languages, that sacremoses tokenises
+            otherwise; ``None`` = the two did not both run.
+    """
+
+    tokeniser: Optional[str] = None
+    perl: Optional[bool] = None
+    differing: Optional[int] = None
+
+
+class Recipe(ABC):
+    """How one corpus is made.
+
+    Attributes:
+        name: of the corpus.
+        langs: source and target.
+        options: of fairseq-preprocess, for this corpus.
+        raw: whether raw text is kept, in a stage of its own.
+    """
+
+    name: ClassVar[str]
+    langs: ClassVar[tuple[str, str]]
+    options: ClassVar[tuple[str, ...]] = ()
+    raw: ClassVar[bool] = False
+    jobs: int
+
+    @abstractmethod
+    def request(self) -> dict[str, Any]:
+        """Return all that the result depends on, for JSON: two that are equal make the same."""
+
+    def write_raw(self, directory: Path) -> None:
+        """Write the raw text that is kept."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def write_text(self, directory: Path, say: Say) -> Tokenised:
+        """Write tokenised text without BPE."""
+
+    @abstractmethod
+    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
+        """Tell how the text differs from the standard, and whether that is in order."""
+
+    @abstractmethod
+    def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
+        """Write the text in pieces, and the code."""
+
+    def count_merges(self, pieces: Path) -> int:
+        """Count the merges of the BPE, which may be fewer than were asked for."""
+        return bpe.check_codes(pieces / "code")
+
+    def bpe_differences(self) -> list[str]:
+        """Tell how the pieces differ from the standard, given the same text."""
+        return []
+
+
+def _load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _save(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _claim(out: Path, request: Mapping[str, Any]) -> None:
+    """Note in ``out`` what it is for, unless something else is there."""
+    note = out / "request.json"
+    begun = any((out / stage).exists() for stage in ("raw", "text", "bpe", "bin"))
+    if not begun:  # what an earlier call was refused, a wrong archive say, binds nobody
+        out.mkdir(parents=True, exist_ok=True)
+        _save(note, request)
+        return
+    way_out = "Choose another directory with --out, or remove that one."
+    if not note.exists():
+        raise ValueError(f"--out: `{out}` holds something that is not from this command. {way_out}")
+    before = _load(note)
+    if before != request:
+        keys = [key for key in {**before, **request} if before.get(key) != request.get(key)]
+        parts = (
+            f"{key} was {_short(before.get(key))}, now {_short(request.get(key))}" for key in keys
+        )
+        raise ValueError(
+            f"--out: `{out}` was made for another request: {'; '.join(parts)}. {way_out}"
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _stage(directory: Path, make: Callable[[Path], None]) -> None:
+    """Make a directory, unless it is there: under another name until it is whole."""
+    if directory.exists():
+        return
+    unfinished = directory.with_name(f"{directory.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    make(unfinished)
+    unfinished.rename(directory)
+
+
+def _refusal(recipe: Recipe, differences: Sequence[str], tokenised: Tokenised) -> str:
+    reason = ""
+    if tokenised.perl is False:
+        reason = (
+            f" It was tokenised by {tokenised.tokeniser}, because Perl, with its standard modules, "
+            "is missing: that is the likely reason. Install it (apt-get install perl) and call "
+            "again."
+        )
+    return (
+        f"This is not the standard {recipe.name}: {'; '.join(differences)}.{reason} With "
+        "--allow-nonstandard it is prepared as it is, and marked as not standard."
+    )
+
+
+def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
+    """Make a corpus in ``out``, or go on where an earlier call was stopped.
+
+    ``out/text`` has tokenised text, ``out/bpe`` the pieces and the code, ``out/bin`` what fairseq
+    reads and ``about.json``, which is returned.
+
+    Args:
+        recipe: which corpus, of what.
+        out: directory.
+        allow_nonstandard: take a text that differs from the standard.
+        say: takes a line for the user.
+
+    Raises:
+        ValueError: if the text cannot be had or is not the standard, or ``out`` is for another
+            request.
+    """
+    request = recipe.request()
+    _claim(out, request)
+    if (out / "bin").exists():
+        say(f"`{out}` is finished already; nothing was done")
+        return dict(_load(out / "bin" / "about.json"))
+
+    def text(directory: Path) -> None:
+        say("making the text")
+        tokenised = recipe.write_text(directory, say)
+        pairs = check_pairs(directory, recipe.langs)
+        differences, in_order = recipe.judge(directory, pairs)
+        if not (in_order or allow_nonstandard):
+            raise ValueError(_refusal(recipe, differences, tokenised))
+        for difference in differences:
+            say(f"  not the standard: {difference}")
+        note = {"pairs": pairs, "differences": differences, **asdict(tokenised)}
+        _save(directory / "about.json", note)
+
+    def pieces(directory: Path) -> None:
+        say("cutting it into pieces")
+        recipe.write_bpe(out / "text", directory, say)
+
+    def binary(directory: Path) -> None:
+        say("making it binary")
+        workers = ("--workers", str(recipe.jobs))
+        binarise(out / "bpe", directory, recipe.langs, *recipe.options, *workers)
+        note = _load(out / "text" / "about.json")
+        differences = note["differences"] + recipe.bpe_differences()
+        with (directory / f"dict.{recipe.langs[0]}.txt").open("rb") as file:
+            types = sum(1 for _ in file) + _SPECIAL_TYPES
+        about = {
+            "corpus": recipe.name,
+            "standard": not differences,
+            "differences": differences,
+            "pairs": note["pairs"],
+            "tokeniser": note["tokeniser"],
+            "tokenised_differently": note["differing"],
+            "merges": recipe.count_merges(out / "bpe"),
+            "types": types,
+            "request": request,
+        }
+        _save(directory / "about.json", about)
+
+    if recipe.raw:
+        _stage(out / "raw", recipe.write_raw)
+    _stage(out / "text", text)
+    _stage(out / "bpe", pieces)
+    _stage(out / "bin", binary)
+    return dict(_load(out / "bin" / "about.json"))

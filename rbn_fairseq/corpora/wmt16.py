@@ -1,0 +1,177 @@
+"""WMT16 English-German: Google's archive, in pieces already, or raw text."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rbn_fairseq.corpora import bpe
+from rbn_fairseq.corpora.archives import extract
+from rbn_fairseq.corpora.build import Recipe, Tokenised
+from rbn_fairseq.corpora.clean import clean_pair
+from rbn_fairseq.corpora.lines import (
+    Pair,
+    Say,
+    announced,
+    count_pairs,
+    find_text,
+    read_lines,
+    sha256,
+    write_lines,
+    write_pairs,
+)
+from rbn_fairseq.corpora.moses import Tokeniser
+from rbn_fairseq.corpora.standard import Standard
+
+__all__ = ["MERGES", "STANDARD", "WMT16FromArchive", "WMT16FromRaw"]
+
+MERGES = 32_000
+STANDARD = Standard(pairs={"train": 4_500_966, "valid": 3_000, "test": 3_003})
+
+_TYPES = "32768"
+_STEMS = {"train": "train", "valid": "newstest2013", "test": "newstest2014"}
+_MEMBERS = {
+    "train": "train.tok.clean.bpe.32000",
+    "valid": "newstest2013.tok.bpe.32000",
+    "test": "newstest2014.tok.bpe.32000",
+}
+_LONGEST, _RATIO = 80, 9  # the ratio is the default of Moses' script
+
+
+@dataclass(frozen=True)
+class _WMT16(Recipe):
+    """What both ways to the text have in common."""
+
+    name: ClassVar[str] = "WMT16 En-De"
+    langs: ClassVar[tuple[str, str]] = ("en", "de")
+    options: ClassVar[tuple[str, ...]] = ("--nwordssrc", _TYPES, "--nwordstgt", _TYPES)
+    path: Path
+    jobs: int
+
+
+@dataclass(frozen=True)
+class WMT16FromArchive(_WMT16):
+    """Google's ``wmt16_en_de.tar.gz``, tokenised, cleaned and cut into pieces.
+
+    Attributes:
+        path: the archive.
+        jobs: processes at a time.
+    """
+
+    def count_merges(self, pieces: Path) -> int:
+        """Return what the names in the archive say."""
+        return MERGES
+
+    def request(self) -> dict[str, Any]:
+        """Return the hash of the archive."""
+        if not self.path.is_file():
+            raise ValueError(f"--archive: there is no file `{self.path}`.")
+        return {"corpus": self.name, "archive": sha256(self.path)}
+
+    def _unpack(self, directory: Path, say: Say) -> dict[str, Path]:
+        say(f"  unpacking {self.path}")
+        files = {
+            f"{split}.{lang}": f"{stem}.{lang}"
+            for split, stem in _MEMBERS.items()
+            for lang in self.langs
+        }
+        extract(self.path, set(files.values()), directory)
+        return {name: directory / member for name, member in files.items()}
+
+    def write_text(self, directory: Path, say: Say) -> Tokenised:
+        """Unpack, and join the pieces to words."""
+        unpacked = directory / "archive"
+        unpacked.mkdir()
+        for name, path in self._unpack(unpacked, say).items():
+            whole = (line.replace("@@ ", "") for line in read_lines(path))
+            write_lines(directory / name, announced(whole, f"joining the pieces of {name}", say))
+        shutil.rmtree(unpacked)
+        return Tokenised()
+
+    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
+        """Compare the numbers of pairs with the standard."""
+        differences = STANDARD.differences(text, pairs)
+        return differences, not differences
+
+    def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
+        """Unpack the pieces as they are."""
+        for name, path in self._unpack(directory, say).items():
+            path.rename(directory / name)
+
+
+@dataclass(frozen=True)
+class WMT16FromRaw(_WMT16):
+    """Raw text: tokenised, cleaned and cut into pieces here.
+
+    Attributes:
+        path: directory with ``{train,newstest2013,newstest2014}.{en,de}``.
+        jobs: processes at a time.
+        merges: to learn.
+    """
+
+    raw: ClassVar[bool] = True
+    merges: int = MERGES
+
+    def _source(self, split: str, lang: str) -> Path:
+        return find_text("--from-raw", self.path, f"{_STEMS[split]}.{lang}")
+
+    def _lines(self, split: str, lang: str) -> Iterator[str]:
+        return (line.removesuffix("\r") for line in read_lines(self._source(split, lang)))
+
+    def request(self) -> dict[str, Any]:
+        """Return the hash of each file, and the merges to learn."""
+        paths = [self._source(split, lang) for split in _STEMS for lang in self.langs]
+        return {
+            "corpus": self.name,
+            "sha256": {path.name: sha256(path) for path in paths},
+            "merges": self.merges,
+        }
+
+    def write_raw(self, directory: Path) -> None:
+        """Write the raw test text, which sacreBLEU compares with."""
+        for lang in self.langs:
+            write_lines(directory / f"test.{lang}", self._lines("test", lang))
+
+    def write_text(self, directory: Path, say: Say) -> Tokenised:
+        """Tokenise all, clean what is for training."""
+        uncleaned = directory / "uncleaned"
+        uncleaned.mkdir()
+        tokenise = Tokeniser(self.jobs)
+        say(f"  tokenising with {tokenise.name}")
+        differing = None
+        for lang in self.langs:
+            for split in _STEMS:
+                tokens = tokenise(self._lines(split, lang), lang)
+                path = (uncleaned if split == "train" else directory) / f"{split}.{lang}"
+                write_lines(path, announced(tokens, f"tokenising {split}.{lang}", say))
+                if split != "train":
+                    before = self._lines(split, lang)
+                    count = tokenise.differing(before, read_lines(path), lang)
+                    differing = None if count is None else (differing or 0) + count
+        count_pairs(uncleaned, "train", self.langs)
+        write_pairs(directory, "train", self.langs, self._clean(uncleaned))
+        shutil.rmtree(uncleaned)
+        return Tokenised(tokenise.name, tokenise.perl, differing)
+
+    def _clean(self, directory: Path) -> Iterator[Pair]:
+        sides = [read_lines(directory / f"train.{lang}") for lang in self.langs]
+        for source, target in zip(*sides, strict=True):
+            pair = clean_pair(source, target, longest=_LONGEST, ratio=_RATIO)
+            if pair is not None:
+                yield pair
+
+    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
+        """Tell that raw text is never the standard; that is in order."""
+        counts = ", ".join(f"{pairs[split]:,}" for split in _STEMS)
+        standard = ", ".join(f"{number:,}" for number in STANDARD.pairs.values())
+        return [
+            f"made from raw text ({counts} pairs), not from Google's archive ({standard}); the "
+            "numbers are not comparable with the paper's"
+        ], True
+
+    def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
+        """Learn the merges and cut the text."""
+        say(f"  learning {self.merges:,} merges")
+        bpe.learn(text, directory / "code", self.langs, self.merges)
+        bpe.apply(text, directory / "code", directory, self.langs, self.jobs, say)

@@ -1,0 +1,94 @@
+"""`rbn prepare`: options, what it prints, and errors of one line."""
+
+import errno
+import json
+
+import pytest
+
+import corpus
+from command import rbn, user_error
+from rbn_fairseq.corpora import build, iwslt14
+from rbn_fairseq.corpora.standard import Standard
+
+
+@pytest.fixture
+def text(tmp_path):
+    corpus.write_corpus(tmp_path / "text", {"train": 40, "valid": 5, "test": 6})
+    return tmp_path / "text"
+
+
+def test_iwslt14_to_the_end(monkeypatch, text, tmp_path):
+    monkeypatch.setattr(iwslt14, "STANDARD", Standard({"train": 1000, "valid": 5, "test": 6}))
+    command = ("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    command += ("--merges", 30, "--jobs", 1)
+    result = rbn(*command)
+    assert result.exit_code == 0, result.output
+    about = json.loads((tmp_path / "out/bin/about.json").read_text())
+    for words in (
+        "making the text", "cutting it into pieces", "making it binary",
+        "pairs       train 40  valid 5  test 6",
+        "tokeniser   none; the text was tokenised before",
+        f"30 merges, {about['types']} types", f"for fairseq {tmp_path / 'out' / 'bin'}",
+        "NOT THE STANDARD: this is a subset: 40 of 1,000 training pairs",
+        "NOT THE STANDARD: 30 merges",
+    ):  # fmt: skip
+        assert words in result.output
+    assert (tmp_path / "out/bin/train.de-en.de.idx").exists()
+    assert "is finished already" in rbn(*command).output
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (("iwslt14",), "Give --archive FILE or --from-tokenized DIR"),
+        (("iwslt14", "--archive", "a", "--from-tokenized", "b"), "both is there"),
+        (("wmt16",), "Give --archive FILE or --from-raw DIR"),
+        (("wmt16", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
+        (("wmt16", "--archive", "a", "--merges", 5), "--merges 5 is for --from-raw"),
+        (("wmt16", "--from-raw", "none"), "--from-raw: there is no file `none/train.en`"),
+        (("iwslt14", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
+        (("iwslt14", "--from-tokenized", "none"), "--from-tokenized: there is no file"),
+        (("iwslt14", "--archive", "a", "--bpe-codes", "c", "--merges", 5), "leave out one"),
+        (("iwslt14", "--archive", "a", "--bpe-codes", "c"), "--bpe-codes: there is no file `c`"),
+    ],
+)
+def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    assert expected in user_error(capsys, "prepare", *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk(capsys, monkeypatch, text, tmp_path):
+    def write(path, lines):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(iwslt14, "write_lines", write)
+    line = user_error(
+        capsys, "prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out"
+    )
+    assert "No space left on device: `" in line and "train.de" in line
+
+
+def test_full_disk_under_fairseq(capsys, monkeypatch, text, tmp_path):
+    # A directory in the place of a file, which fairseq-preprocess cannot write either.
+    make = build.binarise
+
+    def binarise(source, out, *rest):
+        (out / "dict.de.txt").mkdir()
+        make(source, out, *rest)
+
+    monkeypatch.setattr(build, "binarise", binarise)
+    command = ("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    line = user_error(capsys, *command, "--merges", 20, "--allow-nonstandard")
+    assert "fairseq-preprocess failed" in line and "dict.de.txt" in line
+    assert not (tmp_path / "out/bin").exists()
+
+
+def test_interrupt(monkeypatch, text, tmp_path):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(iwslt14, "write_lines", interrupt)
+    result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    assert "the same command goes on from here" in result.output

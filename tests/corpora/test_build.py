@@ -1,0 +1,166 @@
+"""Stages: interrupted, continued, finished, and for another request."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from published import bytes_of
+
+from rbn_fairseq.corpora import bpe, build, iwslt14
+from rbn_fairseq.corpora.iwslt14 import IWSLT14FromArchive
+from rbn_fairseq.corpora.moses import Tokeniser
+
+
+@pytest.fixture
+def recipe(de_en_tgz):
+    return IWSLT14FromArchive(de_en_tgz, jobs=1, learnt=30)
+
+
+@pytest.fixture
+def make(recipe, no_fairseq, said):
+    def make(out, recipe=recipe):
+        return build.build(recipe, out, True, said.append)
+
+    return make
+
+
+class Stop(Exception):
+    """Ends a call in the middle, as a kill would."""
+
+
+def stop_while_tokenising(monkeypatch):
+    real = Tokeniser.__call__
+
+    def tokenise(self, lines, lang):
+        for number, line in enumerate(real(self, lines, lang)):
+            if lang == "en" and number == 50:
+                raise Stop
+            yield line
+
+    monkeypatch.setattr(Tokeniser, "__call__", tokenise)
+
+
+def stop_while_cutting(monkeypatch):
+    real = bpe.write_lines
+
+    def write(path, lines):
+        real(path, lines)
+        if path.name == "valid.de":
+            raise Stop
+
+    monkeypatch.setattr(bpe, "write_lines", write)
+
+
+def stop_while_making_binary(monkeypatch):
+    def stop(text, out, langs, *options):
+        (out / "dict.de.txt").write_text("half of i")
+        raise Stop
+
+    monkeypatch.setattr(build, "binarise", stop)
+
+
+@pytest.mark.parametrize(
+    "stop, finished",
+    [
+        (stop_while_tokenising, set()),
+        (stop_while_cutting, {"text"}),
+        (stop_while_making_binary, {"text", "bpe"}),
+    ],
+)
+def test_an_interrupted_call_goes_on(make, monkeypatch, tmp_path, stop, finished):
+    make(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop(patch)
+        with pytest.raises(Stop):
+            make(tmp_path / "out")
+    stages = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    assert {name for name in stages if not name.endswith(".unfinished")} == finished
+    assert any(name.endswith(".unfinished") for name in stages)
+    kept = {name: (tmp_path / "out" / name).stat().st_ino for name in finished}
+    make(tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+    assert kept == {name: (tmp_path / "out" / name).stat().st_ino for name in finished}
+
+
+def test_a_kill_leaves_unfinished_directories(make, tmp_path):
+    make(tmp_path / "whole")
+    for stage in ("text", "bpe", "bin"):
+        left = tmp_path / "out" / f"{stage}.unfinished"
+        left.mkdir(parents=True)
+        (left / "train.de").write_text("half of a li")
+        (left / "junk").write_text("must not stay")
+    make(tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("*.unfinished"))
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+def test_what_is_finished_is_not_done_again(make, monkeypatch, tmp_path, said):
+    about = make(tmp_path)
+    assert about == json.loads((tmp_path / "bin/about.json").read_text())
+    before = bytes_of(tmp_path)
+    stop_while_tokenising(monkeypatch)
+    assert make(tmp_path) == about
+    assert bytes_of(tmp_path) == before
+    assert said[-1] == f"`{tmp_path}` is finished already; nothing was done"
+
+
+def test_number_of_jobs_is_no_part_of_the_request(make, recipe, tmp_path):
+    make(tmp_path / "one")
+    make(tmp_path / "one", replace(recipe, jobs=2))
+    make(tmp_path / "two", replace(recipe, jobs=2))
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
+
+
+@pytest.mark.parametrize("stages", [("text",), ("text", "bpe"), ("text", "bpe", "bin")])
+def test_another_request(make, recipe, tmp_path, stages):
+    make(tmp_path)
+    for stage in {"text", "bpe", "bin"} - set(stages):
+        shutil.rmtree(tmp_path / stage)
+    before = bytes_of(tmp_path)
+    with pytest.raises(ValueError, match="made for another request: merges was 30, now 31") as e:
+        make(tmp_path, replace(recipe, learnt=31))
+    assert "--out" in str(e.value) and str(tmp_path) in str(e.value)
+    assert bytes_of(tmp_path) == before
+
+
+def test_another_archive(make, recipe, tmp_path):
+    make(tmp_path / "out")
+    other = tmp_path / "de-en.tgz"
+    other.write_bytes(recipe.path.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="another request: archive was "):
+        make(tmp_path / "out", replace(recipe, path=other))
+    moved = tmp_path / "moved.tgz"
+    moved.write_bytes(recipe.path.read_bytes())
+    make(tmp_path / "out", replace(recipe, path=moved))
+
+
+def test_a_refused_request_binds_nobody(make, recipe, tmp_path):
+    wrong = tmp_path / "wrong.tgz"
+    wrong.write_bytes(b"<html>")
+    with pytest.raises(ValueError, match="cannot be read to its end"):
+        make(tmp_path / "out", replace(recipe, path=wrong))
+    assert make(tmp_path / "out")["merges"] == 30
+
+
+def test_a_directory_of_something_else(make, tmp_path):
+    (tmp_path / "text").mkdir()
+    with pytest.raises(ValueError, match="holds something that is not from this command"):
+        make(tmp_path)
+
+
+def test_an_archive_that_is_there_beside_is_no_matter(make, tmp_path):
+    (tmp_path / "de-en.tgz.part").touch()
+    make(tmp_path)
+
+
+def test_about(make, recipe, tmp_path):
+    about = make(tmp_path)
+    assert about["corpus"] == "IWSLT14 De-En" and about["standard"] is False
+    assert about["types"] == 2 + 4  # those of the file, and fairseq's own
+    assert (
+        about["request"] == recipe.request() == json.loads((tmp_path / "request.json").read_text())
+    )
+    # Counts, hashes of four files, number of merges.
+    assert len(about["differences"]) == 3 + 4 + 1
+    assert iwslt14.STANDARD.pairs["train"] == 160_239
