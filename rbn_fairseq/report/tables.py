@@ -5,9 +5,10 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rbn_fairseq.report.benchmark import BenchmarkRun, spans
 from rbn_fairseq.report.runs import Run
 
-__all__ = ["scores_csv", "tid_csv", "valid_csv"]
+__all__ = ["benchmark_csv", "scores_csv", "tid_csv", "valid_csv"]
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -51,3 +52,21 @@ def tid_csv(runs: Sequence[Run]) -> str:
         for layer in point.layers
     )
     return _csv(("run", "epoch", "update", "layer", "mean_tid", "var_tid"), rows)
+
+
+def benchmark_csv(runs: Sequence[BenchmarkRun], kinds: Sequence[str]) -> str:
+    """Return a line a run: BLEU by kind, with and without recalibration, and its signature.
+
+    Without batch norms there is nothing to recalibrate, and that column is empty.
+    """
+    header = ["placement", "norm", "seed"]
+    for kind in kinds:
+        header += [kind, f"{kind}_without_recalibration", f"{kind}_signature"]
+    rows = []
+    for run in runs:
+        row = [run.placement, run.norm, run.seed]
+        for kind in kinds:
+            without = run.unrecalibrated.get(kind, {}).get("bleu", "")
+            row += [run.scores[kind]["bleu"], without, run.scores[kind]["signature"]]
+        rows.append([*row, spans(run.epochs)])
+    return _csv([*header, "averaged_epochs"], rows)

@@ -1,0 +1,122 @@
+"""What runs must agree on before their scores may stand in one table."""
+
+import dataclasses
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol
+
+from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
+
+__all__ = ["check_agreement", "flatten"]
+
+_SECTIONS = (
+    "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "task", "ema",
+)  # fmt: skip
+_PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
+
+# Patterns of names. What no run of a cell need share with another: where things lie, what is
+# measured on the way, what only sizes of machines decide; and the copies that fairseq keeps.
+_FREE = (
+    "*valid*", "*seed*", "model._name", "task.data", "task.save_dir", "task.*tid*",
+    "task.eval_*", "dataset.num_workers", "dataset.data_buffer_size", "dataset.gen_subset",
+    "optimization.update_freq", "optimization.debug_param_names", "optimizer.lr",
+    "lr_scheduler.lr",
+)  # fmt: skip
+_OF_PLACEMENT = ("optimization.lr", "lr_scheduler.*")
+_OF_TABLE = (
+    "data", "dictionaries", "averaged epochs", "effective batch", "signature of *", "model.*",
+    "dataset.max_tokens", "criterion.label_smoothing",
+)  # fmt: skip
+_NOT_OF_TABLE = ("model.norm_*", "model.*_normalize_before")
+
+
+class _Run(Protocol):
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def placement(self) -> str: ...
+    @property
+    def norm(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _complete(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what the named architecture or the defaults set, which a config may leave out."""
+    fields = dataclasses.fields(RBNTransformerConfig)
+    given = {name: value for name, value in model.items() if value is not None}
+    full = Namespace(**{item.name: item.default for item in fields} | given)
+    fill_preset(full, PRESETS.get(model["_name"], PRESETS["rbn_transformer"]))
+    return vars(full)
+
+
+def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what shapes a training, by names such as ``optimization.lr``.
+
+    The model's sizes are complete, also where the config leaves them to the named architecture.
+    ``effective batch`` is update_freq * distributed_world_size, by epoch.
+
+    Args:
+        cfg: ``cfg`` of a checkpoint, OmegaConf's or plain dictionaries.
+    """
+    sections = {section: cfg.get(section) or {} for section in _SECTIONS}
+    sections["model"] = _complete(cfg["model"])
+    sections["common"] = {name: cfg["common"].get(name) for name in _PRECISION}
+    flat = {
+        f"{section}.{name}": value
+        for section, values in sections.items()
+        for name, value in values.items()
+        if not _matches(f"{section}.{name}", _FREE)
+    }
+    processes = cfg["distributed_training"]["distributed_world_size"]
+    frequencies = cfg["optimization"]["update_freq"]
+    flat["effective batch"] = [frequency * processes for frequency in frequencies]
+    flat["processes that share statistics"] = processes if flat["model.norm_sync"] else 1
+    return flat
+
+
+def _agree(runs: Sequence[_Run], what: str, counts: Callable[[str], bool]) -> None:
+    first = runs[0].settings
+    for other in runs[1:]:
+        for name in sorted(first.keys() | other.settings.keys()):
+            one, two = first.get(name), other.settings.get(name)
+            if counts(name) and one != two:
+                raise ValueError(
+                    f"All runs of {what} must agree on `{name}`, but it is {one} in "
+                    f"`{runs[0].directory}` and {two} in `{other.directory}`. Move one of them "
+                    "elsewhere, or train or evaluate it anew with the settings of the other."
+                )
+
+
+def check_agreement(runs: Sequence[_Run]) -> None:
+    """Refuse to compare runs of mixed settings.
+
+    All runs share data, the model but for its norms, size of batches, label smoothing, averaged
+    epochs and the scores' signatures; those of one placement the learning rate and its schedule;
+    those of one placement and norm all that shapes a training except the seed.
+
+    Raises:
+        ValueError: naming a setting, both values and both directories.
+    """
+    placements, cells = defaultdict(list), defaultdict(list)
+    for run in runs:
+        placements[run.placement].append(run)
+        cells[run.placement, run.norm].append(run)
+    for (placement, norm), group in cells.items():
+        _agree(group, f"the row {placement} {norm}", lambda name: True)
+    for placement, group in placements.items():
+        what = f"one placement ({placement})"
+        _agree(group, what, lambda name: _matches(name, _OF_PLACEMENT))
+    if runs:
+        _agree(
+            runs,
+            "a table",
+            lambda name: _matches(name, _OF_TABLE) and not _matches(name, _NOT_OF_TABLE),
+        )
