@@ -1,11 +1,14 @@
 """BLEU of fairseq-generate's output, against fairseq's own BLEU."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
+import sacrebleu
 
 import runs
-from rbn_fairseq.scoring import bleu, detokenise, read_generated
+from rbn_fairseq.scoring import bleu, detokenise, fetch_references, read_generated, split_compounds
 
 GENERATED = """2026-01-01 | INFO | noise
 S-1\tzwei Wörter
@@ -73,3 +76,40 @@ def test_tokeniser_of_the_language():
 
 def test_detokenise():
     assert detokenise(["he said , &quot; no &quot; ."], "en") == ['he said, "no".']
+
+
+COMPOUNDS = ["a well-known state-of-the-art x-y-z", "- a - -b c- 1-2 über-all ##AT##", ""]
+
+
+def test_split_compounds():
+    if shutil.which("perl") is None:
+        pytest.skip("the oracle is perl")
+    # fairseq's scripts/compound_split_bleu.sh does this to both sides.
+    program = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
+    text = "\n".join(COMPOUNDS) + "\n"
+    done = subprocess.run(
+        ["perl", "-CSD", "-ple", program], input=text, capture_output=True, text=True, check=True
+    )
+    assert split_compounds(COMPOUNDS) == done.stdout.split("\n")[:-1]
+
+
+def test_references_of_a_test_set(tmp_path, monkeypatch):
+    path = tmp_path / "ref"
+    path.write_text("eins\u2028zwei\ndrei\n")  # a line separator that is none here
+    monkeypatch.setattr(sacrebleu, "get_reference_files", lambda *names: [str(path)])
+    assert fetch_references("wmt14/full", "en-de") == ["eins\u2028zwei", "drei"]
+    signature = bleu(["a"], ["a"], lang="de", test_set="wmt14/full").signature
+    assert "test:wmt14/full" in signature and "tok:13a" in signature
+
+
+def test_test_sets_that_cannot_be_had(monkeypatch):
+    for names in (("wmt14/whole", "en-de"), ("wmt14/full", "en-xx")):
+        with pytest.raises(ValueError, match="sacreBLEU has no such test set"):
+            fetch_references(*names)
+
+    def no_network(*names):
+        raise OSError("no route")
+
+    monkeypatch.setattr(sacrebleu, "get_reference_files", no_network)
+    with pytest.raises(ValueError, match="no route.*--raw-reference"):
+        fetch_references("wmt14/full", "en-de")

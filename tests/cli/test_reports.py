@@ -31,7 +31,7 @@ def test_score(generated, tmp_path):
     assert "tok:none" in scores["tokenised"]["signature"]
     assert "tok:13a" in scores["sacrebleu"]["signature"]
     for kind, score in scores.items():
-        assert f"{kind:10} BLEU {score['bleu']:.2f}" in result.output
+        assert f"{kind:14} BLEU {score['bleu']:.2f}" in result.output
         assert score["brevity_penalty"] < 1  # one word is missing
 
 
@@ -41,11 +41,31 @@ def test_score_against_other_references(generated, tmp_path):
     assert "BLEU 100.00" in rbn("score", generated, "--lang", "en", "--reference", reference).output
 
 
+def test_score_with_raw_references(generated, tmp_path):
+    raw = tmp_path / "raw"
+    raw.write_text("a house, I'd say.\ntwo three four five\n")
+    scores = tmp_path / "score.json"
+    options = ("--lang", "en", "--raw-reference", raw, "--output", scores, "--compound-split")
+    assert rbn("score", generated, *options).exit_code == 0
+    read = json.loads(scores.read_text())
+    assert list(read) == ["tokenised", "compound_split", "sacrebleu"]
+    # Only `I'd` differs in case; the tokenised references lack a word.
+    assert 50 < read["sacrebleu"]["bleu"] < 100
+    assert read["compound_split"]["bleu"] == read["tokenised"]["bleu"]  # no hyphens
+
+
 def test_score_refusals(capsys, generated, tmp_path):
     assert "There is no output" in user_error(capsys, "score", tmp_path / "none", "--lang", "en")
     missing = ("--reference", tmp_path / "none")
     line = user_error(capsys, "score", generated, "--lang", "en", *missing)
     assert "No such file" in line and str(tmp_path / "none") in line
+    both = ("--test-set", "wmt14/full", "--language-pair", "en-de", "--raw-reference", generated)
+    for options, said in (
+        (both, "--raw-reference and --test-set"),
+        (both[:2], "go together"),
+        (("--raw-reference", generated), "cannot be scored against"),
+    ):
+        assert said in user_error(capsys, "score", generated, "--lang", "en", *options)
 
 
 def write_log(directory, loss):
