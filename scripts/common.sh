@@ -1,11 +1,24 @@
 #!/usr/bin/env bash
 # Shared by the scripts of this directory: the repository's root and its environment.
-# Source it; it changes to the root.
+# Source it; it changes to the root, and keeps in $caller where it was called.
 
+caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
+
+# usage SCRIPT: print the comment at its top.
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$1"; }
+
+# from_caller PATH: print the path that the caller meant, as seen from the root.
+from_caller() {
+    if [[ $1 == /* || $caller -ef . ]]; then
+        printf '%s\n' "$1"
+    else
+        printf '%s\n' "$caller/$1"
+    fi
+}
 
 # Print the first Python that this project supports, or fail with the way out.
 find_python() {
@@ -26,9 +39,12 @@ find_python() {
 # torch comes first and by exact version: an open range takes gigabytes of CUDA packages on a
 # machine without a GPU.
 make_venv() {
-    local stamp=.venv/.installed-$1 wanted python
+    local stamp wanted python found=
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
-    if [[ ! -f $stamp || $(cat "$stamp") != "$wanted" ]]; then
+    for stamp in .venv/.installed-"$1"*; do # with other extras it does where none are asked for
+        [[ -f $stamp && $(cat "$stamp") == "$wanted" ]] && found=yes
+    done
+    if [[ ! $found ]]; then
         if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
             python=$(find_python)
             "$python" -m venv --clear .venv ||
@@ -37,7 +53,25 @@ make_venv() {
         say "installing into .venv"
         .venv/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
         .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
-        printf '%s' "$wanted" >"$stamp"
+        printf '%s' "$wanted" >".venv/.installed-$1"
     fi
     export PATH="$PWD/.venv/bin:$PATH"
+}
+
+# Use the environment that is active where this package is installed in it, or make .venv.
+use_environment() {
+    command -v rbn >/dev/null || make_venv ""
+}
+
+# download ADDRESS FILE: fetch it with retries, going on where an earlier call was cut off; FILE is
+# there only when it is whole.
+download() {
+    [[ -f $2 ]] && return
+    command -v curl >/dev/null || die "no curl here to download $1; do it by hand, to $2"
+    mkdir -p "$(dirname "$2")"
+    say "downloading $1"
+    curl --fail --location --retry 5 --retry-connrefused --connect-timeout 30 --continue-at - \
+        --output "$2.unfinished" "$1" ||
+        die "the download of $1 failed; the same command goes on where it stopped"
+    mv "$2.unfinished" "$2"
 }

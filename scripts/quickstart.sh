@@ -16,13 +16,12 @@
 #   --epochs N      epochs to train (5)
 #   --jobs N        trainings at a time, one thread each (one a core)
 set -euo pipefail
-caller=$PWD
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 for argument; do
     if [[ $argument == -h || $argument == --help ]]; then
-        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' scripts/quickstart.sh
+        usage scripts/quickstart.sh
         exit 0
     fi
 done

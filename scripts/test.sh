@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    sed -n '2,5s/^# \{0,1\}//p' scripts/test.sh
+    usage scripts/test.sh
     exit 0
 fi
 
@@ -16,5 +16,5 @@ make_venv test
 ruff check .
 ruff format --check .
 mypy
-shellcheck scripts/*.sh results/*/*.sh .ci/run
+shellcheck scripts/*.sh scripts/*/*.sh results/*/*.sh .ci/run
 pytest "$@"

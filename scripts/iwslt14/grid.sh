@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Usage: bash scripts/iwslt14/grid.sh --minutes N --parallel P [PLACEMENT SEED] [OPTIONS]
+#
+# The paper's grid of penalty weights (Figure 5), lambda and nu in {0, 0.01, 0.1, 1}, in a box of
+# time on one machine: trains and evaluates P cells at a time, row by row (a row is one lambda).
+# A cell that would not be finished in time, judged by the longest one so far, is not begun. What
+# runs at the end of the time is stopped; the next call goes on with it. The whole rows are in
+# there in report/: a page with curves, and their numbers as CSV.
+#
+#   PLACEMENT SEED  post or pre (post), and a number (1)
+#   --minutes N     the box of time
+#   --parallel P    cells at a time; one small model leaves most of a GPU idle
+#   --gpus G        GPUs to spread the cells over (1)
+#   --max-epoch N, --preset NAME, --data DIR, --runs DIR, --dry-run   as for train.sh; runs go to
+#                   runs/iwslt14-grid[-PRESET]/PLACEMENT-seedSEED
+#
+#   bash scripts/iwslt14/grid.sh --minutes 600 --parallel 8
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../benchmark.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
+
+suffix=-grid
+read_arguments "$@"
+[[ $minutes && $parallel ]] || die "grid.sh needs --minutes and --parallel; --help tells more"
+((${#arguments[@]} > 0)) || arguments=(post 1)
+arguments=(rbn "${arguments[@]}")
+read_runs
+((${#seeds[@]} == 1)) || die "a grid has one seed; call grid.sh once for each"
+check_data
+[[ $dry_run ]] || use_environment
+
+weights=(0 0.01 0.1 1)
+grid=$runs/$placement-seed${seeds[0]}
+options=(--data "$data" --last "$last")
+options+=(${preset:+--preset "$preset"} ${max_epoch:+--max-epoch "$max_epoch"})
+options+=(${dry_run:+--dry-run})
+# One cell: LAMBDA NU ARGUMENT... of train.sh and evaluate.sh
+# shellcheck disable=SC2016 # expanded by the shell of the cell
+cell='bash scripts/iwslt14/train.sh "${@:3}" -- \
+        criterion.rbn_mean_weight="$1" criterion.rbn_std_weight="$2" &&
+    bash scripts/iwslt14/evaluate.sh "${@:3}"'
+
+run_of() { echo "$grid/mean$1-std$2/$placement-rbn-seed${seeds[0]}"; } # LAMBDA NU
+
+declare -A name begun
+longest=0 number=0 deadline=$((SECONDS + $(awk "BEGIN { print int(60 * $minutes) }")))
+
+# Wait for one cell, and say how it ended.
+reap() {
+    local pid status=0 seconds
+    wait -n -p pid || status=$?
+    seconds=$((SECONDS - begun[$pid]))
+    case $status in
+        0)
+            say "${name[$pid]}: done in $seconds s"
+            longest=$((seconds > longest ? seconds : longest))
+            ;;
+        124) say "${name[$pid]}: stopped, the time is over; the next call goes on with it" ;;
+        *) say "${name[$pid]}: failed, exit status $status; see $grid/${name[$pid]}/log" ;;
+    esac
+}
+
+# `timeout` hands it on to its children.
+trap 'jobs -p | xargs --no-run-if-empty kill' EXIT
+
+for mean in "${weights[@]}"; do
+    for std in "${weights[@]}"; do
+        [[ -f $(run_of "$mean" "$std")/score.json ]] && continue
+        directory=$(dirname "$(run_of "$mean" "$std")")
+        arguments=("$mean" "$std" rbn "$placement" "${seeds[0]}" "${options[@]}" --runs "$directory")
+        if [[ $dry_run ]]; then
+            bash -c "$cell" cell "${arguments[@]}"
+            continue
+        fi
+        (($(jobs -rp | wc -l) < parallel)) || reap
+        left=$((deadline - SECONDS))
+        if ((left <= longest)); then
+            say "$(basename "$directory"): not begun; $left s left, the longest cell took $longest s"
+            continue
+        fi
+        mkdir -p "$directory"
+        CUDA_VISIBLE_DEVICES=$([[ $gpus == 1 ]] && echo "${CUDA_VISIBLE_DEVICES-0}" || echo $((number % gpus))) \
+            timeout "$left" bash -c "$cell" cell "${arguments[@]}" >"$directory/log" 2>&1 &
+        name[$!]=$(basename "$directory") begun[$!]=$SECONDS
+        ((number += 1))
+    done
+done
+[[ ! $dry_run ]] || exit 0
+while [[ $(jobs -p) ]]; do reap; done
+
+whole=()
+for mean in "${weights[@]}"; do
+    row=()
+    for std in "${weights[@]}"; do
+        run=$(run_of "$mean" "$std")
+        [[ -f $run/score.json ]] && row+=("mean$mean-std$std=$run")
+    done
+    if ((${#row[@]} == ${#weights[@]})); then
+        whole+=("${row[@]}")
+    else
+        say "row lambda = $mean: ${#row[@]} of ${#weights[@]} cells; the same command goes on"
+    fi
+done
+((${#whole[@]})) || die "no row of the grid is whole yet"
+rbn report "${whole[@]}" --out "$grid/report" --title "Penalty weights, $placement, seed ${seeds[0]}"

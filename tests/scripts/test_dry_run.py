@@ -1,0 +1,228 @@
+"""Every command that the reproduction scripts would run, against the command's own parser."""
+
+import re
+
+import pytest
+import typer
+from fairseq import options
+from fairseq.dataclass.initialize import add_defaults, hydra_init
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+from torch.distributed.run import get_args_parser
+
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.norms.plan import NormPlan
+from shell import ROOT, dry_run
+
+TRAINED = ["rbn", "post", "1", "2"]
+
+
+def compose_command(words):
+    """Compose the configuration of a fairseq-hydra-train command as it does itself."""
+    assert words[0] == "fairseq-hydra-train"
+    sweep = "-m" in words
+    words = [word for word in words[1:] if word != "-m"]
+    directory, name = (
+        words[words.index("--config-dir") + 1],
+        words[words.index("--config-name") + 1],
+    )
+    overrides = [word for word in words if "=" in word]
+    assert len(overrides) + 4 == len(words)
+    if sweep:  # of a sweep, its first job
+        overrides = [re.sub(r"^(common\.seed=\d+),.*", r"\1", word) for word in overrides]
+    GlobalHydra.instance().clear()
+    hydra_init(name)
+    with initialize_config_dir(str(ROOT / directory), version_base="1.1"):
+        cfg = compose(name, overrides, return_hydra_config=True)
+    OmegaConf.set_struct(cfg, True)
+    add_defaults(cfg)  # refuses what fairseq and the plugin do not know
+    return cfg, cfg.hydra
+
+
+def check(words):
+    """Let a command's own parser read it."""
+    if words[0] == "torchrun":
+        known = get_args_parser().parse_args(words[1:])
+        assert known.no_python and known.training_script == "fairseq-hydra-train"
+        return check([known.training_script, *known.training_script_args])
+    if words[0] == "fairseq-hydra-train":
+        return compose_command(words)[0]
+    assert words[0] == "rbn"
+    if words[1] == "generate":
+        arguments = words[2:]
+        parser = options.get_generation_parser()
+        return options.parse_args_and_arch(
+            parser, [*arguments, "--user-dir", str(ROOT / "rbn_fairseq")]
+        )
+    command = typer.main.get_command(app).commands[words[1]]
+    return command.make_context(words[1], words[2:]).params
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+@pytest.mark.parametrize("norm", ["ln", "bn", "rbn", "rbn_official"])
+@pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
+def test_every_command_is_understood(benchmark, norm, placement):
+    for script in ("train", "evaluate"):
+        commands = dry_run(f"{benchmark}/{script}.sh", norm, placement, 1)
+        assert commands
+        for words in commands:
+            check(words)
+    (table,) = dry_run(f"{benchmark}/table.sh")
+    check(table)
+
+
+def flat(cfg):
+    return {
+        name: cfg[group][name]
+        for group in ("model", "optimizer", "lr_scheduler", "optimization", "dataset", "criterion")
+        for name in cfg[group]
+    }
+
+
+@pytest.mark.parametrize(
+    "placement, lr, warmup_init_lr, arch",
+    [
+        ("post", 0.0005, -1, "rbn_transformer_iwslt_de_en"),
+        ("pre", 0.0015, 1e-7, "rbn_transformer_iwslt_de_en_pre"),
+    ],
+)
+def test_recipe_of_the_authors(placement, lr, warmup_init_lr, arch):
+    """The settings of their scripts, as they publish them."""
+    (words,) = dry_run("iwslt14/train.sh", "rbn_official", placement, 3)
+    cfg = check(words)
+    assert cfg.model._name == arch
+    assert cfg.common.seed == 3
+    wanted = {
+        "lr": [lr], "warmup_init_lr": warmup_init_lr, "warmup_updates": 8000, "max_epoch": 60,
+        "max_tokens": 4096, "update_freq": [1], "clip_norm": 0.0, "weight_decay": 1e-4,
+        "adam_betas": "(0.9,0.98)", "label_smoothing": 0.1, "dropout": 0.3,
+        "attention_dropout": 0.1, "activation_dropout": 0.1, "share_all_embeddings": True,
+        "rbn_mean_weight": {"post": 60, "pre": 0.1}[placement],
+        "rbn_std_weight": {"post": 0, "pre": 0.01}[placement], "rbn_convention": "official",
+        "norm_encoder": "batch", "norm_batch_momentum": 0.05, "norm_batch_eps_mode": "clamp",
+    }  # fmt: skip
+    have = flat(cfg)
+    assert {name: have[name] for name in wanted} == wanted
+    assert cfg.checkpoint.keep_last_epochs >= 6  # as many as are averaged
+
+
+def test_evaluation_of_the_authors():
+    commands = dry_run("iwslt14/evaluate.sh", "rbn", "post", 1)
+    assert [words[1] for words in commands] == [
+        "average", "recalibrate", "generate", "score", "generate", "score",
+    ]  # fmt: skip
+    assert check(commands[0])["last"] == 6
+    generation = check(commands[2])
+    assert (generation.beam, generation.lenpen) == (5, 1)
+    assert (generation.max_len_a, generation.max_len_b) == (1, 50)
+    assert generation.post_process == "subword_nmt"
+    without, with_it = commands[3], commands[5]
+    assert without[-1].endswith("score_averaged_statistics.json")
+    assert with_it[-1].endswith("/score.json")
+    assert "average_recalibrated" in with_it[2]
+
+
+def test_a_model_without_batch_norm_is_scored_once():
+    commands = dry_run("iwslt14/evaluate.sh", "ln", "post", 1, 2)
+    assert [words[1] for words in commands] == ["average", "generate", "score"] * 2
+
+
+def test_scores_of_wmt16():
+    score = check(dry_run("wmt16/evaluate.sh", "ln", "pre", 1)[-1])
+    assert score["compound_split"] and score["lang"] == "de"
+    assert (score["test_set"], score["language_pair"]) == ("wmt14/full", "en-de")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gpus", 1), ("--gpus", 4), ("--gpus", 8), ("--launcher", "torchrun", "--gpus", 2),
+        ("--launcher", "torchrun", "--gpus", 4, "--nodes", 2, "--master", "host:29500"),
+        ("--launcher", "slurm", "--gpus", 8), ("--launcher", "slurm", "--gpus", 4, "--nodes", 2),
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)  # fmt: skip
+def test_the_batch_stays_when_the_number_of_gpus_changes(options):
+    commands = dry_run("wmt16/train.sh", *TRAINED, *options)
+    assert len(commands) == (1 if "slurm" in options else 2)
+    for words in commands:
+        cfg = check(words)
+        given = dict(zip(options[::2], options[1::2], strict=True))
+        gpus = given.get("--gpus", 1) * given.get("--nodes", 1)
+        assert cfg.distributed_training.distributed_world_size == gpus
+        (update_freq,) = cfg.optimization.update_freq
+        assert gpus * update_freq * cfg.dataset.max_tokens == 8 * 4096
+
+
+def test_slurm():
+    """One process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    options = ("--launcher", "slurm", "--gpus", 4, "--nodes", 2)
+    (words,) = dry_run("wmt16/train.sh", *TRAINED, *options)
+    assert "-m" in words and "common.seed=1,2" in words
+    cfg, hydra = compose_command(words)
+    launcher = hydra.launcher
+    assert launcher._target_.endswith("SlurmLauncher")
+    assert launcher.nodes * launcher.tasks_per_node == 8
+    assert launcher.gpus_per_node == launcher.tasks_per_node == 4
+    assert cfg.distributed_training.distributed_world_size == 8
+    assert cfg.distributed_training.distributed_port > 0
+    assert hydra.sweep.subdir == "post-rbn-seed1"  # where evaluate.sh and table.sh look
+
+
+def test_torchrun_on_several_machines():
+    options = ("--launcher", "torchrun", "--gpus", 4, "--nodes", 2, "--master", "host:29500")
+    words = dry_run("wmt16/train.sh", "ln", "pre", 1, *options)[0]
+    known = get_args_parser().parse_args(words[1:])
+    assert (known.nnodes, known.nproc_per_node) == ("2", "4")
+    assert (known.rdzv_backend, known.rdzv_endpoint) == ("c10d", "host:29500")
+
+
+@pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
+def test_small_preset(benchmark):
+    words = dry_run(f"{benchmark}/train.sh", "ln", "pre", 1, "--preset", "small")[0]
+    cfg = check(words)
+    assert cfg.model.encoder_embed_dim == 128 and cfg.model._name.endswith("_pre")
+    assert cfg.optimization.update_freq == [1]
+
+
+def test_grid():
+    commands = dry_run("iwslt14/grid.sh", "--minutes", 1, "--parallel", 1, "pre", 2)
+    trained = [check(words) for words in commands if words[0] != "rbn"]
+    weights = {(c.criterion.rbn_mean_weight, c.criterion.rbn_std_weight) for c in trained}
+    paper = (0, 0.01, 0.1, 1)
+    assert weights == {(mean, std) for mean in paper for std in paper} and len(trained) == 16
+    assert {c.common.seed for c in trained} == {2}
+    for words in commands:
+        check(words)
+
+
+def sweep_values(name, *overrides):
+    GlobalHydra.instance().clear()
+    hydra_init("iwslt14_post")
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.1"):
+        cfg = compose(
+            "iwslt14_post", [f"sweep={name}", "task.data=x", *overrides], return_hydra_config=True
+        )
+    return {key: str(value).split(",") for key, value in cfg.hydra.sweeper.params.items()}
+
+
+def test_sweep_over_the_grid():
+    paper = ["0", "0.01", "0.1", "1"]
+    values = sweep_values("grid")
+    assert values == {"criterion.rbn_mean_weight": paper, "criterion.rbn_std_weight": paper}
+
+
+def test_sweep_over_layers():
+    (plans,) = sweep_values("layers").values()
+    assert len(plans) == 7
+    for number, text in enumerate(plans):
+        plan = NormPlan(text, 6, ("self", "ffn"), ("batch", "layer"), "--norm-encoder")
+        for layer in range(6):
+            for site in ("self", "ffn"):
+                assert plan.norms(layer, site) == ("batch" if layer < number else "layer",)
+
+
+def test_sweep_over_seeds():
+    assert sweep_values("seeds") == {"common.seed": ["1", "2", "3"]}

@@ -1,0 +1,110 @@
+"""The box of time of scripts/iwslt14/grid.sh, with stand-ins for training and evaluation."""
+
+import time
+
+import pytest
+
+from shell import script
+
+# Each stand-in writes what the real command leaves behind. `slow` makes one cell endless, `fail`
+# one fail.
+TRAIN = """#!/usr/bin/env bash
+for word; do
+    case $word in
+        hydra.run.dir=*) run=${word#*=} ;;
+        criterion.rbn_mean_weight=*) mean=${word#*=} ;;
+        criterion.rbn_std_weight=*) std=${word#*=} ;;
+    esac
+done
+echo "mean$mean-std$std" >>"$LOG"
+[[ $FAIL == "mean$mean-std$std" ]] && exit 3
+mkdir -p "$run/.hydra"
+echo "  norm_encoder: batch" >"$run/.hydra/config.yaml"
+echo "$mean $std $CUDA_VISIBLE_DEVICES" >"$run/checkpoint_last.pt"
+[[ $SLOW == "mean$mean-std$std" ]] && sleep 100
+sleep "${SECONDS_A_CELL:-0}"
+"""
+RBN = """#!/usr/bin/env bash
+case $1 in
+    generate) echo "D-0" ;;
+    report) echo "$@" >"$REPORT" ;;
+    *) while (($#)); do [[ $1 == --output ]] && echo x >"$2"; shift; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("fairseq-hydra-train", TRAIN), ("rbn", RBN)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    data = tmp_path / "data"
+    (data / "bin").mkdir(parents=True)
+    (data / "bin" / "about.json").write_text("{}")
+    log, report = tmp_path / "log", tmp_path / "report"
+    monkeypatch.setenv("LOG", str(log))
+    monkeypatch.setenv("REPORT", str(report))
+
+    def call(*options, minutes=1, **variables):
+        log.write_text("")
+        report.write_text("")
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("FAIL", "SLOW", "SECONDS_A_CELL"):
+                patch.setenv(name, str(variables.get(name, "")))
+            done = script(
+                "iwslt14/grid.sh", "--minutes", minutes, "--data", data,
+                "--runs", tmp_path / "runs",
+                *options, path=tools,
+            )  # fmt: skip
+        cells = {word.partition("=")[0] for word in report.read_text().split() if "mean" in word}
+        return done, log.read_text().split(), cells
+
+    call.runs = tmp_path / "runs"
+    return call
+
+
+NAMES = [f"mean{mean}-std{std}" for mean in (0, 0.01, 0.1, 1) for std in (0, 0.01, 0.1, 1)]
+
+
+def test_all_cells(grid):
+    done, trained, reported = grid("--parallel", 4)
+    assert done.returncode == 0, done.stderr
+    assert sorted(trained) == sorted(NAMES) and reported == set(NAMES)
+    # Again: everything is there.
+    done, trained, reported = grid("--parallel", 4)
+    assert done.returncode == 0 and trained == [] and reported == set(NAMES)
+
+
+def test_a_failed_cell_is_told_and_its_row_is_left_out(grid):
+    done, _, reported = grid("--parallel", 4, FAIL="mean0.1-std0.01")
+    assert done.returncode == 0
+    assert "mean0.1-std0.01: failed, exit status 3" in done.stderr
+    assert "row lambda = 0.1: 3 of 4 cells" in done.stderr
+    assert reported == {name for name in NAMES if not name.startswith("mean0.1-")}
+    done, trained, reported = grid("--parallel", 4)
+    assert trained == ["mean0.1-std0.01"] and reported == set(NAMES)
+
+
+def test_cells_on_several_gpus(grid):
+    grid("--parallel", 2, "--gpus", 2)
+    used = [path.read_text().split()[2] for path in grid.runs.glob("*/*/*/checkpoint_last.pt")]
+    assert sorted(used) == ["0"] * 8 + ["1"] * 8
+
+
+def test_the_time_is_over(grid, tmp_path):
+    """What runs is stopped, and what would not be finished in time is not begun."""
+    begun = time.monotonic()
+    done, trained, reported = grid(
+        "--parallel", 1, minutes=0.3, SLOW="mean0.01-std0", SECONDS_A_CELL=1
+    )
+    assert 17 < time.monotonic() - begun < 40  # 0.3 minutes, and what bash itself takes
+    assert "mean0.01-std0: stopped" in done.stderr
+    assert "mean0.01-std0.01: not begun" in done.stderr
+    assert trained == NAMES[:5] and reported == set(NAMES[:4])
+
+
+def test_no_row(grid):
+    done, _, reported = grid("--parallel", 16, FAIL="mean0-std0")
+    assert done.returncode == 0 and len(reported) == 12

@@ -1,0 +1,110 @@
+"""What the reproduction scripts say to a mistaken call."""
+
+import re
+
+import pytest
+
+from shell import ROOT, refusal, script, succeed
+
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT / "scripts")) for path in ROOT.glob("scripts/*/*.sh")
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(name, tmp_path):
+    """From anywhere, and without an environment."""
+    text = succeed(name, "--help", cwd=tmp_path)
+    assert text.startswith(f"Usage: bash scripts/{name}")
+    assert "set -euo" not in text and "shellcheck" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("ln", "post"), "NORM PLACEMENT SEED"),
+        (("sln", "post", 1), "there is: bn ln rbn"),
+        (("ln", "middle", 1), "'middle'"),
+        (("ln", "post", "one"), "'one'"),
+        (("ln", "post", 1, "--max-epoch", "0"), "--max-epoch"),
+        (("ln", "post", 1, "--max-epoch"), "--max-epoch needs a value"),
+        (("ln", "post", 1, "--epochs", 3), "unknown option --epochs"),
+        (("ln", "post", 1, "--preset", "tiny"), "there is: small"),
+        (("ln", "post", 1, "--gpus", 3), "--gpus 3"),
+        (("ln", "post", 1, "--nodes", 2), "needs --launcher torchrun or slurm"),
+        (("ln", "post", 1, "--nodes", 2, "--launcher", "torchrun"), "--master HOST:PORT"),
+        (("ln", "post", 1, "--launcher", "ssh"), "local, torchrun or slurm"),
+    ],
+)
+def test_options_of_train(arguments, said):
+    assert said in refusal("wmt16/train.sh", "--dry-run", *arguments)
+
+
+def test_more_gpus_than_the_recipe_has_micro_batches():
+    line = refusal("iwslt14/train.sh", "--dry-run", "ln", "post", 1, "--gpus", 2)
+    assert "does not divide the 1 micro-batches" in line
+
+
+def test_nothing_prepared(tmp_path):
+    line = refusal("iwslt14/train.sh", "ln", "post", 1, "--data", tmp_path)
+    assert "scripts/iwslt14/prepare.sh" in line and str(tmp_path) in line
+
+
+def test_nothing_trained(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "about.json").write_text("{}")
+    options = ("--data", tmp_path, "--runs", tmp_path)
+    line = refusal("iwslt14/evaluate.sh", "ln", "post", 7, *options)
+    assert "scripts/iwslt14/train.sh ln post 7" in line
+
+
+def test_table_takes_no_norm():
+    assert "'rbn'" in refusal("iwslt14/table.sh", "rbn")
+
+
+def test_grid_needs_its_box():
+    assert "--minutes and --parallel" in refusal("iwslt14/grid.sh", "--minutes", 5)
+    line = refusal("iwslt14/grid.sh", "--minutes", 5, "--parallel", 2, "--dry-run", "post", 1, 2)
+    assert "one seed" in line
+
+
+@pytest.mark.parametrize("name", ["iwslt14/prepare.sh", "wmt16/prepare.sh"])
+def test_prepare_hands_on_what_it_does_not_know(name, tmp_path):
+    done = script(name, "--archive", tmp_path / "none.tgz", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert re.search(r"rbn: error: .*none\.tgz", done.stderr)
+    assert not (tmp_path / "out").exists()
+
+
+CURL = """#!/usr/bin/env bash
+# Stands for curl on a bad line: half of the file at the first call, the rest at the second.
+for word; do
+    [[ $before == --output ]] && file=$word
+    [[ $word == --continue-at ]] && resume=yes
+    before=$word
+done
+if [[ -s $file ]]; then
+    [[ $resume ]] && printf 'second' >>"$file"
+else
+    printf 'first ' >"$file"
+    exit 18
+fi
+"""
+
+
+def test_interrupted_download(tmp_path):
+    """A part is never taken for the whole, and the next call goes on with it."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "curl").write_text(CURL)
+    (tools / "curl").chmod(0o755)
+    common = ROOT / "scripts" / "common.sh"
+    target = tmp_path / "data" / "file.tgz"
+    caller = tmp_path / "caller.sh"
+    caller.write_text(f"set -euo pipefail\nsource {common}\ndownload http://nowhere/x {target}\n")
+    line = refusal(caller, path=tools)
+    assert "http://nowhere/x failed" in line and "goes on" in line and not target.exists()
+    succeed(caller, path=tools)
+    assert target.read_text() == "first second"
+    (tools / "curl").write_text("#!/bin/sh\nexit 1\n")
+    succeed(caller, path=tools)  # it is there: nothing is fetched
