@@ -4,6 +4,7 @@
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+export PYTHONWARNINGS=${PYTHONWARNINGS-ignore} # Hydra and torch have many, about fairseq's own code
 benchmark=$(basename "$(dirname "${BASH_SOURCE[1]}")")
 suffix='' # of the runs' directory
 # target: language to translate into. batch: micro-batches of an update, over all GPUs.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -28,14 +29,23 @@ _STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
 }
+_NAMED = 10  # entries that a legend has room for
+_STYLES = {"last layer": "-", "average": "--"}
 _MEASURES = {"mean_tid": "Mean TID", "var_tid": "Variance TID"}
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each run; ``layer``, ``batch`` and ``rbn`` always have the same."""
+    """Return a colour for each run; ``layer``, ``batch`` and ``rbn`` always have the same.
+
+    Many runs, such as those of a grid, go through a scale from dark to light in their order.
+    """
     others = [name for name in names if name not in _KNOWN]
-    cycled = {name: _OTHERS[number % len(_OTHERS)] for number, name in enumerate(others)}
-    return {name: _KNOWN.get(name) or cycled[name] for name in names}
+    if len(others) <= len(_OTHERS):
+        own = dict(zip(others, _OTHERS, strict=False))
+    else:
+        scale = matplotlib.colormaps["viridis"].resampled(len(others))
+        own = {name: to_hex(scale(number)) for number, name in enumerate(others)}
+    return {name: _KNOWN.get(name) or own[name] for name in names}
 
 
 def _curve(axes: Axes, run: Run, x: list[int], y: list[float], colour: str) -> None:
@@ -43,9 +53,19 @@ def _curve(axes: Axes, run: Run, x: list[int], y: list[float], colour: str) -> N
 
 
 def _legend(axes: Axes) -> None:
-    """Put the legend below the panel, where it covers no curve."""
-    style = {"fontsize": 9, "columnspacing": 1.0, "handlelength": 1.5}
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, **style)
+    """Put the legend below the panel, where it covers no curve.
+
+    It names no more runs than fit there; the colours are also beside their names in the table.
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > _NAMED:
+        kept = [number for number, label in enumerate(labels) if label in _STYLES]
+        handles, labels = [handles[number] for number in kept], [labels[number] for number in kept]
+    if labels:
+        style = {"fontsize": 9, "columnspacing": 1.0, "handlelength": 1.5}
+        axes.legend(
+            handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, **style
+        )
 
 
 def _valid_loss(axes: Axes, runs: Sequence[Run], colour: dict[str, str]) -> None:
@@ -66,9 +86,9 @@ def _tid(measure: str) -> Callable[[Axes, Sequence[Run], dict[str, str]], None]:
                 y = [100 * getattr(point.last, measure) for point in run.tid]
                 _curve(axes, run, x, y, colour[run.name])
                 y = [100 * getattr(point.average, measure) for point in run.tid]
-                axes.plot(x, y, "--", color=colour[run.name], linewidth=1)
-        axes.plot([], [], "-", color="grey", label="last layer")
-        axes.plot([], [], "--", color="grey", linewidth=1, label="average")
+                axes.plot(x, y, _STYLES["average"], color=colour[run.name], linewidth=1)
+        for label, style in _STYLES.items():
+            axes.plot([], [], style, color="grey", linewidth=1, label=label)
         axes.set(title=_MEASURES[measure], xlabel="epoch", ylabel="%")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -72,8 +72,8 @@ BENCHMARKS = {
         presets=_presets("rbn_transformer_wmt_en_de"),
         epochs=None,
         bleu=_numbers(post=(27.3, 25.0, 26.5), pre=(27.3, 25.2, 26.2)),
-        reading="paper: for WMT16 it tells neither model nor recipe nor the epochs averaged; the "
-        "base model and the rest are this project's reading",
+        reading="paper: for WMT16 its text tells neither model nor recipe nor the epochs averaged; "
+        "the base model and the rest are this project's reading",
     ),
 }
 

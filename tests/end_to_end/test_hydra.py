@@ -33,7 +33,7 @@ def sweep(data_bin, tmp_path_factory):
 def test_jobs_of_a_sweep_are_independent(sweep):
     losses = []
     for job in JOBS:
-        extra = read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt")["extra_state"]
+        extra = read_checkpoint(sweep / job / "checkpoint_last.pt")["extra_state"]
         losses.append(extra["val_loss"])
         # One validation: the best score is this job's own, not the first job's.
         assert extra["best"] == extra["val_loss"]
@@ -42,10 +42,10 @@ def test_jobs_of_a_sweep_are_independent(sweep):
 
 
 def test_the_group_sets_model_and_criterion(sweep):
-    states = [read_checkpoint(sweep / job / "checkpoints" / "checkpoint_last.pt") for job in JOBS]
+    states = [read_checkpoint(sweep / job / "checkpoint_last.pt") for job in JOBS]
     assert [state["cfg"]["criterion"]["rbn_mean_weight"] for state in states] == [0.0, 0.1]
     assert [state["cfg"]["model"]["norm_encoder"] for state in states] == ["layer", "batch"]
-    assert runs.tid_rows(sweep / JOBS[1] / "checkpoints")
+    assert runs.tid_rows(sweep / JOBS[1])
     assert not torch.equal(
         states[0]["model"]["encoder.layers.0.fc1.weight"],
         states[1]["model"]["encoder.layers.0.fc1.weight"],

@@ -120,6 +120,23 @@ def test_bars():
     assert heights == [pytest.approx([25, 3.5])] * 2
 
 
+def test_many_runs():
+    """As many as a grid has: each has its colour, and no legend squeezes the panel."""
+    names = [f"run{number}" for number in range(16)]
+    assert len(set(colours(["rbn", *names]).values())) == 17
+    few, many = (
+        draw(["tid_mean"], [make_run(name) for name in chosen]) for chosen in (names[:3], names)
+    )
+    named = [
+        [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        for figure in (few, many)
+    ]
+    assert named == [[*names[:3], "last layer", "average"], ["last layer", "average"]]
+    assert (
+        draw(["tid_mean_by_layer"], [make_run(name) for name in names]).axes[0].get_legend() is None
+    )
+
+
 def test_files(tmp_path):
     written = write_report(tmp_path, "Title", RUNS)
     names = [path.name for path in written]
