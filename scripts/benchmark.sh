@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Shared by train.sh, evaluate.sh and table.sh of the benchmarks: their options, and the commands
 # that train and evaluate one run. Source it; the directory of the script names the benchmark.
+benchmark=$(basename "$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)")
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 export PYTHONWARNINGS=${PYTHONWARNINGS-ignore} # Hydra and torch have many, about fairseq's own code
-benchmark=$(basename "$(dirname "${BASH_SOURCE[1]}")")
 suffix='' # of the runs' directory
 # target: language to translate into. batch: micro-batches of an update, over all GPUs.
 case $benchmark in
@@ -19,11 +19,13 @@ case $benchmark in
         ;;
 esac
 
-# read_arguments ARGUMENT...: set the options below; what is left is in arguments=(), what follows
-# -- in overrides=().
+# read_arguments OPTIONS ARGUMENT...: set the variables below by those of the options that are
+# among OPTIONS; what is left is in arguments=(), what follows -- in overrides=().
 # shellcheck disable=SC2034 # some are read by one script only
 read_arguments() {
-    arguments=() overrides=()
+    local known=" $1 " name number
+    shift
+    arguments=() overrides=() given=()
     data=data/$benchmark runs='' preset='' max_epoch='' last='' output='' dry_run=''
     launcher=local gpus=1 nodes=1 master='' minutes='' parallel=''
     while (($#)); do
@@ -32,31 +34,25 @@ read_arguments() {
                 usage "scripts/$benchmark/$(basename "$0")"
                 exit 0
                 ;;
-            --dry-run) dry_run=yes && shift && continue ;;
+            --dry-run) dry_run=yes && shift ;;
             --)
+                [[ $known == *" -- "* ]] || die "nothing may follow -- here; --help tells more"
                 shift
                 overrides=("$@")
                 break
                 ;;
-            --?*) (($# > 1)) || die "$1 needs a value" ;;&
-            --data) data=$(from_caller "$2") ;;
-            --runs) runs=$(from_caller "$2") ;;
-            --output) output=$(from_caller "$2") ;;
-            --preset) preset=$2 ;;
-            --max-epoch) max_epoch=$2 ;;
-            --last) last=$2 ;;
-            --minutes) minutes=$2 ;;
-            --parallel) parallel=$2 ;;
-            --launcher) launcher=$2 ;;
-            --gpus) gpus=$2 ;;
-            --nodes) nodes=$2 ;;
-            --master) master=$2 ;;
-            -*) die "unknown option $1; --help lists them" ;;
-            *) arguments+=("$1") && shift && continue ;;
+            --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+            -*)
+                [[ $known == *" $1 "* ]] || die "unknown option $1; --help lists them"
+                (($# > 1)) || die "$1 needs a value"
+                name=${1#--}
+                printf -v "${name//-/_}" %s "$2"
+                given+=("$1" "$2")
+                shift 2
+                ;;
+            *) arguments+=("$1") && shift ;;
         esac
-        shift 2
     done
-    local number
     for number in gpus nodes max_epoch last parallel; do
         [[ ! ${!number} || ${!number} =~ ^[1-9][0-9]*$ ]] ||
             die "--${number/_/-} must be a positive number, but is '${!number}'"
@@ -67,12 +63,17 @@ read_arguments() {
         die "--preset: no configs/preset/$preset.yaml; there is: $(names configs/preset/*.yaml)"
     [[ ' local torchrun slurm ' == *" $launcher "* ]] ||
         die "--launcher must be local, torchrun or slurm, but is '$launcher'"
-    : "${runs:=runs/$benchmark$suffix${preset:+-$preset}}"
-    : "${last:=$((${max_epoch:-6} < 6 ? max_epoch : 6))}"
+    runs=${runs:-$(default_runs)}
+    for name in data runs output; do
+        [[ ${given[*]} != *"--$name "* ]] || printf -v "$name" %s "$(from_caller "${!name}")"
+    done
+    last=${last:-$((${max_epoch:-6} < 6 ? max_epoch : 6))}
     if [[ $preset == small && ! $dry_run ]]; then # glibc would return memory at every update
         export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
     fi
 }
+
+default_runs() { echo "runs/$benchmark$suffix${preset:+-$preset}"; }
 
 names() { for path; do basename "$path" .yaml; done | paste -sd ' '; }
 
@@ -122,13 +123,26 @@ run_to() {
     fi
 }
 
+# hydra_path PATH: print it so that Hydra reads it as it is.
+hydra_path() {
+    if [[ $1 =~ ^[A-Za-z0-9_./-]+$ ]]; then
+        printf '%s' "$1"
+    else
+        printf "'%s'" "${1//\'/\\\'}"
+    fi
+}
+
 # train_runs: train norm, placement and every seed; what is finished is not trained again.
 train_runs() {
-    local world=$((gpus * nodes)) seed command
+    local world=$((gpus * nodes)) seed command data_bin
     ((batch % world == 0)) ||
         die "--gpus $gpus x --nodes $nodes does not divide the $batch micro-batches of an update"
     command=(fairseq-hydra-train)
     case $launcher in
+        local)
+            ((nodes == 1)) || die "--nodes $nodes needs --launcher torchrun or slurm"
+            unset SLURM_JOB_NODELIST SLURM_STEP_NODELIST # fairseq would count SLURM's GPUs instead
+            ;;
         torchrun)
             command=(torchrun --nproc_per_node "$gpus")
             if ((nodes > 1)); then
@@ -140,28 +154,43 @@ train_runs() {
             fi
             command+=(--no-python fairseq-hydra-train)
             ;;
-        slurm) command+=(-m) ;;
-        local) ((nodes == 1)) || die "--nodes $nodes needs --launcher torchrun or slurm" ;;
+        slurm)
+            [[ $dry_run ]] || python -c 'import hydra_plugins.hydra_submitit_launcher' 2>/dev/null ||
+                die "--launcher slurm needs Hydra's plugin: pip install hydra-submitit-launcher"
+            command+=(-m)
+            ;;
     esac
+    data_bin=$(hydra_path "$data/bin")
     command+=(--config-dir configs --config-name "${benchmark}_$placement" norm="$group")
-    command+=(${preset:+preset="$preset"} task.data="$data/bin")
+    command+=(${preset:+preset="$preset"} task.data="$data_bin")
     command+=(${max_epoch:+optimization.max_epoch="$max_epoch"})
-    command+=(distributed_training.distributed_world_size="$world")
     [[ $preset ]] || command+=("optimization.update_freq=[$((batch / world))]")
     if [[ $launcher == slurm ]]; then
         command+=(launcher=slurm hydra.launcher.nodes="$nodes" hydra.launcher.gpus_per_node="$gpus")
-        command+=(hydra.sweep.dir="$runs" "hydra.sweep.subdir=$placement-$norm-seed\${common.seed}")
+        # On one machine fairseq makes a port of the job's number; on several it must be told one.
+        ((nodes == 1)) || command+=(distributed_training.distributed_port=$((20000 + RANDOM % 20000)))
+        command+=(distributed_training.distributed_world_size="$world")
+        command+=(hydra.sweep.dir="$(hydra_path "$runs")")
+        command+=("hydra.sweep.subdir=$placement-$norm-seed\${common.seed}")
         run "${command[@]}" common.seed="$(IFS=,; echo "${seeds[*]}")" "${overrides[@]}"
         return
     fi
+    command+=(distributed_training.distributed_world_size="$world")
     for seed in "${seeds[@]}"; do
-        run "${command[@]}" common.seed="$seed" hydra.run.dir="$runs/$placement-$norm-seed$seed" \
-            "${overrides[@]}"
+        run "${command[@]}" common.seed="$seed" \
+            hydra.run.dir="$(hydra_path "$runs/$placement-$norm-seed$seed")" "${overrides[@]}"
     done
 }
 
 # fresh FILE SOURCE: whether FILE was made after SOURCE.
 fresh() { [[ ! $dry_run && $1 -nt $2 ]]; }
+
+# fetch_references: let sacreBLEU have its test set before hours of translating, not after.
+fetch_references() {
+    [[ $benchmark != wmt16 || $dry_run || -f $data/raw/test.$target ]] ||
+        sacrebleu --test-set wmt14/full --language-pair en-de --echo ref >/dev/null ||
+        die "sacreBLEU cannot download wmt14/full; call this once where there is a network"
+}
 
 # score_checkpoint CHECKPOINT FILE: translate the test set with CHECKPOINT, put BLEU into FILE.
 score_checkpoint() {
@@ -184,13 +213,18 @@ score_checkpoint() {
 # evaluate_runs: average, recalibrate, translate and score every seed's run.
 evaluate_runs() {
     local seed run settings
+    fetch_references
     for seed in "${seeds[@]}"; do
-        run=$runs/$placement-$norm-seed$seed settings=$runs/$placement-$norm-seed$seed/.hydra/config.yaml
-        [[ $dry_run ]] && settings=configs/norm/$group.yaml
+        run=$runs/$placement-$norm-seed$seed
+        settings=$([[ $dry_run ]] && echo "configs/norm/$group.yaml" || echo "$run/.hydra/config.yaml")
         [[ $dry_run || -f $run/checkpoint_last.pt ]] ||
             die "no training in $run: bash scripts/$benchmark/train.sh $norm $placement $seed"
-        fresh "$run/average.pt" "$run/checkpoint_last.pt" ||
+        [[ -f $settings ]] || die "no $settings, which tells whether $run has batch norms"
+        if ! fresh "$run/average.pt" "$run/checkpoint_last.pt" ||
+            [[ $(cat "$run/.averaged" 2>/dev/null) != "$last" ]]; then
             run rbn average --inputs "$run" --last "$last" --output "$run/average.pt"
+            [[ $dry_run ]] || echo "$last" >"$run/.averaged"
+        fi
         if grep -Eq '^ *norm_[a-z_]+: *[^#]*\bbatch\b' "$settings"; then
             fresh "$run/average_recalibrated.pt" "$run/average.pt" ||
                 run rbn recalibrate "$run/average.pt" "$data/bin" \
@@ -201,4 +235,13 @@ evaluate_runs() {
             score_checkpoint "$run/average.pt" "$run/score.json"
         fi
     done
+}
+
+# print_table: the table of all runs, and the commands with these options for what is missing.
+print_table() {
+    local options=(${preset:+--preset "$preset"} ${max_epoch:+--max-epoch "$max_epoch"})
+    [[ $runs == "$(default_runs)" ]] || options+=(--runs "$runs")
+    [[ $data == "data/$benchmark" ]] || options+=(--data "$data")
+    run rbn table "$benchmark" --runs "$runs" ${options:+--options "$(quoted "${options[@]}")"} \
+        ${output:+--output "$output"}
 }

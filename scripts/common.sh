@@ -66,12 +66,17 @@ use_environment() {
 # download ADDRESS FILE: fetch it with retries, going on where an earlier call was cut off; FILE is
 # there only when it is whole.
 download() {
-    [[ -f $2 ]] && return
+    local status=0 part=$2.unfinished
+    local fetch=(curl --fail --location --retry 5 --retry-connrefused --connect-timeout 30)
+    [[ ! -f $2 ]] || return 0
     command -v curl >/dev/null || die "no curl here to download $1; do it by hand, to $2"
     mkdir -p "$(dirname "$2")"
     say "downloading $1"
-    curl --fail --location --retry 5 --retry-connrefused --connect-timeout 30 --continue-at - \
-        --output "$2.unfinished" "$1" ||
-        die "the download of $1 failed; the same command goes on where it stopped"
-    mv "$2.unfinished" "$2"
+    "${fetch[@]}" --continue-at - --output "$part" "$1" || status=$?
+    if [[ -s $part && ($status == 22 || $status == 33) ]]; then # nothing to go on with
+        status=0
+        "${fetch[@]}" --output "$part" "$1" || status=$?
+    fi
+    ((status == 0)) || die "the download of $1 failed; the same command goes on where it stopped"
+    mv "$part" "$2"
 }

@@ -26,6 +26,22 @@ def scores(bleu, kinds=("tokenised", "sacrebleu"), **signatures):
     }
 
 
+def norm_of(name):
+    """What the runs of a name have; other names are free to have anything."""
+    if name not in ("ln", "bn", "rbn", "rbn_official"):
+        return {}
+    weight = 0.1 if name.startswith("rbn") else 0.0
+    return {
+        "model.norm_encoder": "layer" if name == "ln" else "batch",
+        "criterion.rbn_mean_weight": weight,
+        "criterion.rbn_std_weight": weight,
+    }
+
+
+def updates_of(number):
+    return {"optimizer_history": [{"num_updates": number}]}
+
+
 class Runs:
     """Makes runs below one directory; every setting can be changed by its dotted name."""
 
@@ -38,27 +54,28 @@ class Runs:
     def about(self, **content):
         (self.data / "about.json").write_text(json.dumps(content))
 
-    def cfg(self, placement, seed, **changes):
+    def cfg(self, placement, norm, seed, **changes):
         cfg = copy.deepcopy(self._cfg)
         cfg["common"]["seed"], cfg["task"]["data"] = seed, str(self.data)
         for side in ("encoder", "decoder"):
             cfg["model"][f"{side}_normalize_before"] = placement == "pre"
-        for name, value in changes.items():
+        for name, value in (norm_of(norm) | changes).items():
             section, _, key = name.partition(".")
             cfg[section][key] = value
         return cfg
 
-    def train(self, placement, norm, seed, last=3, name=None, **changes):
+    def train(self, placement, norm, seed, last=3, name=None, updates=9, **changes):
         """A training that got as far as epoch ``last`` of the settings' 3."""
         directory = self.root / (name or f"{placement}-{norm}-seed{seed}")
-        state = {"model": {"w": torch.zeros(1)}, "cfg": self.cfg(placement, seed, **changes)}
+        cfg = self.cfg(placement, norm, seed, **changes)
+        state = {"model": {"w": torch.zeros(1)}, "cfg": cfg, **updates_of(updates)}
         for checkpoint in (f"checkpoint{last}.pt", "checkpoint_last.pt"):
             write_checkpoint(directory / checkpoint, state)
         return directory
 
     def evaluate(
         self, placement, norm, seed, bleu, without=None, *, epochs=(2, 3), kinds=None, wrap=dict,
-        name=None, signatures=None, dictionaries=("a", "b"), **changes,
+        name=None, signatures=None, updates=9, dictionaries=("a", "b"), **changes,
     ):  # fmt: skip
         """A run with scores; ``without`` is its BLEU without recalibration."""
         directory = self.root / (name or f"{placement}-{norm}-seed{seed}")
@@ -66,7 +83,8 @@ class Runs:
             directory / "average.pt",
             {
                 "model": {"w": torch.zeros(1)},
-                "cfg": wrap(self.cfg(placement, seed, **changes)),
+                "cfg": wrap(self.cfg(placement, norm, seed, **changes)),
+                **updates_of(updates),
                 "task_state": {"dictionaries": list(dictionaries)},
                 "rbn_fairseq": {
                     "averaged": [f"/elsewhere/checkpoint{epoch}.pt" for epoch in epochs]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq import checkpoint_utils, utils
 from torch import nn
 
@@ -19,7 +20,7 @@ class Session:
     """What measuring on a checkpoint takes.
 
     Attributes:
-        model: the model, in evaluation mode, on the CPU.
+        model: the model, in evaluation mode, on the GPU if there is one.
         dataset: its training data.
         iterator: fairseq's iterator over them, with the batches that the model was trained on.
         update: number of updates so far.
@@ -77,5 +78,7 @@ def open_session(path: Path, data: str | None = None) -> Session:
         epoch=1,
     )
     model.eval()
+    if torch.cuda.is_available():
+        model.cuda()
     history = state.get("optimizer_history") or [{}]
     return Session(model, task.dataset(subset), iterator, int(history[-1].get("num_updates", 0)))

@@ -55,7 +55,7 @@ def _recalibrate_state(
     own = session.model.state_dict()
     for name in state["model"]:
         if name.endswith((".running_mean", ".running_var")):
-            state["model"][name] = own[name]
+            state["model"][name] = own[name].cpu()
     note = {"batches": used, "seed": seed, "population": population}
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
     return state

@@ -17,6 +17,13 @@ from rbn_fairseq.cli.errors import plain_errors
 __all__ = ["quickstart", "report", "score", "table"]
 
 
+def _write_whole(path: Path, text: str) -> None:
+    """Write under another name first: half a file must not be taken for the whole."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
 def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
@@ -91,7 +98,7 @@ def score(
         )
     if output is not None:
         text = json.dumps({kind: asdict(value) for kind, value in scores.items()}, indent=1)
-        output.write_text(text + "\n", encoding="utf-8")
+        _write_whole(output, text + "\n")
 
 
 @plain_errors()

@@ -14,6 +14,12 @@ from rbn_fairseq.report.settings import flatten
 __all__ = ["PLACEMENTS", "BenchmarkRun", "UnscoredRun", "read_benchmark", "spans"]
 
 PLACEMENTS = ("post", "pre")
+_NORMS = {  # by name: batch norm in the encoder, RBN penalty
+    "ln": (False, False),
+    "bn": (True, False),
+    "rbn": (True, True),
+    "rbn_official": (True, True),
+}
 _NAME = re.compile(rf"({'|'.join(PLACEMENTS)})-(.+)-seed(\d+)")
 
 
@@ -37,6 +43,7 @@ class BenchmarkRun:
         norm: what its directory calls the norm.
         seed: of the training.
         epochs: those whose weights were averaged, ascending.
+        updates: of the training, up to the last of them.
         settings: what shaped the training and the scores, by names such as ``optimization.lr``.
         about: what ``about.json`` says of the data; empty if there is none.
         scores: by kind of BLEU, as ``rbn score`` wrote them.
@@ -48,6 +55,7 @@ class BenchmarkRun:
     norm: str
     seed: int
     epochs: tuple[int, ...]
+    updates: int
     settings: Mapping[str, Any]
     about: Mapping[str, Any]
     scores: Mapping[str, Mapping[str, Any]]
@@ -79,6 +87,11 @@ def _read_scores(path: Path, kinds: Sequence[str]) -> dict[str, Any]:
     return scores
 
 
+def _updates(state: Mapping[str, Any]) -> int:
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
 def _averaged_epochs(path: Path, state: Mapping[str, Any]) -> tuple[int, ...]:
     names = [Path(name).name for name in (state.get("rbn_fairseq") or {}).get("averaged", ())]
     found = [re.fullmatch(r"checkpoint(\d+)\.pt", name) for name in names]
@@ -94,8 +107,14 @@ def _averaged_epochs(path: Path, state: Mapping[str, Any]) -> tuple[int, ...]:
 def _check_name(run: BenchmarkRun, cfg: Mapping[str, Any]) -> None:
     """Compare what the directory is called with what was trained in it."""
     pre = run.placement == "pre"
+    batch = "batch" in run.settings["model.norm_encoder"]
+    weights = (cfg["criterion"].get(f"rbn_{kind}_weight") or 0 for kind in ("mean", "std"))
+    penalised = any(weight > 0 for weight in weights)
+    expected = _NORMS.get(run.norm, (batch, penalised))
     called = {
         "common.seed": (run.seed, cfg["common"]["seed"]),
+        "batch norm in the encoder": (expected[0], batch),
+        "RBN penalty": (expected[1], penalised),
         **{
             name: (pre, run.settings[name])
             for name in ("model.encoder_normalize_before", "model.decoder_normalize_before")
@@ -136,14 +155,23 @@ def _read_run(
                 f"signatures, `{signature}` and `{other}`. Evaluate the run again."
             )
     run = BenchmarkRun(
-        directory, placement, norm, seed, epochs, settings, about, scores, unrecalibrated
+        directory,
+        placement,
+        norm,
+        seed,
+        epochs,
+        _updates(state),
+        settings,
+        about,
+        scores,
+        unrecalibrated,
     )
     _check_name(run, cfg)
     return run
 
 
 def _is_scored(directory: Path) -> bool:
-    """Tell whether there is a score, and of the average that is there now."""
+    """Tell whether there is a score, of the averages and the training that are there now."""
     score = directory / "score.json"
     if not score.exists():
         return False
@@ -153,18 +181,22 @@ def _is_scored(directory: Path) -> bool:
             f"`{directory}` has a score.json but no average.pt, so that nothing says what was "
             "scored. Evaluate the run again, or remove score.json."
         )
-    made = [path.stat().st_mtime_ns for path in averages if path.exists()]
+    sources = [*averages, directory / "checkpoint_last.pt"]
+    made = [path.stat().st_mtime_ns for path in sources if path.exists()]
     return max(made) <= score.stat().st_mtime_ns
 
 
 def _is_trained(directory: Path) -> bool:
-    """Tell whether the last epoch is there; past a damaged checkpoint, training goes on."""
+    """Tell whether the end is reached; past a damaged checkpoint, training goes on."""
     try:
-        cfg = read_checkpoint(directory / "checkpoint_last.pt", mmap=True)["cfg"]
+        state = read_checkpoint(directory / "checkpoint_last.pt", mmap=True)
     except ValueError:
         return False
-    wanted: int = cfg["optimization"]["max_epoch"]
-    return max(epoch_checkpoints(directory), default=0) >= wanted
+    wanted = state["cfg"]["optimization"]
+    if 0 < wanted["max_update"] <= _updates(state):
+        return True
+    epochs = epoch_checkpoints(directory)
+    return 0 < wanted["max_epoch"] <= max(epochs, default=0)
 
 
 def read_benchmark(
@@ -177,15 +209,14 @@ def read_benchmark(
         kinds: kinds of BLEU that every score must have.
 
     Returns:
-        Evaluated runs, and the others.
+        Evaluated runs, and the others; none where the directory is still to be made.
 
     Raises:
-        ValueError: if there is no such directory, a file is missing or unreadable, or a run is
+        ValueError: if a file is missing or unreadable, or a run is
             not what its directory's name says.
     """
-    if not directory.is_dir():
-        raise ValueError(f"--runs: there is no directory `{directory}`. Train a run first.")
-    matches = [_NAME.fullmatch(path.name) for path in directory.iterdir() if path.is_dir()]
+    found = directory.iterdir() if directory.is_dir() else ()
+    matches = [_NAME.fullmatch(path.name) for path in found if path.is_dir()]
     named = sorted((m[1], m[2], int(m[3]), m[0]) for m in matches if m)
     scored, unscored = [], []
     for placement, norm, seed, name in named:

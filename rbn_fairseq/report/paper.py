@@ -28,6 +28,7 @@ class Benchmark:
         heading: what a table calls the paper's kind.
         presets: architectures with the sizes of the paper's models, by placement.
         epochs: those averaged; ``None`` = the paper does not tell.
+        updates: that the training must have had; 0 = the epochs tell.
         bleu: the paper's numbers by placement and norm. ``rbn_official`` has RBN's: which weights
             and which convention it was measured with, the paper does not tell.
         reading: what to say where its numbers are shown; empty if nothing.
@@ -38,6 +39,7 @@ class Benchmark:
     heading: str
     presets: Mapping[str, str]
     epochs: Optional[tuple[int, ...]]
+    updates: int
     bleu: Mapping[tuple[str, str], float]
     reading: str = ""
 
@@ -63,6 +65,7 @@ BENCHMARKS = {
         heading="tokenised BLEU4",
         presets=_presets("rbn_transformer_iwslt_de_en"),
         epochs=tuple(range(55, 61)),
+        updates=0,
         bleu=_numbers(post=(35.5, 34.0, 35.5), pre=(35.5, 34.8, 35.6)),
     ),
     "wmt16": Benchmark(
@@ -71,6 +74,7 @@ BENCHMARKS = {
         heading="compound-split BLEU4",
         presets=_presets("rbn_transformer_wmt_en_de"),
         epochs=None,
+        updates=100_000,
         bleu=_numbers(post=(27.3, 25.0, 26.5), pre=(27.3, 25.2, 26.2)),
         reading="paper: for WMT16 its text tells neither model nor recipe nor the epochs averaged; "
         "the base model and the rest are this project's reading",
@@ -110,6 +114,8 @@ def _model_differs(benchmark: Benchmark, run: BenchmarkRun) -> str:
 
 
 def _epochs_differ(benchmark: Benchmark, run: BenchmarkRun) -> str:
+    if run.updates < benchmark.updates:
+        return f"{run.updates:,} updates instead of {benchmark.updates:,}"
     if benchmark.epochs is None or run.epochs == benchmark.epochs:
         return ""
     return f"epochs {spans(run.epochs)} instead of {spans(benchmark.epochs)}"

@@ -25,7 +25,7 @@ _FREE = (
     "optimization.update_freq", "optimization.debug_param_names", "optimizer.lr",
     "lr_scheduler.lr",
 )  # fmt: skip
-_OF_PLACEMENT = ("optimization.lr", "lr_scheduler.*")
+_OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes *")
 _OF_TABLE = (
     "data", "dictionaries", "averaged epochs", "effective batch", "signature of *", "model.*",
     "dataset.max_tokens", "criterion.label_smoothing",
@@ -99,8 +99,8 @@ def check_agreement(runs: Sequence[_Run]) -> None:
     """Refuse to compare runs of mixed settings.
 
     All runs share data, the model but for its norms, size of batches, label smoothing, averaged
-    epochs and the scores' signatures; those of one placement the learning rate and its schedule;
-    those of one placement and norm all that shapes a training except the seed.
+    epochs and the scores' signatures; those of one placement all that shapes a training except
+    the norms, the penalty and the seed; those of one placement and norm all except the seed.
 
     Raises:
         ValueError: naming a setting, both values and both directories.
@@ -113,7 +113,7 @@ def check_agreement(runs: Sequence[_Run]) -> None:
         _agree(group, f"the row {placement} {norm}", lambda name: True)
     for placement, group in placements.items():
         what = f"one placement ({placement})"
-        _agree(group, what, lambda name: _matches(name, _OF_PLACEMENT))
+        _agree(group, what, lambda name: not _matches(name, _OF_NORM))
     if runs:
         _agree(
             runs,

@@ -16,7 +16,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "$@"
+read_arguments "--data --runs --preset --max-epoch --last" "$@"
 read_runs
 check_data
 [[ $dry_run ]] || use_environment

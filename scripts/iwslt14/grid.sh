@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/iwslt14/grid.sh --minutes N --parallel P [PLACEMENT SEED] [OPTIONS]
+#                                    [-- HYDRA OVERRIDES]
 #
 # The paper's grid of penalty weights (Figure 5), lambda and nu in {0, 0.01, 0.1, 1}, in a box of
 # time on one machine: trains and evaluates P cells at a time, row by row (a row is one lambda).
@@ -11,8 +12,8 @@
 #   --minutes N     the box of time
 #   --parallel P    cells at a time; one small model leaves most of a GPU idle
 #   --gpus G        GPUs to spread the cells over (1)
-#   --max-epoch N, --preset NAME, --data DIR, --runs DIR, --dry-run   as for train.sh; runs go to
-#                   runs/iwslt14-grid[-PRESET]/PLACEMENT-seedSEED
+#   --max-epoch N, --preset NAME, --data DIR, --runs DIR, --dry-run, -- OVERRIDES   as for
+#                   train.sh; runs go to runs/iwslt14-grid[-PRESET]/PLACEMENT-seedSEED
 #
 #   bash scripts/iwslt14/grid.sh --minutes 600 --parallel 8
 set -euo pipefail
@@ -20,25 +21,36 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
 suffix=-grid
-read_arguments "$@"
+read_arguments "--minutes --parallel --gpus --data --runs --preset --max-epoch --" "$@"
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || die "grid.sh needs bash 5.1 or newer"
 [[ $minutes && $parallel ]] || die "grid.sh needs --minutes and --parallel; --help tells more"
 ((${#arguments[@]} > 0)) || arguments=(post 1)
+((${#arguments[@]} == 2)) || die "give PLACEMENT and one SEED, or neither; a grid has one seed"
 arguments=(rbn "${arguments[@]}")
 read_runs
-((${#seeds[@]} == 1)) || die "a grid has one seed; call grid.sh once for each"
 check_data
 [[ $dry_run ]] || use_environment
 
 weights=(0 0.01 0.1 1)
 grid=$runs/$placement-seed${seeds[0]}
-options=(--data "$data" --last "$last")
-options+=(${preset:+--preset "$preset"} ${max_epoch:+--max-epoch "$max_epoch"})
+options=(--data "$data" ${preset:+--preset "$preset"} ${max_epoch:+--max-epoch "$max_epoch"})
 options+=(${dry_run:+--dry-run})
-# One cell: LAMBDA NU ARGUMENT... of train.sh and evaluate.sh
+# One cell: LAMBDA NU, arguments of train.sh and evaluate.sh, --, Hydra's overrides.
 # shellcheck disable=SC2016 # expanded by the shell of the cell
-cell='bash scripts/iwslt14/train.sh "${@:3}" -- \
-        criterion.rbn_mean_weight="$1" criterion.rbn_std_weight="$2" &&
-    bash scripts/iwslt14/evaluate.sh "${@:3}"'
+cell='weights=(criterion.rbn_mean_weight="$1" criterion.rbn_std_weight="$2") arguments=()
+    shift 2
+    while [[ $1 != -- ]]; do arguments+=("$1") && shift; done
+    bash scripts/iwslt14/train.sh "${arguments[@]}" "$@" "${weights[@]}" &&
+        bash scripts/iwslt14/evaluate.sh "${arguments[@]}"'
+settings=$(quoted "${options[@]}" "${overrides[@]}")
+if [[ ! $dry_run ]]; then
+    [[ ! -f $grid/settings || $(<"$grid/settings") == "$settings" ]] ||
+        die "the cells in $grid have other settings: $(<"$grid/settings"). Choose other --runs"
+    mkdir -p "$grid"
+    echo "$settings" >"$grid/settings"
+fi
+IFS=, read -ra devices <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}"
+((${#devices[@]} >= gpus)) || die "--gpus $gpus, but CUDA_VISIBLE_DEVICES has ${#devices[@]}"
 
 run_of() { echo "$grid/mean$1-std$2/$placement-rbn-seed${seeds[0]}"; } # LAMBDA NU
 
@@ -68,6 +80,7 @@ for mean in "${weights[@]}"; do
         [[ -f $(run_of "$mean" "$std")/score.json ]] && continue
         directory=$(dirname "$(run_of "$mean" "$std")")
         arguments=("$mean" "$std" rbn "$placement" "${seeds[0]}" "${options[@]}" --runs "$directory")
+        arguments+=(-- "${overrides[@]}")
         if [[ $dry_run ]]; then
             bash -c "$cell" cell "${arguments[@]}"
             continue
@@ -79,7 +92,7 @@ for mean in "${weights[@]}"; do
             continue
         fi
         mkdir -p "$directory"
-        CUDA_VISIBLE_DEVICES=$([[ $gpus == 1 ]] && echo "${CUDA_VISIBLE_DEVICES-0}" || echo $((number % gpus))) \
+        CUDA_VISIBLE_DEVICES=${devices[number % gpus]} \
             timeout "$left" bash -c "$cell" cell "${arguments[@]}" >"$directory/log" 2>&1 &
         name[$!]=$(basename "$directory") begun[$!]=$SECONDS
         ((number += 1))

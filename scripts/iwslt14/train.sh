@@ -14,13 +14,14 @@
 #   --data DIR      what prepare.sh made (data/iwslt14)
 #   --runs DIR      where runs go (runs/iwslt14; with --preset, runs/iwslt14-PRESET)
 #   --dry-run       print every command instead of running it
+#   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "$@"
+read_arguments "--data --runs --preset --max-epoch --" "$@"
 read_runs
 check_data
 [[ $dry_run ]] || use_environment

@@ -3,8 +3,8 @@
 #
 # Averages the last 6 epoch checkpoints of each run of scripts/wmt16/train.sh, estimates the
 # population statistics of the averaged weights anew, translates the test set with and without
-# that, and scores: BLEU4 on the
-# tokens with compounds split, as the paper's line of work reports, and sacreBLEU.
+# that, and scores: BLEU4 on the tokens with compounds split, as the paper's line of work reports,
+# and sacreBLEU.
 # The scores are in the run's score.json and score_averaged_statistics.json (without new
 # statistics). What is up to date is not done again.
 #
@@ -17,7 +17,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "$@"
+read_arguments "--data --runs --preset --max-epoch --last" "$@"
 read_runs
 check_data
 [[ $dry_run ]] || use_environment

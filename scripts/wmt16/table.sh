@@ -6,15 +6,14 @@
 # are the paper's, and the commands that fill what is missing.
 #
 #   --output FILE   also write the rows as CSV
-#   --runs DIR, --preset NAME, --max-epoch N, --dry-run   as for train.sh
+#   --runs DIR, --data DIR, --preset NAME, --max-epoch N, --dry-run   as for train.sh
 #
 #   bash scripts/wmt16/table.sh
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "$@"
+read_arguments "--data --runs --preset --max-epoch --output" "$@"
 ((${#arguments[@]} == 0)) || die "table.sh takes options only, not '${arguments[0]}'"
 [[ $dry_run ]] || use_environment
-options="${preset:+ --preset $preset}${max_epoch:+ --max-epoch $max_epoch}"
-run rbn table wmt16 --runs "$runs" ${options:+--options "${options# }"} ${output:+--output "$output"}
+print_table

@@ -13,15 +13,17 @@
 #                   number of GPUs that divides 8: the rest is accumulated
 #   --nodes M       machines (1)
 #   --launcher L    local: fairseq starts a process a GPU on this machine (default);
-#                   torchrun: the same by torchrun; with --nodes M run this on every machine, with
-#                   the same --master HOST:PORT;
-#                   slurm: queue one job a seed (configs/launcher/slurm.yaml; needs
-#                   pip install -e '.[slurm]')
-#   --max-epoch N   stop after so many epochs (100,000 updates, about 25 epochs)
+#                   torchrun: the same by torchrun; with --nodes M call this on every machine, with
+#                   the same --master HOST:PORT. Data and runs must be on a disk that all share;
+#                   slurm: one job a seed, with the settings of configs/launcher/slurm.yaml, from a
+#                   disk that the nodes share. The command waits for its jobs; do not call it again
+#                   while they run. Needs pip install hydra-submitit-launcher
+#   --max-epoch N   stop after so many epochs (never; 100,000 updates)
 #   --preset small  a model and batches for a CPU (configs/preset/small.yaml)
 #   --data DIR      what prepare.sh made (data/wmt16)
 #   --runs DIR      where runs go (runs/wmt16; with --preset, runs/wmt16-PRESET)
 #   --dry-run       print every command instead of running it
+#   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
 #   bash scripts/wmt16/train.sh rbn post 1 2 3
 #   bash scripts/wmt16/train.sh rbn pre 1 --gpus 8
@@ -31,7 +33,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "$@"
+read_arguments "--data --runs --preset --max-epoch --gpus --nodes --launcher --master --" "$@"
 read_runs
 check_data
 [[ $dry_run ]] || use_environment

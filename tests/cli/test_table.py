@@ -38,8 +38,6 @@ def test_before_the_first_run(made):
 def test_refusals(capsys, made, tmp_path):
     line = user_error(capsys, "table", "wmt14", "--runs", made.root)
     assert "`wmt14`" in line and "iwslt14, wmt16" in line
-    line = user_error(capsys, "table", "iwslt14", "--runs", tmp_path / "none")
-    assert f"{tmp_path}/none" in line
     made.evaluate("post", "bn", 1, 30.0)
     made.evaluate("pre", "bn", 1, 30.0, epochs=[1])
     line = user_error(capsys, "table", "iwslt14", "--runs", made.root)

@@ -114,7 +114,7 @@ def test_spans():
 def test_wmt_has_compound_split_bleu(made):
     made.about(**STANDARD | {"corpus": "WMT16 En-De"})
     arguments = {"kinds": WMT_KINDS, **paper_model("pre", "wmt_en_de")}
-    made.evaluate("pre", "rbn", 1, 26.0, 25.0, **arguments)
+    made.evaluate("pre", "rbn", 1, 26.0, 25.0, updates=100_000, **arguments)
     # sacreBLEU is the last of three kinds: two points less.
     assert table(made, "wmt16")["Pre-RBN"] == ["26.00", "25.00", "24.00", "1 (1)", "26.2"]
     text = "\n".join(lines(made, "wmt16"))
@@ -122,9 +122,26 @@ def test_wmt_has_compound_split_bleu(made):
     assert f"compound-split BLEU4: {SIGNATURES['compound_split']}" in text
 
 
+def test_wmt_cut_short(made):
+    made.about(**STANDARD | {"corpus": "WMT16 En-De"})
+    arguments = {"kinds": WMT_KINDS, **paper_model("pre", "wmt_en_de")}
+    made.evaluate("pre", "rbn", 1, 26.0, updates=99_999, **arguments)
+    assert table(made, "wmt16")["Pre-RBN"][-1] == ""
+    assert "99,999 updates instead of 100,000" in "\n".join(lines(made, "wmt16"))
+
+
+@pytest.mark.parametrize("updates, trained", [(99_999, False), (100_000, True)])
+def test_training_that_ends_by_updates(made, updates, trained):
+    ends = {"optimization.max_epoch": 0, "optimization.max_update": 100_000}
+    made.train("pre", "rbn", 1, updates=updates, **ends)
+    (run,) = read(made)[1]
+    assert run.trained == trained
+
+
 def test_wmt_of_another_model(made):
     made.about(**STANDARD | {"corpus": "WMT16 En-De"})
-    made.evaluate("pre", "rbn", 1, 26.0, kinds=WMT_KINDS, **paper_model("pre", "wmt_en_de_big"))
+    big = paper_model("pre", "wmt_en_de_big")
+    made.evaluate("pre", "rbn", 1, 26.0, kinds=WMT_KINDS, updates=100_000, **big)
     assert table(made, "wmt16")["Pre-RBN"][-1] == ""
     text = "\n".join(lines(made, "wmt16"))
     assert "model differs (encoder_embed_dim 1024 instead of 512" in text
@@ -219,16 +236,15 @@ def test_commands_for_unfinished_runs(made):
     assert table(made)["Post-BN"] == [""] * 5
 
 
-@pytest.mark.parametrize("name", ["average.pt", "average_recalibrated.pt"])
+@pytest.mark.parametrize("name", ["average.pt", "average_recalibrated.pt", "checkpoint_last.pt"])
 def test_score_of_an_earlier_average(made, name):
-    directory = made.evaluate("post", "ln", 1, 30.0)
+    """Or of a training that went on since."""
     made.train("post", "ln", 1)
-    score = directory / "score.json"
-    os.utime(score, (0, 0))
-    if name != "average.pt":
-        os.utime(directory / "average.pt", (0, 0))
-        assert len(read(made)[0]) == 1
-        (directory / name).touch()
+    directory = made.evaluate("post", "ln", 1, 30.0)
+    for file in directory.iterdir():
+        os.utime(file, (0, 0))
+    assert len(read(made)[0]) == 1
+    (directory / name).touch()
     assert read(made)[0] == []
     assert "bash scripts/iwslt14/evaluate.sh ln post 1" in commands(made)
 
@@ -285,9 +301,20 @@ def test_all_runs_have_the_same_data(made, tmp_path):
     assert "48,816 of 160,239" in refusal(made)
 
 
-@pytest.mark.parametrize("name", ["optimization.lr", "lr_scheduler.warmup_updates"])
-def test_runs_of_a_placement_share_the_schedule(made, name):
-    changed = {name: [0.5] if name.endswith("lr") else 50_000}
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("optimization.lr", [0.5]),
+        ("lr_scheduler.warmup_updates", 50_000),
+        ("optimizer.weight_decay", 1e-4),
+        ("optimization.clip_norm", 1.0),
+        ("dataset.batch_size", 8),
+        ("task.truncate_source", True),
+        ("common.fp16", True),
+    ],
+)
+def test_runs_of_a_placement_share_the_recipe(made, name, value):
+    changed = {name: value}
     made.evaluate("post", "ln", 1, 30.0)
     made.evaluate("pre", "ln", 1, 30.0, **changed)
     read(made)
@@ -302,11 +329,7 @@ def test_runs_of_a_placement_share_the_schedule(made, name):
     [
         ("criterion.rbn_mean_weight", 60.0),
         ("model.norm_batch_momentum", 0.1),
-        ("optimizer.weight_decay", 1e-4),
-        ("optimization.clip_norm", 1.0),
-        ("dataset.batch_size", 8),
-        ("task.truncate_source", True),
-        ("common.fp16", True),
+        ("criterion.rbn_convention", "official"),
     ],
 )
 def test_runs_of_a_cell_share_everything(made, name, value):
@@ -374,13 +397,15 @@ def without_new_options(cfg):
         ({"common.seed": 3}, "`common.seed` 2"),
         ({"model.decoder_normalize_before": True}, "`model.decoder_normalize_before` False"),
         ({"model.encoder_normalize_before": True}, "`model.encoder_normalize_before` False"),
+        ({"model.norm_encoder": "layer"}, "`batch norm in the encoder` True"),
     ],
 )
 def test_directory_is_called_what_it_holds(made, changes, name):
     directory = made.evaluate("post", "rbn", 2, 30.0, **changes)
     message = refusal(made)
     assert str(directory) in message and name in message
-    assert f"says {next(iter(changes.values()))}" in message
+    if "layer" not in changes.values():
+        assert f"says {next(iter(changes.values()))}" in message
 
 
 def test_score_without_average(made):
@@ -443,8 +468,8 @@ def test_damaged_about(made):
 
 
 def test_no_directory(tmp_path):
-    with pytest.raises(ValueError, match="--runs: there is no directory `.*none`"):
-        read_benchmark(tmp_path / "none", IWSLT.kinds)
+    """Before the first run, the table names all commands."""
+    assert read_benchmark(tmp_path / "none", IWSLT.kinds) == ([], [])
 
 
 def printed(made, **console):

@@ -1,6 +1,7 @@
 """Every command that the reproduction scripts would run, against the command's own parser."""
 
 import re
+import shlex
 
 import pytest
 import typer
@@ -104,7 +105,46 @@ def test_recipe_of_the_authors(placement, lr, warmup_init_lr, arch):
     }  # fmt: skip
     have = flat(cfg)
     assert {name: have[name] for name in wanted} == wanted
-    assert cfg.checkpoint.keep_last_epochs >= 6  # as many as are averaged
+    assert (cfg.optimizer._name, cfg.optimizer.adam_eps) == ("adam", 1e-8)
+    assert cfg.lr_scheduler._name == "inverse_sqrt"
+    assert cfg.checkpoint.keep_last_epochs == 7
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_reading_of_wmt16(placement):
+    """The settings that docs/reproduction.md names."""
+    cfg = check(dry_run("wmt16/train.sh", "ln", placement, 1)[0])
+    arch = "rbn_transformer_wmt_en_de" + ("_pre" if placement == "pre" else "")
+    assert (cfg.model._name, cfg.optimizer._name) == (arch, "adam")
+    wanted = {
+        "lr": [0.0007], "warmup_init_lr": 1e-7, "warmup_updates": 4000, "max_update": 100_000,
+        "max_epoch": 0, "max_tokens": 4096, "update_freq": [8], "clip_norm": 0.0,
+        "weight_decay": 0.0, "adam_betas": "(0.9,0.98)", "label_smoothing": 0.1, "dropout": 0.1,
+        "share_all_embeddings": True,
+    }  # fmt: skip
+    have = flat(cfg)
+    assert {name: have[name] for name in wanted} == wanted
+    generation = check(dry_run("wmt16/evaluate.sh", "ln", placement, 1)[1])
+    assert (generation.beam, generation.lenpen) == (4, 0.6)
+
+
+def test_direct_commands_use_one_gpu(monkeypatch):
+    """fairseq alone takes every GPU that it sees, and multiplies the batch."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    words = "fairseq-hydra-train --config-dir configs --config-name NAME task.data=x"
+    for name in ("iwslt14_post", "iwslt14_pre", "wmt16_post", "wmt16_pre"):
+        cfg, _ = compose_command(words.replace("NAME", name).split())
+        assert cfg.distributed_training.distributed_world_size == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "jürgen", "it's", "a,b", "x=(1)"])
+def test_directories_with_odd_names(name, tmp_path):
+    words = dry_run(
+        "iwslt14/train.sh", "ln", "post", 1, "--data", tmp_path / name, "--runs", f"/{name}"
+    )[0]
+    cfg, hydra = compose_command(words)
+    assert cfg.task.data == f"{tmp_path / name}/bin"
+    assert hydra.run.dir == f"/{name}/post-ln-seed1"
 
 
 def test_evaluation_of_the_authors():
@@ -144,6 +184,8 @@ def test_scores_of_wmt16():
     ids=lambda options: " ".join(map(str, options)),
 )  # fmt: skip
 def test_the_batch_stays_when_the_number_of_gpus_changes(options):
+    if "slurm" in options:
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     commands = dry_run("wmt16/train.sh", *TRAINED, *options)
     assert len(commands) == (1 if "slurm" in options else 2)
     for words in commands:
@@ -177,6 +219,16 @@ def test_torchrun_on_several_machines():
     known = get_args_parser().parse_args(words[1:])
     assert (known.nnodes, known.nproc_per_node) == ("2", "4")
     assert (known.rdzv_backend, known.rdzv_endpoint) == ("c10d", "host:29500")
+
+
+@pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
+def test_commands_for_what_is_missing_are_of_these_runs(benchmark, tmp_path):
+    options = ("--preset", "small", "--runs", tmp_path / "a b", "--data", tmp_path)
+    handed_on = check(dry_run(f"{benchmark}/table.sh", *options)[0])["options"]
+    script = f"{benchmark}/train.sh"
+    assert dry_run(script, "ln", "post", 1, *shlex.split(handed_on)) == dry_run(
+        script, "ln", "post", 1, *options
+    )
 
 
 @pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])

@@ -20,7 +20,7 @@ echo "mean$mean-std$std" >>"$LOG"
 [[ $FAIL == "mean$mean-std$std" ]] && exit 3
 mkdir -p "$run/.hydra"
 echo "  norm_encoder: batch" >"$run/.hydra/config.yaml"
-echo "$mean $std $CUDA_VISIBLE_DEVICES" >"$run/checkpoint_last.pt"
+echo "$mean $std $CUDA_VISIBLE_DEVICES $*" >"$run/checkpoint_last.pt"
 [[ $SLOW == "mean$mean-std$std" ]] && sleep 100
 sleep "${SECONDS_A_CELL:-0}"
 """
@@ -93,6 +93,13 @@ def test_cells_on_several_gpus(grid):
     assert sorted(used) == ["0"] * 8 + ["1"] * 8
 
 
+def test_cells_on_the_users_gpus(grid, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    grid("--parallel", 2, "--gpus", 2)
+    used = [path.read_text().split()[2] for path in grid.runs.glob("*/*/*/checkpoint_last.pt")]
+    assert sorted(used) == ["4"] * 8 + ["6"] * 8
+
+
 def test_the_time_is_over(grid, tmp_path):
     """What runs is stopped, and what would not be finished in time is not begun."""
     begun = time.monotonic()
@@ -106,5 +113,19 @@ def test_the_time_is_over(grid, tmp_path):
 
 
 def test_no_row(grid):
-    done, _, reported = grid("--parallel", 16, FAIL="mean0-std0")
-    assert done.returncode == 0 and len(reported) == 12
+    done, trained, _ = grid("--parallel", 1, minutes=0)
+    assert done.returncode == 1 and trained == []
+    assert "no row of the grid is whole yet" in done.stderr
+
+
+def test_cells_of_other_settings_are_not_mixed(grid):
+    assert grid("--parallel", 4, "--max-epoch", 1)[0].returncode == 0
+    done, trained, _ = grid("--parallel", 4)
+    assert done.returncode == 1 and trained == []
+    assert "other settings" in done.stderr and "--max-epoch 1" in done.stderr
+
+
+def test_overrides_reach_every_cell(grid):
+    grid("--parallel", 4, "--", "common.fp16=true")
+    assert all("fp16" in path.read_text() for path in grid.runs.glob("*/*/*/checkpoint_last.pt"))
+    assert len(list(grid.runs.glob("*/*/*/checkpoint_last.pt"))) == 16

@@ -1,6 +1,7 @@
 """What the reproduction scripts say to a mistaken call."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -31,6 +32,7 @@ def test_help(name, tmp_path):
         (("ln", "post", 1, "--epochs", 3), "unknown option --epochs"),
         (("ln", "post", 1, "--preset", "tiny"), "there is: small"),
         (("ln", "post", 1, "--gpus", 3), "--gpus 3"),
+        (("ln", "post", 1, "--gpus", 16), "--gpus 16"),
         (("ln", "post", 1, "--nodes", 2), "needs --launcher torchrun or slurm"),
         (("ln", "post", 1, "--nodes", 2, "--launcher", "torchrun"), "--master HOST:PORT"),
         (("ln", "post", 1, "--launcher", "ssh"), "local, torchrun or slurm"),
@@ -40,9 +42,36 @@ def test_options_of_train(arguments, said):
     assert said in refusal("wmt16/train.sh", "--dry-run", *arguments)
 
 
-def test_more_gpus_than_the_recipe_has_micro_batches():
-    line = refusal("iwslt14/train.sh", "--dry-run", "ln", "post", 1, "--gpus", 2)
-    assert "does not divide the 1 micro-batches" in line
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_options_of_other_scripts(name):
+    if name.endswith("prepare.sh"):
+        return  # hands on what it does not know
+    line = refusal(name, "ln", "post", 1, "--no-such-option", 3)
+    assert "unknown option --no-such-option" in line
+
+
+def test_options_with_an_equals_sign():
+    with_it, without = (
+        succeed("iwslt14/train.sh", "ln", "post", 1, "--dry-run", *option)
+        for option in (["--max-epoch=3"], ["--max-epoch", 3])
+    )
+    assert with_it == without and "max_epoch=3" in with_it
+
+
+def test_called_from_the_scripts_directory():
+    here = ROOT / "scripts" / "iwslt14"
+    done = subprocess.run(
+        ["bash", "train.sh", "ln", "post", "1", "--dry-run"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "iwslt14_post" in done.stdout
+
+
+@pytest.mark.parametrize("script_name", ["iwslt14/evaluate.sh", "wmt16/evaluate.sh"])
+def test_overrides_are_for_training(script_name):
+    assert "nothing may follow --" in refusal(script_name, "ln", "post", 1, "--", "x=1")
 
 
 def test_nothing_prepared(tmp_path):
@@ -64,8 +93,9 @@ def test_table_takes_no_norm():
 
 def test_grid_needs_its_box():
     assert "--minutes and --parallel" in refusal("iwslt14/grid.sh", "--minutes", 5)
-    line = refusal("iwslt14/grid.sh", "--minutes", 5, "--parallel", 2, "--dry-run", "post", 1, 2)
-    assert "one seed" in line
+    box = ("--minutes", 5, "--parallel", 2, "--dry-run")
+    assert "one SEED" in refusal("iwslt14/grid.sh", *box, "post", 1, 2)
+    assert "one SEED" in refusal("iwslt14/grid.sh", *box, "post")
 
 
 @pytest.mark.parametrize("name", ["iwslt14/prepare.sh", "wmt16/prepare.sh"])
@@ -108,3 +138,29 @@ def test_interrupted_download(tmp_path):
     assert target.read_text() == "first second"
     (tools / "curl").write_text("#!/bin/sh\nexit 1\n")
     succeed(caller, path=tools)  # it is there: nothing is fetched
+
+
+REFUSES_TO_RESUME = """#!/usr/bin/env bash
+# Stands for curl and a server that has nothing beyond what is there (HTTP 416).
+for word; do
+    [[ $before == --output ]] && file=$word
+    [[ $word == --continue-at ]] && resume=yes
+    before=$word
+done
+[[ ! $resume ]] || exit 22
+printf 'whole' >"$file"
+"""
+
+
+def test_download_killed_just_before_its_end(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "curl").write_text(REFUSES_TO_RESUME)
+    (tools / "curl").chmod(0o755)
+    target = tmp_path / "file.tgz"
+    (tmp_path / "file.tgz.unfinished").write_text("whole")
+    caller = tmp_path / "caller.sh"
+    common = ROOT / "scripts" / "common.sh"
+    caller.write_text(f"set -euo pipefail\nsource {common}\ndownload http://nowhere/x {target}\n")
+    succeed(caller, path=tools)
+    assert target.read_text() == "whole"
