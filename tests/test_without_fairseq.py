@@ -9,12 +9,13 @@ sys.modules["fairseq"] = None  # importing it now raises ModuleNotFoundError
 
 import torch
 import rbn_fairseq.diagnostics as diagnostics
-from rbn_fairseq.norms import NORMS, ValidTokens, build_norm, record_gaps
+from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, record_gaps
 
 x, tokens = torch.randn(4, 2, 3), ValidTokens(torch.ones(4, 2, dtype=torch.bool))
 for name in NORMS:
-    assert build_norm([name], 3, {})(x, tokens).shape == x.shape
-norm = build_norm(["batch"], 3, {})
+    wide = torch.randn(4, 2, 16)
+    assert build_norm([name], NormPlace(16, heads=4), {})(wide, tokens).shape == wide.shape
+norm = build_norm(["batch"], NormPlace(3), {})
 with record_gaps() as gaps:
     norm(x.requires_grad_(), tokens).square().sum().backward()
 assert len(gaps) == 1 and x.grad is not None

@@ -20,7 +20,7 @@ def user_dir() -> None:
 
 def norms() -> None:
     """List the norms that --norm-encoder and its sisters know, with their parameters."""
-    table = Table("norm", "normalises")
+    table = Table("norm", "normalises", show_lines=True)
     table.add_column("parameters (default)", no_wrap=True)
     table.add_column("source")
     for name, entry in NORMS.items():
@@ -28,5 +28,6 @@ def norms() -> None:
             f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})"
             for option in dataclasses.fields(entry.options)
         )
-        table.add_row(name, entry.summary, parameters, entry.source)
+        where = " (not in decoders)" if entry.leaks else ""
+        table.add_row(name, entry.summary + where, parameters or "none", entry.source)
     Console().print(table)

@@ -1,6 +1,7 @@
 """The Transformer with a choice of norms."""
 
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Optional
 
@@ -27,6 +28,7 @@ from rbn_fairseq.models.config import (
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
 from rbn_fairseq.norms import (
     NORMS,
+    NormPlace,
     NormPlan,
     ValidTokens,
     build_norm,
@@ -45,19 +47,35 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
 }
 
 
-def _place_norms(stack: Any, norms: NormConfig, plan: str, final: str, option: str) -> None:
+def _refuse_leaks(names: Collection[str], option: str) -> None:
+    for name in names:
+        if NORMS[name].leaks:
+            raise ValueError(
+                f"{option}: `{name}` may not stand in the decoder: {NORMS[name].leaks}. Use it in "
+                "the encoder (--norm-encoder) and another norm here, such as `layer`."
+            )
+
+
+def _place_norms(
+    stack: Any, norms: NormConfig, plan: str, final: str, option: str, causal: bool
+) -> None:
     """Put the planned norms into an encoder or decoder built by fairseq."""
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
     read = NormPlan(plan, len(layers), sites, NORMS, option)
+    names = parse_norms(final, NORMS, f"{option}-final")
+    place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     for index, layer in enumerate(layers):
         for site in sites:
-            norm = build_norm(read.norms(index, site), layer.embed_dim, norms.options, norms.sync)
+            if causal:
+                _refuse_leaks(read.norms(index, site), option)
+            norm = build_norm(read.norms(index, site), place, norms.options)
             setattr(layer, _PLACES[site], norm)
-    names = parse_norms(final, NORMS, f"{option}-final")
+    if causal:
+        _refuse_leaks(names, f"{option}-final")
     if stack.layer_norm is not None:
-        stack.layer_norm = build_norm(names, layers[0].embed_dim, norms.options, norms.sync)
+        stack.layer_norm = build_norm(names, place, norms.options)
 
 
 def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -74,7 +92,8 @@ class RBNTransformerEncoder(TransformerEncoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
         norms = cfg.norms
-        _place_norms(self, norms, norms.encoder, norms.encoder_final, "--norm-encoder")
+        plan, final = norms.encoder, norms.encoder_final
+        _place_norms(self, norms, plan, final, "--norm-encoder", causal=False)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""
@@ -127,7 +146,8 @@ class RBNTransformerDecoder(TransformerDecoderBase):
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
         norms = cfg.norms
-        _place_norms(self, norms, norms.decoder, norms.decoder_final, "--norm-decoder")
+        plan, final = norms.decoder, norms.decoder_final
+        _place_norms(self, norms, plan, final, "--norm-decoder", causal=True)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
@@ -225,8 +245,9 @@ class RBNTransformerModel(TransformerModelBase):
         """Build the model from a DictConfig or Namespace.
 
         Raises:
-            ValueError: for a malformed plan, an unknown norm, a parameter outside its range, or
-                an option that batch statistics cannot be combined with.
+            ValueError: for a malformed plan, an unknown norm, a parameter outside its range, a
+                norm where it may not stand, or an option that batch statistics cannot be
+                combined with.
         """
         sizes, sizes.norms = resolve(cfg)
         for option in ("cross_self_attention", "base_layers"):

@@ -11,8 +11,16 @@ from typing import Any, Optional
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
+from rbn_fairseq.norms.dyt import DynamicTanh, DynamicTanhOptions
+from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions
+from rbn_fairseq.norms.groupscale import GroupScale, GroupScaleOptions
+from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
+from rbn_fairseq.norms.none import NoNorm, NoNormOptions
+from rbn_fairseq.norms.place import NormPlace
 from rbn_fairseq.norms.plan import NormPlan, parse_norms
+from rbn_fairseq.norms.prms import PartialRMSNorm, PartialRMSNormOptions
+from rbn_fairseq.norms.rms import RMSNorm, RMSNormOptions
 from rbn_fairseq.norms.scope import Gap, dummy_batch, freeze_statistics, record_gaps
 from rbn_fairseq.norms.tokens import ValidTokens
 
@@ -21,11 +29,26 @@ __all__ = [
     "BatchNorm",
     "BatchNormOptions",
     "Composition",
+    "DynamicTanh",
+    "DynamicTanhOptions",
     "Gap",
+    "GroupNorm",
+    "GroupNormOptions",
+    "GroupScale",
+    "GroupScaleOptions",
+    "InstanceNorm",
+    "InstanceNormOptions",
     "LayerNorm",
     "LayerNormOptions",
+    "NoNorm",
+    "NoNormOptions",
     "NormEntry",
+    "NormPlace",
     "NormPlan",
+    "PartialRMSNorm",
+    "PartialRMSNormOptions",
+    "RMSNorm",
+    "RMSNormOptions",
     "ValidTokens",
     "build_norm",
     "dummy_batch",
@@ -41,30 +64,76 @@ class NormEntry:
     """A norm that plans can name.
 
     Attributes:
-        build: ``(channels, options, sync) -> module``.
+        build: ``(place, options) -> module``, ``place`` a :class:`NormPlace`.
         options: the dataclass of its parameters.
         summary: what it does, in one line.
         source: the paper that defines it.
+        leaks: why it may not stand in a causal decoder; empty where it may.
     """
 
-    build: Callable[[int, Any, bool], nn.Module]
+    build: Callable[[NormPlace, Any], nn.Module]
     options: type
     summary: str
     source: str
+    leaks: str = ""
 
 
 NORMS: dict[str, NormEntry] = {
     "layer": NormEntry(
-        lambda channels, options, sync: LayerNorm(channels, options),
+        lambda place, options: LayerNorm(place.channels, options),
         LayerNormOptions,
         "each token by the mean and variance of its channels",
         "Ba et al., 2016, Layer Normalization",
     ),
     "batch": NormEntry(
-        BatchNorm,
+        lambda place, options: BatchNorm(place.channels, options, place.sync),
         BatchNormOptions,
         "each channel by its mean and variance over the batch's real tokens",
         "Ioffe and Szegedy, 2015, Batch Normalization",
+    ),
+    "rms": NormEntry(
+        lambda place, options: RMSNorm(place.channels, options),
+        RMSNormOptions,
+        "each token by the root mean square of its channels",
+        "Zhang and Sennrich, 2019, RMSNorm",
+    ),
+    "prms": NormEntry(
+        lambda place, options: PartialRMSNorm(place.channels, options),
+        PartialRMSNormOptions,
+        "each token by the root mean square of its first channels",
+        "Zhang and Sennrich, 2019, pRMSNorm",
+    ),
+    "group": NormEntry(
+        lambda place, options: GroupNorm(place.channels, options, place.heads),
+        GroupNormOptions,
+        "each group of a token's channels by its mean and variance",
+        "Wu and He, 2018, Group Normalization",
+    ),
+    "groupscale": NormEntry(
+        lambda place, options: GroupScale(place.channels, options, place.heads),
+        GroupScaleOptions,
+        "each group of a token's channels by its root mean square, without gain or bias",
+        "Shen et al., 2020, PowerNorm",
+    ),
+    "instance": NormEntry(
+        lambda place, options: InstanceNorm(place.channels, options),
+        InstanceNormOptions,
+        "each channel by its mean and variance over the sentence's real tokens",
+        "Ulyanov et al., 2016, Instance Normalization",
+        leaks="its statistics are those of the whole sentence, so that in training a position "
+        "sees later tokens, and in generation there is only one token to take them from",
+    ),
+    "dyt": NormEntry(
+        lambda place, options: DynamicTanh(place.channels, options),
+        DynamicTanhOptions,
+        "nothing: a tanh with a learnt slope",
+        "Zhu et al., 2025, Transformers without Normalization",
+    ),
+    "none": NormEntry(
+        lambda place, options: NoNorm(),
+        NoNormOptions,
+        "nothing: the control of a comparison",
+        "no paper: the identity",
     ),
 }
 
@@ -79,22 +148,22 @@ class Composition(nn.Sequential):
         return x
 
 
-def build_norm(
-    names: Sequence[str], channels: int, options: Mapping[str, Any], sync: bool = False
-) -> nn.Module:
+def build_norm(names: Sequence[str], place: NormPlace, options: Mapping[str, Any]) -> nn.Module:
     """Build the norm of one place.
 
     Args:
         names: registered names; more than one make a composition, applied left to right.
-        channels: number of channels C.
+        place: what the norms need to know of it.
         options: parameters by norm name, instances of ``NORMS[name].options``; defaults where
             a name is missing.
-        sync: let norms with batch statistics share them over all processes.
+
+    Raises:
+        ValueError: if a norm's options do not go with the place.
     """
     norms = []
     for name in names:
         entry = NORMS[name]
-        norms.append(entry.build(channels, options.get(name) or entry.options(), sync))
+        norms.append(entry.build(place, options.get(name) or entry.options()))
     return norms[0] if len(norms) == 1 else Composition(*norms)
 
 

@@ -9,14 +9,14 @@ import builtins
 import pytest
 import torch
 
-from rbn_fairseq.norms import NORMS, ValidTokens, build_norm, record_gaps
+from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, record_gaps
 
 
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("training", [True, False])
 def test_forward_and_backward_read_no_value(name, training, monkeypatch):
-    norm = build_norm((name,), 8, {}).to("meta").train(training)
-    x = torch.empty(5, 3, 8, device="meta", requires_grad=True)
+    norm = build_norm((name,), NormPlace(16, heads=4), {}).to("meta").train(training)
+    x = torch.empty(5, 3, 16, device="meta", requires_grad=True)
     tokens = ValidTokens.from_padding_mask(torch.empty(3, 5, dtype=torch.bool, device="meta"))
 
     def refuse(*args, **kwargs):

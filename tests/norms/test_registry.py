@@ -14,6 +14,7 @@ from rbn_fairseq.norms import (
     LayerNorm,
     LayerNormOptions,
     NormEntry,
+    NormPlace,
     ValidTokens,
     build_norm,
     has_batch_norm,
@@ -28,9 +29,9 @@ class Options:
 class Probe(nn.Module):
     """``factor * x + 1``, and a memory of the tokens it was given."""
 
-    def __init__(self, channels, options, sync):
+    def __init__(self, place, options):
         super().__init__()
-        self.channels, self.factor, self.sync = channels, options.factor, sync
+        self.place, self.factor = place, options.factor
 
     def forward(self, x, tokens=None):
         self.tokens = tokens
@@ -48,8 +49,8 @@ def test_every_entry_builds_a_norm(name):
     entry = NORMS[name]
     assert dataclasses.is_dataclass(entry.options) and entry.summary and entry.source
     assert all(field.metadata["help"] for field in dataclasses.fields(entry.options))
-    norm = build_norm([name], 6, {})
-    x = torch.randn(3, 2, 6)
+    norm = build_norm([name], NormPlace(16, heads=4), {})
+    x = torch.randn(3, 2, 16)
     tokens = ValidTokens(torch.tensor([[True, True], [True, True], [True, False]]))
     for mode in (True, False):
         y = norm.train(mode)(x, tokens)
@@ -59,31 +60,30 @@ def test_every_entry_builds_a_norm(name):
 
 def test_options_and_sync_reach_the_norm():
     options = {"batch": BatchNormOptions(momentum=0.5), "layer": LayerNormOptions(eps=0.5)}
-    batch, layer = build_norm(["batch"], 3, options, sync=True), build_norm(["layer"], 3, options)
+    place = NormPlace(3, sync=True)
+    batch, layer = (build_norm([name], place, options) for name in ("batch", "layer"))
     assert isinstance(batch, BatchNorm) and isinstance(layer, LayerNorm)
     assert (batch.options.momentum, batch.population.momentum, batch.sync) == (0.5, 0.5, True)
     assert layer.eps == 0.5
 
 
 def test_defaults_where_no_options_are_given():
-    assert build_norm(["batch"], 3, {}).options == BatchNormOptions(0.05, 1e-5, "add")
-    assert build_norm(["batch"], 3, {}).sync is False
+    assert build_norm(["batch"], NormPlace(3), {}).options == BatchNormOptions(0.05, 1e-5, "add")
+    assert build_norm(["batch"], NormPlace(3), {}).sync is False
 
 
 def test_composition_applies_left_to_right_and_passes_tokens(probes):
-    norm = build_norm(["one", "two"], 3, {"one": Options(3.0), "two": Options(5.0)}, sync=True)
+    place = NormPlace(3, heads=7, sync=True)
+    norm = build_norm(["one", "two"], place, {"one": Options(3.0), "two": Options(5.0)})
     x, tokens = torch.randn(4, 2, 3), ValidTokens(torch.ones(4, 2, dtype=torch.bool))
     assert torch.equal(norm(x, tokens), 5 * (3 * x + 1) + 1)
-    assert [(part.factor, part.channels, part.sync) for part in norm] == [
-        (3, 3, True),
-        (5, 3, True),
-    ]
+    assert [(part.factor, part.place) for part in norm] == [(3, place), (5, place)]
     assert all(part.tokens is tokens for part in norm)
 
 
 def test_composition_works_without_tokens(probes):
     x = torch.randn(4, 3)
-    assert torch.equal(build_norm(["one", "one"], 3, {})(x), 2 * (2 * x + 1) + 1)
+    assert torch.equal(build_norm(["one", "one"], NormPlace(3), {})(x), 2 * (2 * x + 1) + 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_composition_works_without_tokens(probes):
     ],
 )
 def test_has_batch_norm(names, expected):
-    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(build_norm(names, 3, {})))
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(build_norm(names, NormPlace(3), {})))
     assert has_batch_norm(model) is expected
 
 

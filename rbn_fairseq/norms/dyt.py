@@ -1,0 +1,58 @@
+"""Dynamic Tanh: a squashing function in the place of a norm."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from rbn_fairseq.norms.checks import check_positive
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = ["DynamicTanh", "DynamicTanhOptions"]
+
+
+@dataclass(frozen=True)
+class DynamicTanhOptions:
+    """Parameters of ``dyt``.
+
+    Raises:
+        ValueError: if ``alpha_init`` is not positive and finite.
+    """
+
+    alpha_init: float = field(
+        default=0.5, metadata={"help": "initial value of the learnt scalar alpha; positive"}
+    )
+
+    def __post_init__(self) -> None:
+        check_positive("dyt", "alpha_init", self.alpha_init, "0.5")
+
+
+class DynamicTanh(nn.Module):
+    """DyT (Zhu et al., 2025, Sec. 4): ``y = weight * tanh(alpha * x) + bias``.
+
+    No statistics of any kind: alpha, one learnt number per place, stands for the scale that a
+    norm would measure. The same in training and in evaluation; computed in fp32 or better
+    whatever the input's dtype.
+
+    Args:
+        channels: number of channels C.
+        options: initial alpha.
+    """
+
+    def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
+        super().__init__()
+        self.options = options or DynamicTanhOptions()
+        self.alpha = nn.Parameter(torch.full((1,), self.options.alpha_init))
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+        """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        squashed = torch.tanh(self.alpha.to(dtype) * x.to(dtype))
+        return torch.addcmul(self.bias.to(dtype), squashed, self.weight.to(dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{self.weight.numel()}, alpha_init={self.options.alpha_init}"
