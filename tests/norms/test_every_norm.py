@@ -1,0 +1,141 @@
+"""What holds for every registered norm."""
+
+import copy
+import io
+
+import pytest
+import torch
+
+import oracles
+from agreement import randomise
+from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm
+
+EVERY = pytest.mark.parametrize("name", NORMS)
+BATCH_STATISTICS = {"batch"}  # in training, a token's output depends on the batch's other tokens
+C = 16
+
+
+def build(name):
+    return randomise(build_norm([name], NormPlace(C, heads=4), {}))
+
+
+def gradients(norm, x, tokens, upstream):
+    y = norm(x, tokens)
+    return y, torch.autograd.grad(y, (x, *norm.parameters()), upstream)
+
+
+@EVERY
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("left_pad", [False, True])
+@pytest.mark.parametrize("columns, sentences", [(0, 0), (3, 0), (0, 2), (2, 1)])
+def test_pads_never_matter(name, training, left_pad, columns, sentences):
+    lengths, results = [6, 2, 1], []
+    norm = build(name).double()
+    real, arriving = torch.randn(2, sum(lengths), C, dtype=torch.double)
+    for longer, more in ((6, []), (6 + columns, [0] * sentences)):
+        valid = oracles.real_tokens(longer, lengths + more, left_pad)
+        own = copy.deepcopy(norm).train(training)
+        x = torch.randn(*valid.shape, C, dtype=torch.double)  # at padding: anything
+        upstream = torch.zeros_like(x)  # the model reads nothing there
+        x.transpose(0, 1)[valid.t()] = real
+        upstream.transpose(0, 1)[valid.t()] = arriving
+        y, (dx, *rest) = gradients(own, x.requires_grad_(), ValidTokens(valid), upstream)
+        assert not dx[~valid].any()
+        y, dx = (tensor.transpose(0, 1)[valid.t()] for tensor in (y, dx))
+        results.append([y, dx, *rest, *own.buffers()])
+    for small, large in zip(*results, strict=True):
+        # fp64's rounding, in sums of another order; running statistics are fp32.
+        torch.testing.assert_close(large, small, rtol=1e-6, atol=1e-9)
+
+
+@EVERY
+@pytest.mark.parametrize("training", [True, False])
+def test_leaks_tells_whether_a_token_sees_later_ones(name, training):
+    if training and name in BATCH_STATISTICS:
+        pytest.skip("allowed in a decoder, with a warning: in generation nothing leaks")
+    norm, x = build(name).train(training), torch.randn(5, 2, C)
+    changed = x.clone()
+    changed[3:] += 1
+    earlier_move = not torch.equal(norm(x)[:3], norm(changed)[:3])
+    assert earlier_move == bool(NORMS[name].leaks)
+
+
+@EVERY
+def test_a_token_by_itself_is_the_token_among_others(name):
+    # What generation, token by token, rests on.
+    if NORMS[name].leaks:
+        pytest.skip("refused in a decoder")
+    norm, x = build(name).eval(), torch.randn(5, 2, C)
+    alone = torch.cat([norm(x[t : t + 1]) for t in range(5)])
+    torch.testing.assert_close(alone, norm(x), rtol=1e-6, atol=1e-6)  # other kernels
+
+
+@EVERY
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("lengths", [[1], [0, 1], [0, 0]], ids=str)
+def test_few_tokens_are_finite(name, training, lengths):
+    norm = build(name).train(training)
+    valid = oracles.real_tokens(max(*lengths, 1), lengths)
+    x = torch.zeros(*valid.shape, C, requires_grad=True)  # fairseq zeroes padding's embeddings
+    y, grads = gradients(norm, x, ValidTokens(valid), torch.zeros_like(x))
+    assert all(part.isfinite().all() for part in (y, *grads))
+
+
+@EVERY
+@pytest.mark.parametrize("training", [True, False])
+def test_memory_layout_does_not_matter(name, training):
+    norm, x = build(name).train(training), torch.randn(3, 6, C)
+    twin = copy.deepcopy(norm)
+    flipped = x.transpose(0, 1).requires_grad_()
+    straight = x.transpose(0, 1).contiguous().requires_grad_()
+    upstream = torch.randn(6, 3, C)
+    one, other = gradients(norm, flipped, None, upstream), gradients(twin, straight, None, upstream)
+    for part, same in zip([one[0], *one[1]], [other[0], *other[1]], strict=True):
+        torch.testing.assert_close(part, same, rtol=1e-5, atol=1e-5)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("cast", [True, False], ids=["the model", "activations alone"])
+@pytest.mark.parametrize("training", [True, False])
+def test_half_precision(name, dtype, cast, training):
+    half = build(name).train(training)
+    half = half.to(dtype) if cast else half
+    full = copy.deepcopy(half).float()
+    x = (1 + torch.randn(7, 3, C)).to(dtype)
+    tokens = ValidTokens(oracles.real_tokens(7, [7, 3, 5]))
+    y, exact = half(x, tokens), full(x.float(), tokens)
+    assert y.dtype == dtype
+    # One rounding, and fp32's own.
+    torch.testing.assert_close(y.float(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@EVERY
+def test_state_dict_round_trip(name):
+    norm, x = build(name), torch.randn(5, 2, C)
+    norm(x)
+    file = io.BytesIO()
+    torch.save(norm.state_dict(), file)
+    file.seek(0)
+    other = build_norm([name], NormPlace(C, heads=4), {})
+    other.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    for training in (False, True):
+        assert torch.equal(other.train(training)(x), norm.train(training)(x))
+    states = norm.state_dict(), other.state_dict()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@EVERY
+def test_deepcopy_after_a_backward(name):
+    norm, x = build(name), torch.randn(5, 2, C, requires_grad=True)
+    norm(x).sum().backward()
+    twin = copy.deepcopy(norm)
+    assert torch.equal(twin.eval()(x), norm.eval()(x))
+    own = {tensor.data_ptr() for tensor in norm.state_dict().values()}
+    assert own.isdisjoint(tensor.data_ptr() for tensor in twin.state_dict().values())
+
+
+@EVERY
+def test_prints(name):
+    norm = build(name)
+    assert type(norm).__name__ in repr(norm)

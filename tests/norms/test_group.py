@@ -1,0 +1,106 @@
+"""Group norm of single tokens, against the definition and autograd in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from agreement import assert_agrees, assert_half_rounds_once, randomise
+from rbn_fairseq.norms import GroupNorm, GroupNormOptions, NormPlace, build_norm
+
+SIZES = [  # shape, G
+    ((5, 3, 6), 1),
+    ((5, 3, 6), 2),
+    ((1, 1, 6), 2),
+    ((7, 513), 3),  # 513 = 3 * 171: no vector's width divides either
+    ((2, 1, 3, 8), 2),
+]
+
+
+def definition(groups, eps):
+    def norm(x, weight, bias):
+        parts = []
+        for part in x.split(x.shape[-1] // groups, dim=-1):
+            centred = part - part.mean(-1, keepdim=True)
+            parts.append(centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + eps))
+        return torch.cat(parts, dim=-1) * weight + bias
+
+    return norm
+
+
+@pytest.mark.parametrize(("shape", "groups"), SIZES, ids=str)
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+# Rounding is 6e-8 (fp32) or 1.1e-16 (fp64), times some ten operations, over the standard
+# deviation of a group of three channels.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 3e-14)])
+def test_agrees_with_the_definition(shape, groups, eps, dtype, tolerance):
+    norm = randomise(GroupNorm(shape[-1], GroupNormOptions(groups, eps))).to(dtype)
+    x = (1 + torch.randn(shape)).to(dtype)
+    assert_agrees(norm, definition(groups, eps), x, tolerance)
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((1, 1), 1), ((4, 2, 1), 1), ((3, 2, 4), 4)])
+def test_a_group_of_one_channel_gives_the_bias(shape, groups):
+    # Its mean is its value. F.group_norm refuses the first of these shapes.
+    norm = randomise(GroupNorm(shape[-1], GroupNormOptions(groups)))
+    x = torch.randn(shape, requires_grad=True)
+    y = norm(x)
+    # torch computes x * scale + (bias - mean * scale): fp32's rounding over sqrt(eps).
+    torch.testing.assert_close(y, norm.bias.expand_as(y), rtol=0, atol=2e-4)
+    dx, dweight = torch.autograd.grad(y, (x, norm.weight), torch.randn_like(y))
+    assert dx.abs().max() < 1e-2  # the same again
+    torch.testing.assert_close(dweight, torch.zeros_like(dweight), rtol=0, atol=1e-3)
+
+
+def test_one_group_is_layer_norm():
+    x = torch.randn(4, 3, 6)
+    torch.testing.assert_close(GroupNorm(6)(x), F.layer_norm(x, (6,)))
+
+
+def test_large_mean_leaves_the_variance_right():
+    x = 1000 + 0.1 * torch.randn(20, 3, 512)
+    exact = definition(8, 1e-5)(x.double(), 1, 0)
+    # The fp32 mean is off by 1e-4 at most, over a standard deviation of 0.1.
+    torch.testing.assert_close(GroupNorm(512, heads=8)(x).double(), exact, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("cast", [True, False], ids=["the model", "activations alone"])
+def test_half_precision_rounds_nothing_but_results(dtype, cast):
+    norm = randomise(GroupNorm(64, heads=4))
+    assert_half_rounds_once(norm, 3 + 2 * torch.randn(20, 3, 64), dtype, cast)
+
+
+@pytest.mark.parametrize(("groups", "heads", "expected"), [(0, 4, 4), (2, 4, 2), (0, 1, 1)])
+def test_groups_are_the_heads_by_default(groups, heads, expected):
+    norm = build_norm(["group"], NormPlace(8, heads), {"group": GroupNormOptions(groups)})
+    x = torch.randn(3, 2, 8)
+    torch.testing.assert_close(norm(x), definition(expected, 1e-5)(x, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "heads", "words"),
+    [
+        (12, 5, 1, ["C = 12", "is 5.", "4 and 6"]),
+        (12, 13, 1, ["C = 12", "is 13.", "that do: 12."]),
+        (513, 8, 1, ["C = 513", "is 8.", "3 and 9"]),
+        (12, 0, 8, ["C = 12", "is 0", "heads: 8", "6 and 12"]),
+    ],
+)
+def test_refuses_groups_that_do_not_divide(channels, groups, heads, words):
+    with pytest.raises(ValueError) as error:
+        GroupNorm(channels, GroupNormOptions(groups), heads)
+    for word in ("--norm-group-groups", *words):
+        assert word in str(error.value), error.value
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"groups": -2}, ["--norm-group-groups", "positive", "heads", "-2"]),
+        ({"eps": -1.0}, ["--norm-group-eps", "positive", "-1.0"]),
+    ],
+)
+def test_refuses(options, words):
+    with pytest.raises(ValueError) as error:
+        GroupNormOptions(**options)
+    assert all(word in str(error.value) for word in words), error.value
