@@ -1,0 +1,77 @@
+"""Every registered norm through fairseq's training and translation: train, resume, translate."""
+
+import copy
+import sys
+from unittest import mock
+
+import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import generate, train
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.norms import NORMS
+
+SMALL = (
+    "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 400, "--no-tid",
+    "--no-epoch-checkpoints", "--disable-validation",
+)  # fmt: skip
+
+
+def compose(parser, arguments):
+    """A config from a command line. That takes fairseq longer than to train a small model."""
+    arguments = [str(argument) for argument in arguments]
+    with mock.patch.object(sys, "argv", ["fairseq", *arguments]):  # the parsers look for user-dir
+        return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser(), arguments))
+
+
+@pytest.fixture(scope="module")
+def training(data_bin):
+    return compose(options.get_training_parser, runs.train_arguments(data_bin, "", *SMALL))
+
+
+@pytest.fixture(scope="module")
+def translating(data_bin):
+    return compose(
+        options.get_generation_parser,
+        (
+            data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path", "-",
+            "--cpu", "--num-workers", 0, "--gen-subset", "valid", "--beam", 1, "--max-len-b", 3,
+        ),
+    )  # fmt: skip
+
+
+def train_until(cfg, save_dir, update):
+    cfg = copy.deepcopy(cfg)
+    cfg.checkpoint.save_dir = cfg.task.save_dir = str(save_dir)
+    cfg.optimization.max_update = update
+    train.main(cfg)
+    return read_checkpoint(save_dir / "checkpoint_last.pt")["model"]
+
+
+@pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
+@pytest.mark.parametrize("name", NORMS)
+def test_trains_resumes_and_translates(name, pre, training, translating, tmp_path, capsys):
+    cfg = copy.deepcopy(training)
+    cfg.model.encoder_normalize_before = cfg.model.decoder_normalize_before = pre
+    cfg.model.norm_encoder = cfg.model.norm_encoder_final = name
+    if not NORMS[name].leaks:
+        cfg.model.norm_decoder = cfg.model.norm_decoder_final = name
+
+    whole = train_until(cfg, tmp_path / "whole", 4)
+    halfway = train_until(cfg, tmp_path / "parts", 2)
+    resumed = train_until(cfg, tmp_path / "parts", 4)
+    assert whole.keys() == resumed.keys() == halfway.keys()
+    for key, value in whole.items():
+        assert value.isfinite().all(), key
+        assert torch.equal(value, resumed[key]), f"{key}: resuming changed the training"
+        assert "norm" not in key or not torch.equal(value, halfway[key]), f"{key} does not learn"
+
+    cfg = copy.deepcopy(translating)
+    cfg.common_eval.path = str(tmp_path / "parts" / "checkpoint_last.pt")
+    capsys.readouterr()
+    generate.main(cfg)
+    translated = [line for line in capsys.readouterr().out.splitlines() if line.startswith("H-")]
+    assert len(translated) == 60
