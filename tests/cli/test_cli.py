@@ -1,5 +1,6 @@
 """The command `rbn`: what it prints, what it refuses and how."""
 
+import dataclasses
 import shutil
 from unittest import mock
 
@@ -33,8 +34,17 @@ def test_user_dir():
 def test_norms_lists_names_and_options():
     out = rbn("norms").output
     assert all(name in out for name in NORMS)
-    for option in ("momentum", "eps", "eps-mode"):
-        assert f"--norm-batch-{option}" in out
+    for name, entry in NORMS.items():
+        for option in dataclasses.fields(entry.options):
+            assert f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})" in out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_norms_fit_the_terminal(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = rbn("norms").output.splitlines()
+    assert max(map(len, lines)) == width  # and, as the last test has it, nothing is cut
+    assert not any("…" in line for line in lines)
 
 
 def test_doctor(rbn_run, data_bin, tmp_path):

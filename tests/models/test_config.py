@@ -1,5 +1,6 @@
 """Architectures: the same model from argparse and from Hydra; the user's values win."""
 
+import dataclasses
 import sys
 from types import SimpleNamespace
 from unittest import mock
@@ -16,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 import runs
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, resolve
-from rbn_fairseq.norms import BatchNorm
+from rbn_fairseq.norms import NORMS, BatchNorm
 
 ARCHES = sorted(PRESETS)
 GIVEN = {"encoder_layers": 3, "dropout": 0.0, "norm_encoder": "batch", "decoder_embed_dim": 64}
@@ -108,6 +109,34 @@ def test_the_user_wins(arch):
     built = build(from_argparse(arch, "--encoder-layers", "3", "--norm-encoder", "batch"))
     assert len(built.encoder.layers) == 3 and len(built.decoder.layers) == 6
     assert sum(isinstance(part, BatchNorm) for part in built.modules()) == 6
+
+
+def other_value(option):
+    """A valid value that is not the default."""
+    if "choices" in option.metadata:
+        return next(c for c in option.metadata["choices"] if c != option.default)
+    return 2 if option.default == 0 else option.default / 2
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_options_of_a_norm_on_all_roads(name):
+    arch, chosen = "rbn_transformer_tiny_pre", {"norm_encoder": name, "norm_encoder_final": name}
+    options = {item.name: other_value(item) for item in dataclasses.fields(NORMS[name].options)}
+    chosen |= {f"norm_{name}_{option}": value for option, value in options.items()}
+    argv = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
+    cfgs = [
+        from_argparse(arch, *argv),
+        from_hydra(arch, **chosen),
+        from_defaults_alone(arch, **chosen),
+    ]
+    settings = [without_name(cfg) for cfg in cfgs]
+    assert settings[0] == settings[1] == settings[2]
+    norms = settings[0][1]
+    assert dataclasses.asdict(norms.options[name]) == options
+    assert (norms.encoder, norms.encoder_final, norms.decoder) == (name, name, "layer")
+    built = [build(cfg) for cfg in cfgs]
+    assert shapes(built[0]) == shapes(built[1]) == shapes(built[2])
+    assert len({str(model) for model in built}) == 1
 
 
 def test_the_user_turns_a_preset_pre_norm_off():

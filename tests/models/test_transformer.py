@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
 
 from rbn_fairseq.models import RBNTransformerModel
-from rbn_fairseq.norms import BatchNorm, LayerNorm, freeze_statistics
+from rbn_fairseq.norms import NORMS, BatchNorm, GroupNorm, LayerNorm, freeze_statistics
 
 SIZES = {
     f"{side}_{name}": size
@@ -23,6 +23,7 @@ PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 BATCH = {"norm_encoder": "batch", "norm_decoder": "batch"}
 FINALS = {"norm_encoder_final": "batch", "norm_decoder_final": "batch"}
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+EVERY = pytest.mark.parametrize("name", NORMS)
 PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
 
 
@@ -39,6 +40,15 @@ def build(model=RBNTransformerModel, **options):
     settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
     vars(settings).update(SIZES | options)
     return model.build_model(settings, task())
+
+
+def everywhere(name):
+    """Options that put a norm wherever it may stand."""
+    decoder = "layer" if NORMS[name].leaks else name
+    return {
+        "norm_encoder": name, "norm_encoder_final": name,
+        "norm_decoder": decoder, "norm_decoder_final": decoder,
+    }  # fmt: skip
 
 
 def sentences(lengths, total, left_pad, seed=0):
@@ -107,8 +117,9 @@ def test_state_dict_is_fairseqs_and_population(placement):
 
 
 @PLACEMENTS
-def test_pads_never_matter(placement):
-    options = BATCH | FINALS | STILL | placement
+@EVERY
+def test_pads_never_matter(name, placement):
+    options = everywhere(name) | STILL | placement
     results = []
     for wider in (0, 3):
         # In fp64: some gradients are zero but for rounding (keys' biases, under a softmax).
@@ -123,7 +134,8 @@ def test_pads_never_matter(placement):
         gradients = {name: p.grad for name, p in model.named_parameters()}
         results.append((chosen, stats, gradients))
     (chosen, stats, gradients), (chosen2, stats2, gradients2) = results
-    assert chosen.shape == chosen2.shape and stats and gradients
+    assert chosen.shape == chosen2.shape and gradients
+    assert bool(stats) == (name == "batch")
 
     # Matrix products of other shapes sum in another order: rounding, no more.
     def close(one, other, what):
@@ -180,8 +192,10 @@ def test_norms_are_called_with_the_real_tokens(side):
 
 
 @PLACEMENTS
-def test_incremental_decoding_is_the_full_forward(placement):
-    model = randomise(build(**BATCH, **FINALS, **placement)).eval()
+@EVERY
+def test_incremental_decoding_is_the_full_forward(name, placement):
+    # prms measures one of 16 channels by default: where that is near 0, rounding becomes large.
+    model = randomise(build(**everywhere(name), norm_prms_p=0.5, **placement)).eval()
     source, lengths, _ = batch()
     target = sentences([6, 6, 6], 6, left_pad=False, seed=2)
     state = {}
@@ -248,6 +262,18 @@ def test_options_reach_every_batch_norm():
         assert norm.sync and norm.population.momentum == 0.3
 
 
+def test_groups_are_the_heads_of_their_own_stack():
+    group = dict.fromkeys(everywhere("group"), "group")
+    model = build(**group, **PRE, decoder_attention_heads=4)
+    for stack, heads in ((model.encoder, 2), (model.decoder, 4)):
+        groups = [part.groups for part in stack.modules() if isinstance(part, GroupNorm)]
+        assert set(groups) == {heads} and len(groups) > 4
+
+
+def test_an_unused_rule_for_a_leaking_norm_is_no_harm():
+    assert len(kinds(build(norm_decoder="layer:instance"))) == 2 * 2 + 2 * 3
+
+
 def test_layerdrop_trains():
     model = build(**BATCH, encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
     assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == 10
@@ -276,6 +302,23 @@ def test_layerdrop_trains():
         ({"norm_batch_momentum": 0.0}, ["--norm-batch-momentum", "0.0"]),
         ({"norm_batch_momentum": 1.5}, ["--norm-batch-momentum", "1.5"]),
         ({"norm_batch_eps": 0.0}, ["--norm-batch-eps", "positive"]),
+        (
+            {"norm_decoder": "layer@0:instance"},
+            ["--norm-decoder:", "`instance`", "later tokens", "--norm-encoder", "`layer`"],
+        ),
+        ({"norm_decoder": "layer+instance"}, ["--norm-decoder:", "`instance`"]),
+        ({"norm_decoder_final": "instance", **PRE}, ["--norm-decoder-final:", "`instance`"]),
+        ({"norm_decoder_final": "instance"}, ["--norm-decoder-final:", "`instance`"]),
+        (
+            {"norm_encoder": "group", "norm_group_groups": 3},
+            ["--norm-group-groups", "C = 16", "is 3.", "2 and 4"],
+        ),
+        (
+            {"norm_encoder": "prms", "norm_prms_p": 0.05},
+            ["--norm-prms-p", "16 * 0.05", "0.0625"],
+        ),
+        ({"norm_rms_eps": -1.0}, ["--norm-rms-eps", "positive", "-1.0"]),
+        ({"norm_dyt_alpha_init": 0.0}, ["--norm-dyt-alpha-init", "positive", "0.0"]),
         ({"checkpoint_activations": True, **BATCH}, ["--checkpoint-activations"]),
         ({"base_layers": 1}, ["--base-layers"]),
         (
