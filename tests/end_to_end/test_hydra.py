@@ -8,6 +8,8 @@ from omegaconf import OmegaConf
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.models.config import RBNTransformerConfig, resolve
+from rbn_fairseq.norms import NORMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -50,6 +52,18 @@ def test_the_group_sets_model_and_criterion(sweep):
         states[0]["model"]["encoder.layers.0.fc1.weight"],
         states[1]["model"]["encoder.layers.0.fc1.weight"],
     )
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("configs/norm/*.yaml")), ids=lambda path: path.stem
+)
+def test_settings_of_norms_are_known(path):
+    settings = OmegaConf.load(path).model
+    merged = OmegaConf.merge(OmegaConf.structured(RBNTransformerConfig), settings)
+    _, norms = resolve(merged)
+    assert norms.encoder in NORMS and norms.decoder == "layer"
+    for key in settings:
+        assert key in ("norm_encoder", "norm_decoder") or key.startswith(f"norm_{norms.encoder}_")
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda p: p.stem)

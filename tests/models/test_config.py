@@ -137,6 +137,10 @@ def test_options_of_a_norm_on_all_roads(name):
     built = [build(cfg) for cfg in cfgs]
     assert shapes(built[0]) == shapes(built[1]) == shapes(built[2])
     assert len({str(model) for model in built}) == 1
+    default = build(from_hydra(arch, norm_encoder=name, norm_encoder_final=name))
+    assert (str(built[0]) != str(default)) == bool(options)
+    norm = built[0].encoder.layer_norm
+    assert getattr(norm, "options", None) in (None, NORMS[name].options(**options))
 
 
 def test_the_user_turns_a_preset_pre_norm_off():
