@@ -54,7 +54,7 @@ def _recalibrate_state(
     used = recalibrate_model(session.model, samples, run_norms, population)
     own = session.model.state_dict()
     for name in state["model"]:
-        if name.endswith((".running_mean", ".running_var")):
+        if ".population." in name:
             state["model"][name] = own[name].cpu()
     note = {"batches": used, "seed": seed, "population": population}
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}

@@ -20,6 +20,7 @@ from rbn_fairseq.norms.none import NoNorm, NoNormOptions
 from rbn_fairseq.norms.place import NormPlace
 from rbn_fairseq.norms.plan import NormPlan, parse_norms
 from rbn_fairseq.norms.prms import PartialRMSNorm, PartialRMSNormOptions
+from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.rms import RMSNorm, RMSNormOptions
 from rbn_fairseq.norms.scope import Gap, dummy_batch, freeze_statistics, record_gaps
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -28,6 +29,8 @@ __all__ = [
     "NORMS",
     "BatchNorm",
     "BatchNormOptions",
+    "BatchRenorm",
+    "BatchRenormOptions",
     "Composition",
     "DynamicTanh",
     "DynamicTanhOptions",
@@ -90,6 +93,12 @@ NORMS: dict[str, NormEntry] = {
         BatchNormOptions,
         "each channel by its mean and variance over the batch's real tokens",
         "Ioffe and Szegedy, 2015, Batch Normalization",
+    ),
+    "renorm": NormEntry(
+        lambda place, options: BatchRenorm(place.channels, options, place.sync),
+        BatchRenormOptions,
+        "as batch, and corrected to the running statistics in training, within limits",
+        "Ioffe, 2017, Batch Renormalization",
     ),
     "rms": NormEntry(
         lambda place, options: RMSNorm(place.channels, options),

@@ -110,19 +110,38 @@ class BatchNorm(nn.Module):
             tokens = ValidTokens.none_of(x)
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        y, mean, var, n = _normalise(rows, self.weight, self.bias, *before, tokens, self)
+        batch = self._batch_moments(rows, tokens, *before)
+        weight, bias = self._affine(batch)
+        y, mean, var = _normalise(rows, weight, bias, *batch, tokens, self)
         recorders = scope.recorders.get()
         if recorders:
             before = (before[0].clone(), before[1].clone())
         if not scope.frozen.get():
-            self.population.update(Moments(mean, var, n))
+            self.population.update(Moments(mean, var, batch.n))
         if recorders:
             mean_after, var_after = self.population.get()
             after = (mean_after.clone(), var_after.clone())
-            gap = scope.Gap(self, mean, var, n, *before, *after, replicas=world_size(self.sync))
+            replicas = world_size(self.sync)
+            gap = scope.Gap(self, mean, var, batch.n, *before, *after, replicas=replicas)
             for recorder in recorders:
                 recorder.append(gap)
         return y.view(x.shape)
+
+    @torch.no_grad()
+    def _batch_moments(
+        self, rows: Tensor, tokens: ValidTokens, population_mean: Tensor, population_var: Tensor
+    ) -> Moments:
+        """Return what normalises in training; the population's where no token is real."""
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        moments = batch_moments(tokens.pack(rows).to(dtype), tokens, self.sync)
+        empty = moments.n == 0
+        mean = torch.where(empty, population_mean.to(dtype), moments.mean)
+        var = torch.where(empty, population_var.to(dtype), moments.var)
+        return Moments(mean, var, moments.n)
+
+    def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of the map behind the normalisation in training."""
+        return self.weight, self.bias
 
     def _evaluate(self, x: Tensor) -> Tensor:
         mean, var = self.population.get()
@@ -138,7 +157,9 @@ class BatchNorm(nn.Module):
 
 
 class _Normalise(torch.autograd.Function):
-    """(rows, weight, bias) -> (y, batch mean, batch variance, count), with all their gradients.
+    """(rows, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
+
+    The moments come in ready, because they also serve elsewhere; they are functions of the rows.
 
     A penalty on the batch statistics reaches x only through mean and variance, so that its
     gradient folds into the elementwise backward: for real tokens, with s the standard deviation
@@ -157,27 +178,25 @@ class _Normalise(torch.autograd.Function):
         rows: Tensor,  # (tokens, C)
         weight: Tensor,
         bias: Tensor,
-        population_mean: Tensor,
-        population_var: Tensor,
+        batch_mean: Tensor,
+        batch_var: Tensor,
+        count: Tensor,
         tokens: ValidTokens,
         norm: BatchNorm,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        moments = batch_moments(tokens.pack(rows).to(dtype), tokens, norm.sync)
-        empty = moments.n == 0
-        mean = torch.where(empty, population_mean.to(dtype), moments.mean)
-        var = torch.where(empty, population_var.to(dtype), moments.var)
-        scale = weight.to(dtype) / norm.options.std(var)
-        y = torch.addcmul(bias.to(dtype), rows.to(dtype) - mean, scale)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = batch_mean.dtype
+        scale = weight.to(dtype) / norm.options.std(batch_var)
+        y = torch.addcmul(bias.to(dtype), rows.to(dtype) - batch_mean, scale)
         ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
-        ctx.save_for_backward(rows, weight, mean, var, moments.n)
-        ctx.mark_non_differentiable(moments.n)
-        return y.to(rows.dtype), mean, var, moments.n
+        ctx.dtypes = weight.dtype, bias.dtype
+        mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
+        ctx.save_for_backward(rows, weight, mean, var, count)
+        return y.to(rows.dtype), mean, var
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_y: Tensor, grad_mean: Tensor, grad_var: Tensor, _: None
+        ctx: Any, grad_y: Tensor, grad_mean: Tensor, grad_var: Tensor
     ) -> tuple[Optional[Tensor], ...]:
         rows, weight, mean, var, count = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
@@ -195,8 +214,8 @@ class _Normalise(torch.autograd.Function):
         c = (total_mean - total) / n
         k = (2 * total_var - moving * total_dot / std.square()) / n
         dx = tokens.unpack_(centred.mul_(k).add_(c).addcmul_(scale, grad)).to(rows.dtype)
-        dweight = (grad_dot / std).to(weight.dtype)
-        return dx, dweight, grad_sum.to(weight.dtype), None, None, None, None
+        dweight = (grad_dot / std).to(ctx.dtypes[0])
+        return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
 
 
-_normalise: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalise.apply
+_normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

@@ -1,4 +1,4 @@
-"""The population statistics of a batch norm: what inference normalises with."""
+"""Running statistics: what inference normalises with."""
 
 from collections.abc import Callable
 from typing import Self
@@ -8,15 +8,43 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
 
-__all__ = ["PopulationStatistics"]
+__all__ = ["PopulationStatistics", "RunningStatistics"]
 
 
-class PopulationStatistics(nn.Module):
+class RunningStatistics(nn.Module):
+    """Buffers that move with the batches of training.
+
+    They are float, so that averaging tools and exponential moving averages of a model can treat
+    them like weights; they stay fp32 (or fp64) when the model is cast to half precision; and they
+    are changed in place, so that references to them stay good.
+    """
+
+    @torch.no_grad()
+    def replace_where(self, good: Tensor, **new: Tensor) -> None:
+        """Replace buffers by name where ``good`` (0-dim) is true, and the new values are finite.
+
+        The condition is evaluated on the device: no host synchronisation.
+        """
+        for value in new.values():
+            good = good & value.isfinite().all()
+        for name, value in new.items():
+            buffer = self.get_buffer(name)
+            buffer.copy_(torch.where(good, value.to(buffer.dtype), buffer))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
+        # momentum they stop moving, so only the device follows.
+        def at_least_fp32(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            dtype = torch.promote_types(moved.dtype, torch.float32)
+            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
+
+        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+class PopulationStatistics(RunningStatistics):
     """Running mean and biased variance of every channel (paper, Eq. 3).
-
-    The buffers are float, so that averaging tools and exponential moving averages of a model
-    can treat them like weights; they stay fp32 (or fp64) when the model is cast to half
-    precision; and they are changed in place, so that references to them stay good.
 
     Args:
         channels: number of channels C.
@@ -38,31 +66,19 @@ class PopulationStatistics(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Moments) -> None:
-        """Move towards the statistics of a batch, unless it is empty or not finite.
-
-        The condition is evaluated on the device: no host synchronisation.
-        """
-        good = batch.mean.isfinite().all() & batch.var.isfinite().all() & (batch.n > 0)
-        for running, new in ((self.running_mean, batch.mean), (self.running_var, batch.var)):
-            moved = running.lerp(new.to(running.dtype), self.momentum)
-            running.copy_(torch.where(good, moved, running))
+        """Move towards the statistics of a batch, unless it is empty or not finite."""
+        mean, var = self.running_mean, self.running_var
+        self.replace_where(
+            batch.n > 0,
+            running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
+            running_var=var.lerp(batch.var.to(var.dtype), self.momentum),
+        )
 
     @torch.no_grad()
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace the statistics, in place. ``mean``, ``var``: ``(C,)``."""
         self.running_mean.copy_(mean)
         self.running_var.copy_(var)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
-        # momentum they stop moving, so only the device follows.
-        def at_least_fp32(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            dtype = torch.promote_types(moved.dtype, torch.float32)
-            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
-
-        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
-        return self
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""

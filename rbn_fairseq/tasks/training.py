@@ -174,4 +174,4 @@ class BatchStatisticsTask:
         """Let processes that do not synchronise their norms agree on population statistics."""
         super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
         norms = [norm for norm in batch_norms(model).values() if not norm.sync]
-        mean_over_processes([stat for norm in norms for stat in norm.population.get()])
+        mean_over_processes([stat for norm in norms for stat in norm.population.buffers()])

@@ -1,0 +1,161 @@
+"""Batch renormalisation: batch norm that training, too, corrects to the running statistics."""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Optional
+
+import torch
+from torch import Tensor
+
+from rbn_fairseq.norms.batch import BatchNorm
+from rbn_fairseq.norms.moments import Moments
+from rbn_fairseq.norms.population import PopulationStatistics, RunningStatistics
+
+__all__ = ["BatchRenorm", "BatchRenormOptions"]
+
+
+@dataclass(frozen=True)
+class BatchRenormOptions:
+    """Parameters of ``renorm``; the defaults are the paper's.
+
+    Raises:
+        ValueError: if a value is outside its range, or a schedule ends before it starts.
+    """
+
+    momentum: float = field(
+        default=0.01,
+        metadata={"help": "weight of the new value in the running statistics, in (0, 1]"},
+    )
+    eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
+    r_max: float = field(
+        default=3.0,
+        metadata={"help": "the scale's correction is clipped to [1 / r_max, r_max]; >= 1"},
+    )
+    d_max: float = field(
+        default=5.0, metadata={"help": "the shift's correction is clipped to +- d_max; >= 0"}
+    )
+    start: int = field(
+        default=5_000, metadata={"help": "updates without correction: plain batch norm; >= 0"}
+    )
+    r_end: int = field(default=40_000, metadata={"help": "update at which r_max is reached"})
+    d_end: int = field(default=25_000, metadata={"help": "update at which d_max is reached"})
+
+    eps_mode: ClassVar[str] = "add"
+
+    def __post_init__(self) -> None:
+        rules = {
+            "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
+            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
+            "d_max": (0 <= self.d_max < math.inf, "at least 0 and finite"),
+            "start": (self.start >= 0, "at least 0"),
+            "r_end": (self.r_end >= self.start, f"at least `start`, {self.start}"),
+            "d_end": (self.d_end >= self.start, f"at least `start`, {self.start}"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                default = type(self).__dataclass_fields__[name].default
+                raise ValueError(
+                    f"`{name}` (--norm-renorm-{name.replace('_', '-')}) must be {rule}, but is "
+                    f"{getattr(self, name)}. The default is {default}."
+                )
+
+    def std(self, var: Tensor) -> Tensor:
+        """Return the standard deviation that normalises by."""
+        return (var + self.eps).sqrt()
+
+    def limits(self, update: int) -> tuple[float, float]:
+        """Return ``(r_max, d_max)`` at an update: linear between the schedule's ends."""
+
+        def passed(end: int) -> float:
+            if update >= end:
+                return 1.0
+            return max(0.0, (update - self.start) / (end - self.start))
+
+        return 1 + (self.r_max - 1) * passed(self.r_end), self.d_max * passed(self.d_end)
+
+
+class RunningMeanStd(PopulationStatistics):
+    """Running mean and standard deviation: it is the deviation that moves, not the variance.
+
+    Outside it is told and tells variances, like the population statistics of batch norm.
+
+    Args:
+        channels: number of channels C.
+        options: momentum and eps.
+    """
+
+    running_std: Tensor
+
+    def __init__(self, channels: int, options: BatchRenormOptions) -> None:
+        RunningStatistics.__init__(self)
+        self.momentum, self._options = options.momentum, options
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_std", torch.ones(channels))
+
+    def get(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance, each ``(C,)``: the eps inside the deviation is not in it."""
+        return self.running_mean, self.running_std.square() - self._options.eps
+
+    @torch.no_grad()
+    def update(self, batch: Moments) -> None:
+        """Move towards the statistics of a batch, unless it is empty or not finite."""
+        mean, std = self.running_mean, self.running_std
+        new = self._options.std(batch.var)
+        self.replace_where(
+            batch.n > 0,
+            running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
+            running_std=std.lerp(new.to(std.dtype), self.momentum),
+        )
+
+    @torch.no_grad()
+    def set(self, mean: Tensor, var: Tensor) -> None:
+        """Replace the statistics, in place. ``mean``, ``var``: ``(C,)``."""
+        self.running_mean.copy_(mean)
+        self.running_std.copy_(self._options.std(var))
+
+
+class BatchRenorm(BatchNorm):
+    """Batch renormalisation (Ioffe, 2017, arXiv:1702.03275, Algorithm 1) that sees no padding.
+
+    In training ``y = ((x - mean_B) / std_B * r + d) * weight + bias`` with ``std_B =
+    sqrt(var_B + eps)``, ``r = clip(std_B / std, 1 / r_max, r_max)``, ``d = clip((mean_B - mean) /
+    std, -d_max, d_max)`` and the running statistics from before the batch's update; no gradient
+    flows through r and d. Where nothing is clipped that is evaluation's ``(x - mean) / std *
+    weight + bias``. The limits follow the number of updates, which fairseq tells; elsewhere call
+    :meth:`set_num_updates`, or they stay at their start.
+
+    All else, from the care for padding to synchronisation, is as in :class:`BatchNorm`.
+
+    Args:
+        channels: number of channels C.
+        options: momentum, eps, limits and their schedule.
+        sync: use the statistics of all processes together.
+    """
+
+    options: BatchRenormOptions  # type: ignore[assignment]
+
+    def __init__(
+        self, channels: int, options: Optional[BatchRenormOptions] = None, sync: bool = False
+    ) -> None:
+        super().__init__(channels, sync=sync)
+        self.options = options or BatchRenormOptions()
+        self.population = RunningMeanStd(channels, self.options)
+        self._update = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far; fairseq calls this before every training step."""
+        self._update = num_updates
+
+    @torch.no_grad()
+    def _corrections(self, batch: Moments) -> tuple[Tensor, Tensor]:
+        r_max, d_max = self.options.limits(self._update)
+        mean, std = self.population.running_mean, self.population.running_std
+        r = (self.options.std(batch.var) / std).clamp(1 / r_max, r_max)
+        d = ((batch.mean - mean) / std).clamp(-d_max, d_max)
+        return r, d
+
+    def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
+        """Put the corrections into the affine map: (x r + d) w + b = x (r w) + (d w + b)."""
+        r, d = self._corrections(batch)
+        return self.weight * r, self.bias + self.weight * d
