@@ -19,6 +19,7 @@ from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
 from rbn_fairseq.norms.none import NoNorm, NoNormOptions
 from rbn_fairseq.norms.place import NormPlace
 from rbn_fairseq.norms.plan import NormPlan, parse_norms
+from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.prms import PartialRMSNorm, PartialRMSNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.rms import RMSNorm, RMSNormOptions
@@ -50,6 +51,8 @@ __all__ = [
     "NormPlan",
     "PartialRMSNorm",
     "PartialRMSNormOptions",
+    "PowerNorm",
+    "PowerNormOptions",
     "RMSNorm",
     "RMSNormOptions",
     "ValidTokens",
@@ -99,6 +102,12 @@ NORMS: dict[str, NormEntry] = {
         BatchRenormOptions,
         "as batch, and corrected to the running statistics in training, within limits",
         "Ioffe, 2017, Batch Renormalization",
+    ),
+    "power": NormEntry(
+        lambda place, options: PowerNorm(place.channels, options, place.sync),
+        PowerNormOptions,
+        "each channel by a running quadratic mean; an approximate backward",
+        "Shen et al., 2020, PowerNorm",
     ),
     "rms": NormEntry(
         lambda place, options: RMSNorm(place.channels, options),

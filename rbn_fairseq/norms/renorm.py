@@ -134,6 +134,7 @@ class BatchRenorm(BatchNorm):
     """
 
     options: BatchRenormOptions  # type: ignore[assignment]
+    population: RunningMeanStd
 
     def __init__(
         self, channels: int, options: Optional[BatchRenormOptions] = None, sync: bool = False

@@ -11,10 +11,8 @@ from agreement import randomise
 from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm
 
 EVERY = pytest.mark.parametrize("name", NORMS)
-BATCH_STATISTICS = {
-    "batch",
-    "renorm",
-}  # in training, a token's output depends on the batch's other tokens
+# In training, a token's output depends on the batch's other tokens.
+BATCH_STATISTICS = {"batch", "power", "renorm"}
 C = 16
 
 

@@ -1,0 +1,230 @@
+"""PowerNorm: each channel by a running quadratic mean, with an approximate backward."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.moments import all_reduce_sum
+from rbn_fairseq.norms.population import RunningStatistics
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = ["PowerNorm", "PowerNormOptions"]
+
+
+@dataclass(frozen=True)
+class PowerNormOptions:
+    """Parameters of ``power``.
+
+    Raises:
+        ValueError: if a value is outside its range.
+    """
+
+    alpha_forward: float = field(
+        default=0.9, metadata={"help": "weight of the old running quadratic mean, in [0, 1)"}
+    )
+    alpha_backward: float = field(
+        default=0.9, metadata={"help": "weight of the old running gradient term, in [0, 1)"}
+    )
+    eps: float = field(default=1e-5, metadata={"help": "added to the quadratic mean; positive"})
+    warmup: int = field(
+        default=8_000,
+        metadata={"help": "updates that normalise by the batch's own quadratic mean; >= 0"},
+    )
+    backward: str = field(
+        default="batch",
+        metadata={
+            "help": "quadratic mean that the gradient is divided by: the `batch`'s, as the "
+            "authors' code does, or the `running` one that the forward divided by, as the paper "
+            "writes",
+            "choices": ("batch", "running"),
+        },
+    )
+
+    def __post_init__(self) -> None:
+        rules = {
+            "alpha_forward": (0 <= self.alpha_forward < 1, "in [0, 1)"),
+            "alpha_backward": (0 <= self.alpha_backward < 1, "in [0, 1)"),
+            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "warmup": (self.warmup >= 0, "at least 0"),
+            "backward": (self.backward in ("batch", "running"), "`batch` or `running`"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                default = type(self).__dataclass_fields__[name].default
+                raise ValueError(
+                    f"`{name}` (--norm-power-{name.replace('_', '-')}) must be {rule}, but is "
+                    f"{getattr(self, name)}. The default is {default}."
+                )
+
+
+class QuadraticMean(RunningStatistics):
+    """Running quadratic mean of every channel, and the running term of the backward.
+
+    Args:
+        channels: number of channels C.
+    """
+
+    running_square: Tensor
+    running_gradient: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("running_square", torch.ones(channels))
+        self.register_buffer("running_gradient", torch.zeros(channels))
+
+
+class PowerNorm(nn.Module):
+    """PowerNorm (Shen et al., 2020, arXiv:2003.07845, Algorithms 1 and 2) that sees no padding.
+
+    Forward: ``y = x / sqrt(psi^2 + eps) * weight + bias`` with the running quadratic mean psi^2
+    from before the batch; in the first ``warmup`` updates, with the batch's own. Nothing is
+    subtracted. Afterwards psi^2 moves: in the warm-up first as the plain average over updates, and
+    always as ``alpha_forward psi^2 + (1 - alpha_forward) mean(x^2)``.
+
+    Backward: not the derivative of that. With ``z`` the normalised input and ``g`` the gradient
+    that arrives, times the weight, ``t = g - (1 - alpha_backward) n z`` and ``dx = t / sqrt(mean
+    (x^2) + eps)``, or with ``backward=running`` over the forward's divisor; then the running term
+    moves, ``n <- n + mean(t z)``.
+
+    Means are over the batch's real tokens (the authors' include padding in the last one), in fp32
+    whatever the input's dtype. A batch without real tokens or with statistics that are not finite
+    moves nothing, nor does a dummy batch. While statistics are frozen in training mode, as for
+    recalibration, the batch's own quadratic mean normalises. The warm-up follows the number of
+    updates, which fairseq tells; elsewhere call :meth:`set_num_updates`, or it never ends.
+
+    Args:
+        channels: number of channels C.
+        options: both alphas, eps, warm-up, reading of the backward.
+        sync: use the statistics of all processes together.
+    """
+
+    def __init__(
+        self, channels: int, options: Optional[PowerNormOptions] = None, sync: bool = False
+    ) -> None:
+        super().__init__()
+        self.options = options or PowerNormOptions()
+        self.sync = sync
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.population = QuadraticMean(channels)
+        self._update = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far; fairseq calls this before every training step."""
+        self._update = num_updates
+
+    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+        """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
+
+        Args:
+            x: activations.
+            tokens: the real tokens among ``x``'s positions. ``None`` = all.
+
+        Raises:
+            ValueError: if ``tokens`` describes another shape than ``x``'s.
+        """
+        tokens = tokens or ValidTokens()
+        tokens.check(x)
+        return self._train(x, tokens) if self.training else self._evaluate(x)
+
+    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+        if scope.dummy.get():
+            tokens = ValidTokens.none_of(x)
+        frozen = scope.frozen.get()
+        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
+        square, count = self._batch_square(rows, tokens)
+        running = self.population.running_square.to(square.dtype)
+        by_batch = frozen or self._update < self.options.warmup
+        divisor = square if by_batch else running.clone()
+        y: Tensor = _normalise(
+            rows, self.weight, self.bias, divisor, square, count, tokens, self, not frozen
+        )
+        if not frozen:
+            self._move(square, count)
+        return y.view(x.shape)
+
+    @torch.no_grad()
+    def _batch_square(self, rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
+        """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        packed = tokens.pack(rows).to(dtype)
+        sums = torch.cat([packed.square().sum(0), tokens.count(packed).view(1)])
+        sums = all_reduce_sum(sums, self.sync)
+        count = sums[-1]
+        square = sums[:-1] / count.clamp(min=1)
+        return torch.where(count == 0, self.population.running_square.to(dtype), square), count
+
+    @torch.no_grad()
+    def _move(self, square: Tensor, count: Tensor) -> None:
+        running, step = self.population.running_square, self._update + 1
+        square = square.to(running.dtype)
+        if step < self.options.warmup:
+            running = running * ((step - 1) / step) + square / step
+        moved = self.options.alpha_forward * running + (1 - self.options.alpha_forward) * square
+        self.population.replace_where(count > 0, running_square=moved)
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        square = self.population.running_square
+        scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()  # (C,)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        bias = self.bias.to(dtype)
+        return torch.addcmul(bias, x.to(dtype), scale.to(dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{self.weight.numel()}, {self.options}, sync={self.sync}"
+
+
+class _Normalise(torch.autograd.Function):
+    """Algorithm 2: the forward with a given divisor, the backward with its running term."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (tokens, C)
+        weight: Tensor,
+        bias: Tensor,
+        divisor: Tensor,
+        square: Tensor,
+        count: Tensor,
+        tokens: ValidTokens,
+        norm: PowerNorm,
+        moving: bool,
+    ) -> Tensor:
+        dtype = divisor.dtype
+        scale = weight.to(dtype) * (divisor + norm.options.eps).rsqrt()
+        ctx.tokens, ctx.norm, ctx.moving = tokens, norm, moving
+        ctx.save_for_backward(rows, weight, divisor, square, count)
+        return torch.addcmul(bias.to(dtype), rows.to(dtype), scale).to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
+        rows, weight, divisor, square, count = ctx.saved_tensors
+        tokens: ValidTokens = ctx.tokens
+        norm: PowerNorm = ctx.norm
+        options, running = norm.options, norm.population.running_gradient
+        dtype = divisor.dtype
+        grad = tokens.pack(grad_y).to(dtype)
+        z = tokens.pack(rows).to(dtype) * (divisor + options.eps).rsqrt()
+        dweight, dbias = (grad * z).sum(0), grad.sum(0)
+
+        t = grad * weight.to(dtype) - (1 - options.alpha_backward) * running.to(dtype) * z
+        if ctx.moving:
+            mean = all_reduce_sum((t * z).sum(0), norm.sync) / count.clamp(min=1)
+            norm.population.replace_where(
+                count > 0, running_gradient=running + mean.to(running.dtype)
+            )
+        by = square if options.backward == "batch" else divisor
+        dx = tokens.unpack_(t.mul_((by + options.eps).rsqrt())).to(rows.dtype)
+        rest = (None,) * 6
+        return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), *rest
+
+
+_normalise: Callable[..., Tensor] = _Normalise.apply
