@@ -32,7 +32,7 @@ from rbn_fairseq.norms import (
     NormPlan,
     ValidTokens,
     build_norm,
-    has_batch_norm,
+    has_population_norm,
     parse_norms,
 )
 
@@ -286,11 +286,11 @@ class RBNTransformerModel(TransformerModelBase):
         Raises:
             ValueError: naming the option and the way out.
         """
-        if self.cfg.checkpoint_activations and has_batch_norm(self):
+        if self.cfg.checkpoint_activations and has_population_norm(self):
             raise ValueError(
                 "--checkpoint-activations (or --offload-activations) runs every forward twice, "
-                "which would move the running statistics of batch norms twice and lose the "
-                "penalty's gradient. Leave it out, or use `layer` norms."
+                "which would move the running statistics of norms such as `batch` twice and lose "
+                "the penalty's gradient. Leave it out, or use `layer` norms."
             )
         if self.cfg.norms.sync and (self.cfg.encoder.layerdrop or self.cfg.decoder.layerdrop):
             raise ValueError(
@@ -298,9 +298,9 @@ class RBNTransformerModel(TransformerModelBase):
                 "processes that drop different layers would wait for each other for ever. Leave "
                 "one of them out."
             )
-        if has_batch_norm(self.decoder):
+        if has_population_norm(self.decoder):
             logger.warning(
-                "Batch norms in the decoder: in training, their statistics let a position see "
+                "Norms with batch statistics in the decoder: in training, they let a position see "
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
 

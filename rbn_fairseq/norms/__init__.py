@@ -19,6 +19,7 @@ from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
 from rbn_fairseq.norms.none import NoNorm, NoNormOptions
 from rbn_fairseq.norms.place import NormPlace
 from rbn_fairseq.norms.plan import NormPlan, parse_norms
+from rbn_fairseq.norms.population import PopulationNorm
 from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.prms import PartialRMSNorm, PartialRMSNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
@@ -51,6 +52,7 @@ __all__ = [
     "NormPlan",
     "PartialRMSNorm",
     "PartialRMSNormOptions",
+    "PopulationNorm",
     "PowerNorm",
     "PowerNormOptions",
     "RMSNorm",
@@ -60,6 +62,7 @@ __all__ = [
     "dummy_batch",
     "freeze_statistics",
     "has_batch_norm",
+    "has_population_norm",
     "parse_norms",
     "record_gaps",
 ]
@@ -188,3 +191,8 @@ def build_norm(names: Sequence[str], place: NormPlace, options: Mapping[str, Any
 def has_batch_norm(module: nn.Module) -> bool:
     """Tell whether a module holds any batch norm."""
     return any(isinstance(part, BatchNorm) for part in module.modules())
+
+
+def has_population_norm(module: nn.Module) -> bool:
+    """Tell whether a module holds any norm with running statistics."""
+    return any(isinstance(part, PopulationNorm) for part in module.modules())

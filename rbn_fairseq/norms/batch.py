@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments, world_size
-from rbn_fairseq.norms.population import PopulationStatistics
+from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
@@ -63,7 +63,7 @@ class BatchNormOptions:
         return (var + self.eps if self.eps_mode == "add" else var.clamp(min=self.eps)).sqrt()
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(PopulationNorm):
     """Batch norm (Ioffe and Szegedy, 2015; paper, Eqs. 1 to 3) that does not see padding.
 
     In training, ``y = (x - batch mean) / batch std * weight + bias`` with the statistics of the
@@ -80,6 +80,8 @@ class BatchNorm(nn.Module):
         options: momentum, eps, eps mode.
         sync: use the statistics of all processes together (counts may differ).
     """
+
+    population: PopulationStatistics
 
     def __init__(
         self, channels: int, options: Optional[BatchNormOptions] = None, sync: bool = False

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
 
-__all__ = ["PopulationStatistics", "RunningStatistics"]
+__all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
 
 class RunningStatistics(nn.Module):
@@ -83,3 +83,15 @@ class PopulationStatistics(RunningStatistics):
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         return f"{self.running_mean.numel()}, momentum={self.momentum}"
+
+
+class PopulationNorm(nn.Module):
+    """A norm whose training uses the batch, and whose evaluation uses running statistics.
+
+    Attributes:
+        population: the running statistics.
+        sync: whether the batch is that of all processes together.
+    """
+
+    population: RunningStatistics
+    sync: bool

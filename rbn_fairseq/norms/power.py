@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import all_reduce_sum
-from rbn_fairseq.norms.population import RunningStatistics
+from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PowerNorm", "PowerNormOptions"]
@@ -79,7 +79,7 @@ class QuadraticMean(RunningStatistics):
         self.register_buffer("running_gradient", torch.zeros(channels))
 
 
-class PowerNorm(nn.Module):
+class PowerNorm(PopulationNorm):
     """PowerNorm (Shen et al., 2020, arXiv:2003.07845, Algorithms 1 and 2) that sees no padding.
 
     Forward: ``y = x / sqrt(psi^2 + eps) * weight + bias`` with the running quadratic mean psi^2
@@ -103,6 +103,8 @@ class PowerNorm(nn.Module):
         options: both alphas, eps, warm-up, reading of the backward.
         sync: use the statistics of all processes together.
     """
+
+    population: QuadraticMean
 
     def __init__(
         self, channels: int, options: Optional[PowerNormOptions] = None, sync: bool = False
@@ -178,7 +180,12 @@ class PowerNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, {self.options}, sync={self.sync}"
+        options = self.options
+        return (
+            f"{self.weight.numel()}, alphas={options.alpha_forward}, {options.alpha_backward}, "
+            f"eps={options.eps}, warmup={options.warmup}, backward={options.backward}, "
+            f"sync={self.sync}"
+        )
 
 
 class _Normalise(torch.autograd.Function):

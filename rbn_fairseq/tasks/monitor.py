@@ -14,7 +14,7 @@ from omegaconf import II
 from torch import nn
 
 from rbn_fairseq.diagnostics import POPULATIONS, TID, average_tid, batch_norms, collect_moments, tid
-from rbn_fairseq.norms import has_batch_norm
+from rbn_fairseq.norms import PopulationNorm, has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 
@@ -139,6 +139,14 @@ class TIDMonitor:
             raise ValueError(
                 "--disable-validation takes away the end of the epoch at which TID is measured. "
                 "Leave it out, or turn the monitor off with --no-tid."
+            )
+        others = {type(m).__name__ for m in model.modules() if isinstance(m, PopulationNorm)}
+        others -= {type(norm).__name__ for norm in batch_norms(model).values()}
+        if others and not self.cfg.no_tid and not from_checkpoint:
+            logger.info(
+                "TID is defined for norms with a batch mean and variance; it is not measured for "
+                "%s, which have other statistics.",
+                " and ".join(sorted(others)),
             )
         if self.cfg.tid_batches < 0:
             raise ValueError(

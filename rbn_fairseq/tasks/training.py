@@ -17,8 +17,7 @@ from torch import nn
 
 from rbn_fairseq.checkpoints.files import mend_last
 from rbn_fairseq.criterions import RBNPenalty
-from rbn_fairseq.diagnostics import batch_norms
-from rbn_fairseq.norms import dummy_batch
+from rbn_fairseq.norms import PopulationNorm, dummy_batch
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
 
 __all__ = ["BatchStatisticsTask", "TrainingConfig", "check_data", "fingerprint"]
@@ -173,5 +172,5 @@ class BatchStatisticsTask:
     def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
         """Let processes that do not synchronise their norms agree on population statistics."""
         super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
-        norms = [norm for norm in batch_norms(model).values() if not norm.sync]
+        norms = [m for m in model.modules() if isinstance(m, PopulationNorm) and not m.sync]
         mean_over_processes([stat for norm in norms for stat in norm.population.buffers()])

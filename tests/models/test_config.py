@@ -115,7 +115,7 @@ def other_value(option):
     """A valid value that is not the default."""
     if "choices" in option.metadata:
         return next(c for c in option.metadata["choices"] if c != option.default)
-    return 2 if option.default == 0 else option.default / 2
+    return 2 if option.default == 0 else type(option.default)(option.default / 2)
 
 
 @pytest.mark.parametrize("name", NORMS)

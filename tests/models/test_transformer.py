@@ -135,7 +135,7 @@ def test_pads_never_matter(name, placement):
         results.append((chosen, stats, gradients))
     (chosen, stats, gradients), (chosen2, stats2, gradients2) = results
     assert chosen.shape == chosen2.shape and gradients
-    assert bool(stats) == (name == "batch")
+    assert bool(stats) == (name in ("batch", "power", "renorm"))
 
     # Matrix products of other shapes sum in another order: rounding, no more.
     def close(one, other, what):
@@ -345,7 +345,7 @@ def test_batch_norms_in_the_decoder_warn(side, warns, caplog):
     logging.getLogger("rbn_fairseq").setLevel(logging.WARNING)
     with caplog.at_level(logging.WARNING):
         build(**{f"norm_{side}": "batch"})
-    assert ("Batch norms in the decoder" in caplog.text) == warns
+    assert ("Norms with batch statistics in the decoder" in caplog.text) == warns
 
 
 def test_other_dictionary_sizes_are_refused():
