@@ -1,0 +1,103 @@
+"""Norms with running statistics on two processes, against themselves on the joined batch.
+
+What one process computes has its own oracles in tests/norms.
+"""
+
+import socket
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import oracles
+from rbn_fairseq.norms import (
+    BatchRenorm,
+    BatchRenormOptions,
+    PowerNorm,
+    PowerNormOptions,
+    ValidTokens,
+)
+
+WORLD, CHANNELS, STEPS = 2, 4, 8
+NORMS = {  # their schedules begin and end within the steps
+    "renorm": lambda sync: BatchRenorm(
+        CHANNELS, BatchRenormOptions(momentum=0.2, start=1, r_end=4, d_end=4), sync
+    ),
+    "power": lambda sync: PowerNorm(CHANNELS, PowerNormOptions(warmup=3), sync),
+    "power, paper": lambda sync: PowerNorm(
+        CHANNELS, PowerNormOptions(warmup=3, backward="running"), sync
+    ),
+}
+LENGTHS = [[[5, 2], [3, 4]], [[1], [0]], [[2, 2], [5, 5]]]  # by step, then by rank
+
+
+def data(step, rank):
+    valid = oracles.real_tokens(5, LENGTHS[step % 3][rank])
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    x, upstream = torch.randn(2, *valid.shape, CHANNELS, dtype=torch.double, generator=generator)
+    return (x * (1 + rank) + rank).masked_fill(~valid.unsqueeze(2), torch.nan), valid, upstream
+
+
+def train_step(norm, step, x, valid, upstream):
+    """Outputs and gradients at real tokens, gradients of the parameters, buffers."""
+    norm.set_num_updates(step)
+    x = x.clone().requires_grad_()
+    y = norm(x, ValidTokens(valid))
+    dx, *rest = torch.autograd.grad(y, (x, *norm.parameters()), upstream)
+    assert not dx[~valid].any()
+    return y.detach()[valid], dx[valid], *rest, *(b.clone() for b in norm.buffers())
+
+
+def train(name, rank):
+    norm = NORMS[name](True).double()
+    return [train_step(norm, step, *data(step, rank)) for step in range(STEPS)]
+
+
+def joined(name):
+    """One process whose sentences are those of both ranks, tokens of rank 0 first."""
+    norm = NORMS[name](False).double()
+    for step in range(STEPS):
+        batches = [data(step, rank) for rank in range(WORLD)]
+        real = [torch.cat([b[i][b[1]] for b in batches]).unsqueeze(1) for i in (0, 2)]
+        valid = torch.ones(len(real[0]), 1, dtype=torch.bool)
+        yield train_step(norm, step, real[0], valid, real[1])
+
+
+def work(rank, port, folder):
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=60),
+    )
+    torch.set_num_threads(1)
+    torch.save({name: train(name, rank) for name in NORMS}, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port, folder), nprocs=WORLD)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_two_processes_are_one(ranks, name):
+    for step, (y, dx, dweight, dbias, *buffers) in enumerate(joined(name)):
+        one, two = (results[name][step] for results in ranks)
+        expected = {"y": (y, torch.cat([one[0], two[0]])), "x": (dx, torch.cat([one[1], two[1]]))}
+        expected["weight"] = (dweight, one[2] + two[2])
+        expected["bias"] = (dbias, one[3] + two[3])
+        for number, value in enumerate(buffers):
+            assert torch.equal(one[4 + number], two[4 + number])
+            expected[f"buffer {number}"] = (value, one[4 + number])
+        for what, (wanted, actual) in expected.items():
+            # fp64, in sums of another order.
+            assert torch.allclose(actual, wanted, rtol=1e-9, atol=1e-9), (what, step)
