@@ -61,9 +61,11 @@ def test_settings_of_norms_are_known(path):
     settings = OmegaConf.load(path).model
     merged = OmegaConf.merge(OmegaConf.structured(RBNTransformerConfig), settings)
     _, norms = resolve(merged)
-    assert norms.encoder in NORMS and norms.decoder == "layer"
+    used = norms.encoder.split("+")
+    assert set(used) <= set(NORMS) and norms.decoder == "layer"
+    of_used = tuple(f"norm_{name}_" for name in used)
     for key in settings:
-        assert key in ("norm_encoder", "norm_decoder") or key.startswith(f"norm_{norms.encoder}_")
+        assert key in ("norm_encoder", "norm_decoder", "norm_placement") or key.startswith(of_used)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda p: p.stem)
