@@ -96,6 +96,13 @@ def _norm_fields() -> Iterator[_Field]:
             + "; `rbn norms` lists them"
         )
         yield name, str, field(default="layer", metadata={"help": text})
+    placement = (
+        "where norms stand and how residuals are added: `standard`, Post- or Pre-Norm by "
+        "--encoder-normalize-before and --decoder-normalize-before; `deepnorm`, Post-Norm with "
+        "residuals and first weights scaled by depth (Wang et al., 2022)"
+    )
+    kind = ChoiceEnum(("standard", "deepnorm"))
+    yield "norm_placement", kind, field(default="standard", metadata={"help": placement})
     sync = "batch statistics of all processes together instead of each process's own"
     yield "norm_sync", bool, field(default=False, metadata={"help": sync})
     for norm, entry in NORMS.items():
@@ -128,6 +135,7 @@ class NormConfig:
     Attributes:
         encoder, decoder: plans of the layers.
         encoder_final, decoder_final: norms behind the last layer.
+        deepnorm: whether residuals and first weights are scaled as DeepNorm does.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
     """
@@ -136,6 +144,7 @@ class NormConfig:
     decoder: str
     encoder_final: str
     decoder_final: str
+    deepnorm: bool
     sync: bool
     options: Mapping[str, Any]
 
@@ -154,7 +163,7 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         cfg: DictConfig or Namespace, perhaps of an older version that lacks some fields.
 
     Raises:
-        ValueError: if a norm's parameter is outside its range.
+        ValueError: if a norm's parameter is outside its range, or options contradict each other.
     """
     given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
     full = argparse.Namespace()
@@ -175,7 +184,14 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         for norm, entry in NORMS.items()
     }
     places = [getattr(full, name) for name, _ in _NORM_PLACES]
-    norms = NormConfig(*places, sync=full.norm_sync, options=options)
+    deepnorm = full.norm_placement == "deepnorm"
+    if deepnorm and (full.encoder_normalize_before or full.decoder_normalize_before):
+        raise ValueError(
+            "--norm-placement deepnorm is a Post-Norm arrangement: leave out "
+            "--encoder-normalize-before and --decoder-normalize-before, and take an architecture "
+            "without `_pre`."
+        )
+    norms = NormConfig(*places, deepnorm=deepnorm, sync=full.norm_sync, options=options)
     for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
         delattr(full, name)
     return TransformerConfig.from_namespace(full), norms

@@ -12,12 +12,13 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor
 
+from rbn_fairseq.models.deepnorm import ScaledResidual
 from rbn_fairseq.norms import ValidTokens
 
 __all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer"]
 
 
-class RBNTransformerEncoderLayer(TransformerEncoderLayerBase):
+class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
     """Post- or Pre-Norm encoder layer: self-attention and feed-forward, a norm for each."""
 
     def forward(
@@ -69,7 +70,7 @@ class RBNTransformerEncoderLayer(TransformerEncoderLayerBase):
         return (x, fc_result) if self.return_fc else x
 
 
-class RBNTransformerDecoderLayer(TransformerDecoderLayerBase):
+class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
     """Post- or Pre-Norm decoder layer: self-attention, cross-attention, feed-forward."""
 
     def forward(

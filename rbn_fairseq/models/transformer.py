@@ -25,6 +25,7 @@ from rbn_fairseq.models.config import (
     fill_preset,
     resolve,
 )
+from rbn_fairseq.models.deepnorm import deepnorm
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
 from rbn_fairseq.norms import (
     NORMS,
@@ -94,6 +95,10 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         norms = cfg.norms
         plan, final = norms.encoder, norms.encoder_final
         _place_norms(self, norms, plan, final, "--norm-encoder", causal=False)
+        if norms.deepnorm:
+            constants, _ = deepnorm(cfg.encoder.layers, cfg.decoder.layers)
+            for index in range(len(self.layers)):
+                self.layers[index].use_deepnorm(constants)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""
@@ -148,6 +153,10 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         norms = cfg.norms
         plan, final = norms.decoder, norms.decoder_final
         _place_norms(self, norms, plan, final, "--norm-decoder", causal=True)
+        if norms.deepnorm:
+            _, constants = deepnorm(cfg.encoder.layers, cfg.decoder.layers)
+            for index in range(len(self.layers)):
+                self.layers[index].use_deepnorm(constants)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
