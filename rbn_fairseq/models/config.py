@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
+from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS
 
 __all__ = ["PRESETS", "NormConfig", "RBNTransformerConfig", "fill_preset", "resolve"]
@@ -103,6 +104,12 @@ def _norm_fields() -> Iterator[_Field]:
     )
     kind = ChoiceEnum(("standard", "deepnorm"))
     yield "norm_placement", kind, field(default="standard", metadata={"help": placement})
+    weight = (
+        "weights of the encoder layers' linear maps: as they are, `wn` (weight normalisation) or "
+        "`cwn` (centred weight normalisation)"
+    )
+    kind = ChoiceEnum(WEIGHT_NORMS)
+    yield "norm_weight", kind, field(default="none", metadata={"help": weight})
     sync = "batch statistics of all processes together instead of each process's own"
     yield "norm_sync", bool, field(default=False, metadata={"help": sync})
     for norm, entry in NORMS.items():
@@ -136,6 +143,7 @@ class NormConfig:
         encoder, decoder: plans of the layers.
         encoder_final, decoder_final: norms behind the last layer.
         deepnorm: whether residuals and first weights are scaled as DeepNorm does.
+        weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
     """
@@ -145,6 +153,7 @@ class NormConfig:
     encoder_final: str
     decoder_final: str
     deepnorm: bool
+    weight: str
     sync: bool
     options: Mapping[str, Any]
 
@@ -191,7 +200,8 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
             "--encoder-normalize-before and --decoder-normalize-before, and take an architecture "
             "without `_pre`."
         )
-    norms = NormConfig(*places, deepnorm=deepnorm, sync=full.norm_sync, options=options)
+    weight = str(full.norm_weight)
+    norms = NormConfig(*places, deepnorm, weight, sync=full.norm_sync, options=options)
     for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
         delattr(full, name)
     return TransformerConfig.from_namespace(full), norms

@@ -27,6 +27,7 @@ from rbn_fairseq.models.config import (
 )
 from rbn_fairseq.models.deepnorm import deepnorm
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
+from rbn_fairseq.models.weight_norm import normalise_weights
 from rbn_fairseq.norms import (
     NORMS,
     NormPlace,
@@ -99,6 +100,7 @@ class RBNTransformerEncoder(TransformerEncoderBase):
             constants, _ = deepnorm(cfg.encoder.layers, cfg.decoder.layers)
             for index in range(len(self.layers)):
                 self.layers[index].use_deepnorm(constants)
+        normalise_weights(self.layers, norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""

@@ -64,8 +64,9 @@ def test_settings_of_norms_are_known(path):
     used = norms.encoder.split("+")
     assert set(used) <= set(NORMS) and norms.decoder == "layer"
     of_used = tuple(f"norm_{name}_" for name in used)
+    general = ("norm_encoder", "norm_decoder", "norm_placement", "norm_weight")
     for key in settings:
-        assert key in ("norm_encoder", "norm_decoder", "norm_placement") or key.startswith(of_used)
+        assert key in general or key.startswith(of_used)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda p: p.stem)

@@ -1,0 +1,77 @@
+"""Weight normalisation of the encoder, against its formulas."""
+
+import copy
+
+import pytest
+import torch
+from test_transformer import STILL, batch, build
+from torch import nn
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.models.weight_norm import normalise_weights
+
+KINDS = pytest.mark.parametrize("kind", ["wn", "cwn"])
+
+
+@KINDS
+def test_weights_and_gradients(kind):
+    linear = nn.Linear(5, 3).double()
+    v = linear.weight.detach().clone()
+    normalise_weights(linear, kind)
+    centred = v - v.mean(1, keepdim=True) if kind == "cwn" else v
+    length = centred.square().sum(1, keepdim=True).sqrt()
+    # At first g is the length: wn changes nothing, cwn takes off the mean.
+    torch.testing.assert_close(linear.weight.detach(), centred)
+
+    parameters = dict(linear.named_parameters())
+    names = sorted(name for name in parameters if name.startswith("parametrizations"))
+    g, own_v = (parameters[name] for name in names)
+    with torch.no_grad():
+        g.copy_(torch.rand(3, 1) + 0.5)
+    arriving = torch.randn(3, 5, dtype=torch.double)
+    dg, dv = torch.autograd.grad(linear.weight, (g, own_v), arriving)
+    # Salimans and Kingma, Eq. 3: dv is orthogonal to v; for cwn, of the centred gradient.
+    wanted_dg = (arriving * centred).sum(1, keepdim=True) / length
+    wanted_dv = g / length * arriving - g * wanted_dg / length**2 * centred
+    if kind == "cwn":
+        wanted_dv = wanted_dv - wanted_dv.mean(1, keepdim=True)
+    torch.testing.assert_close(dg, wanted_dg)
+    torch.testing.assert_close(dv, wanted_dv)
+
+
+def test_none_changes_nothing():
+    linear = nn.Linear(5, 3)
+    before = copy.deepcopy(linear.state_dict())
+    normalise_weights(linear, "none")
+    assert all(torch.equal(value, before[name]) for name, value in linear.state_dict().items())
+
+
+@KINDS
+def test_every_linear_layer_of_the_encoder_and_none_of_the_decoder(kind):
+    model = build(norm_weight=kind)
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Linear):
+            normalised = nn.utils.parametrize.is_parametrized(part, "weight")
+            assert normalised == name.startswith("encoder.layers."), name
+    assert sum(nn.utils.parametrize.is_parametrized(part) for part in model.modules()) == 2 * 6
+
+
+def test_a_new_model_with_wn_is_the_model_without():
+    plain, normalised = build(**STILL).eval(), build(**STILL, norm_weight="wn").eval()
+    one, two = (model(*batch())[0] for model in (plain, normalised))
+    torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)  # g v / ||v|| is rounded
+
+
+@KINDS
+def test_trains_resumes_and_translates(kind, data_bin, tmp_path):
+    options = ("--norm-weight", kind, "--norm-encoder", "batch", "--no-tid")
+    runs.train(data_bin, tmp_path / "whole", *options, "--max-epoch", 2)
+    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 1)
+    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 2)
+    one, two = (
+        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
+        for name in ("whole", "parts")
+    )
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert len(runs.generate(data_bin, tmp_path / "parts" / "checkpoint_last.pt")) == 61
