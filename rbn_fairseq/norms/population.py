@@ -1,12 +1,13 @@
 """Running statistics: what inference normalises with."""
 
 from collections.abc import Callable
-from typing import Self
+from typing import Optional, Self
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
+from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
@@ -88,6 +89,8 @@ class PopulationStatistics(RunningStatistics):
 class PopulationNorm(nn.Module):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
+    A subclass has ``_train(x, tokens)`` and ``_evaluate(x)``.
+
     Attributes:
         population: the running statistics.
         sync: whether the batch is that of all processes together.
@@ -95,3 +98,23 @@ class PopulationNorm(nn.Module):
 
     population: RunningStatistics
     sync: bool
+
+    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+        """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
+
+        Args:
+            x: activations.
+            tokens: the real tokens among ``x``'s positions. ``None`` = all.
+
+        Raises:
+            ValueError: if ``tokens`` describes another shape than ``x``'s.
+        """
+        tokens = tokens or ValidTokens()
+        tokens.check(x)
+        return self._train(x, tokens) if self.training else self._evaluate(x)
+
+    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+        raise NotImplementedError
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        raise NotImplementedError

@@ -121,20 +121,6 @@ class PowerNorm(PopulationNorm):
         """Take the number of updates so far; fairseq calls this before every training step."""
         self._update = num_updates
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
-        """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
-
-        Args:
-            x: activations.
-            tokens: the real tokens among ``x``'s positions. ``None`` = all.
-
-        Raises:
-            ValueError: if ``tokens`` describes another shape than ``x``'s.
-        """
-        tokens = tokens or ValidTokens()
-        tokens.check(x)
-        return self._train(x, tokens) if self.training else self._evaluate(x)
-
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         if scope.dummy.get():
             tokens = ValidTokens.none_of(x)
