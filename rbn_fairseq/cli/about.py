@@ -20,14 +20,13 @@ def user_dir() -> None:
 
 def norms() -> None:
     """List the norms that --norm-encoder and its sisters know, with their parameters."""
-    table = Table("norm", "normalises", show_lines=True)
+    table = Table("norm", "normalises (source)", show_lines=True)
     table.add_column("parameters (default)", no_wrap=True)
-    table.add_column("source")
     for name, entry in NORMS.items():
         parameters = "\n".join(
             f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})"
             for option in dataclasses.fields(entry.options)
         )
-        where = " (not in decoders)" if entry.leaks else ""
-        table.add_row(name, entry.summary + where, parameters or "none", entry.source)
+        where = "; not in decoders" if entry.leaks else ""
+        table.add_row(name, f"{entry.summary}{where} ({entry.source})", parameters or "none")
     Console().print(table)
