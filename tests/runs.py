@@ -9,12 +9,21 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from rbn_fairseq.norms import NORMS
+
 USER_DIR = Path(__file__).resolve().parent.parent / "rbn_fairseq"
 
 TINY = (
     "--arch rbn_transformer_tiny --share-all-embeddings --encoder-embed-dim 64 "
     "--decoder-embed-dim 64 --encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128"
 ).split()
+
+
+def decoder_plans(name: str, layers: int) -> tuple[str, str]:
+    """Plans that put a norm wherever it may stand: in the decoder's layers, behind the last."""
+    if name == "mabn":  # a linear layer has to follow
+        return f"layer@{layers - 1}.ffn:mabn", "layer"
+    return ("layer", "layer") if NORMS[name].leaks else (name, name)
 
 
 def call(command: str, *arguments: object) -> str:

@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils, utils
 from torch import nn
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.diagnostics import batch_norms
+from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["Session", "open_session"]
 
@@ -33,15 +33,15 @@ class Session:
 
 
 def open_session(path: Path, data: str | None = None) -> Session:
-    """Load a checkpoint of a model with batch norms, and its training data.
+    """Load a checkpoint of a model with running statistics, and its training data.
 
     Args:
         path: the checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
 
     Raises:
-        ValueError: if the file cannot be used, was made without this plugin, has no batch norm,
-            or does not fit the data.
+        ValueError: if the file cannot be used, was made without this plugin, has no norm with
+            running statistics, or does not fit the data.
     """
     from rbn_fairseq.tasks.training import check_data
 
@@ -57,11 +57,11 @@ def open_session(path: Path, data: str | None = None) -> Session:
     check_data(data)
     overrides = {"data": os.path.abspath(data)}
     (model,), full, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
-    if not batch_norms(model):
+    if not has_population_norm(model):
         raise ValueError(
-            f"The model of `{path}` has no batch norm (its plan is "
-            f"`--norm-encoder {cfg['model'].get('norm_encoder', 'layer')}`): there are no "
-            "population statistics to measure or to estimate."
+            f"The model of `{path}` has no norm with running statistics (its plan is "
+            f"`--norm-encoder {cfg['model'].get('norm_encoder', 'layer')}`): there is nothing to "
+            "measure or to estimate."
         )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
 from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.session import Session, open_session
-from rbn_fairseq.diagnostics import POPULATIONS, average_tid
+from rbn_fairseq.diagnostics import POPULATIONS, average_tid, batch_norms, population_norms
 from rbn_fairseq.diagnostics import recalibrate as recalibrate_model
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 from rbn_fairseq.tasks.monitor import measure_tid, tid_records
@@ -179,6 +179,12 @@ def tid(
     records = []
     for label, path in _choose_epochs(checkpoints, epochs).items():
         session = open_session(path, None if data is None else str(data))
+        if not batch_norms(session.model):
+            others = {type(norm).__name__ for norm in population_norms(session.model).values()}
+            raise ValueError(
+                f"TID is defined for norms with a batch mean and variance; `{path}` has only "
+                f"{' and '.join(sorted(others))}, with other statistics."
+            )
         chosen = _progress(session, batches, seed, f"{path.name}")
         values, used = measure_tid(session.model, session.dataset, chosen, dropout, population)
         last, average = list(values.values())[-1], average_tid(values)

@@ -1,6 +1,11 @@
-"""Measurements on models with batch norms: pure torch, usable without fairseq."""
+"""Measurements on models with batch norms and their kin: pure torch, usable without fairseq."""
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, batch_norms, collect_moments
+from rbn_fairseq.diagnostics.collect import (
+    LayerMoments,
+    batch_norms,
+    collect_moments,
+    population_norms,
+)
 from rbn_fairseq.diagnostics.recalibrate import recalibrate
 from rbn_fairseq.diagnostics.tid import POPULATIONS, TID, average_tid, population, tid
 
@@ -12,6 +17,7 @@ __all__ = [
     "batch_norms",
     "collect_moments",
     "population",
+    "population_norms",
     "recalibrate",
     "tid",
 ]

@@ -1,16 +1,16 @@
-"""Batch statistics of every batch norm of a model, over many batches."""
+"""Batch statistics of a model's norms, over many batches."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms import BatchNorm, freeze_statistics, record_gaps
+from rbn_fairseq.norms import BatchNorm, PopulationNorm, freeze_statistics, record_moments
 
-__all__ = ["LayerMoments", "batch_norms", "collect_moments"]
+__all__ = ["LayerMoments", "batch_norms", "collect_moments", "population_norms"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class LayerMoments:
     """Batch statistics of one layer, in fp64 on the CPU.
 
     Attributes:
-        mean: ``(batches, C)``.
-        var: ``(batches, C)``, biased.
+        mean: ``(batches, C)``; 0 for a norm that divides by a quadratic mean.
+        var: ``(batches, C)``, biased; there the mean of squares.
         count: ``(batches,)``, real tokens.
     """
 
@@ -33,14 +33,19 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     return {name: part for name, part in model.named_modules() if isinstance(part, BatchNorm)}
 
 
+def population_norms(model: nn.Module) -> dict[str, PopulationNorm]:
+    """Return the norms with running statistics by name, in the order of the model's modules."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, PopulationNorm)}
+
+
 @contextmanager
-def _measuring(model: nn.Module, dropout: bool) -> Iterator[None]:
-    """Let batch norms use batch statistics without moving anything; restore modes and RNG."""
+def _measuring(model: nn.Module, norms: Iterable[PopulationNorm], dropout: bool) -> Iterator[None]:
+    """Let norms use batch statistics without moving anything; restore modes and RNG."""
     modes = {module: module.training for module in model.modules()}
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
         model.train(dropout)
-        for norm in batch_norms(model).values():
+        for norm in norms:
             norm.train()
         with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad():
             yield
@@ -54,12 +59,13 @@ def collect_moments(
     batches: Iterable[Any],
     forward: Callable[[nn.Module, Any], Any],
     dropout: bool = False,
+    norms: Optional[Mapping[str, PopulationNorm]] = None,
 ) -> dict[str, LayerMoments]:
     """Run ``forward(model, batch)`` over batches and return each layer's batch statistics.
 
-    Every batch norm normalises with batch statistics, as in training (paper, Eq. 4), so that
-    nothing here depends on the population statistics: one pass serves to estimate them and to
-    measure against them. Modes, torch's random number generators and running statistics are left as
+    The norms normalise with batch statistics, as in training (paper, Eq. 4), so that nothing
+    here depends on the population statistics: one pass serves to estimate them and to measure
+    against them. Modes, torch's random number generators and running statistics are left as
     they were. Memory: 16 bytes per batch, layer and channel.
 
     Args:
@@ -67,20 +73,22 @@ def collect_moments(
         batches: what ``forward`` takes.
         forward: runs the model on a batch.
         dropout: leave dropout (and all else that training mode means) on.
+        norms: by name, of the model; ``None`` = all batch norms.
 
     Returns:
         Moments by layer name, in the order of the model's modules. Batches in which a layer saw
         no real token, or did not run, are left out of that layer.
     """
-    names = {norm: name for name, norm in batch_norms(model).items()}
-    seen: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: [] for name in names.values()}
-    with _measuring(model, dropout):
+    norms = batch_norms(model) if norms is None else norms
+    names = {norm: name for name, norm in norms.items()}
+    seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in norms}
+    with _measuring(model, norms.values(), dropout):
         for batch in batches:
-            with record_gaps() as gaps:
+            with record_moments() as records:
                 forward(model, batch)
-            for gap in gaps:
-                stats = (gap.batch_mean, gap.batch_var, gap.count)
-                seen[names[gap.norm]].append(tuple(s.cpu() for s in stats))  # type: ignore[arg-type]
+            for norm, moments in records:
+                if norm in names:
+                    seen[names[norm]].append(tuple(part.cpu() for part in moments))
     layers = {}
     for name, rows in seen.items():
         kept = [row for row in rows if row[2] > 0]

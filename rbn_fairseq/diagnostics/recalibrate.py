@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from rbn_fairseq.diagnostics.collect import batch_norms, collect_moments
+from rbn_fairseq.diagnostics.collect import collect_moments, population_norms
 from rbn_fairseq.diagnostics.tid import population
 
 __all__ = ["recalibrate"]
@@ -17,14 +17,15 @@ def recalibrate(
     forward: Callable[[nn.Module, Any], Any],
     estimate: str = "mean-of-batches",
 ) -> int:
-    """Replace the population statistics of every batch norm by those of ``batches``, in place.
+    """Replace the population statistics of every norm that has them by those of ``batches``.
 
     Needed wherever weights change without training, as when checkpoints are averaged: the
-    average of running variances is not the variance under the averaged weights. Batch norms
-    normalise with batch statistics meanwhile, as they do in training, and dropout is off.
+    average of running variances is not the variance under the averaged weights. The norms
+    normalise with batch statistics meanwhile, and dropout is off. For ``power`` and ``mabn`` it
+    is the running quadratic mean that is replaced; what their backward remembers stays.
 
     Args:
-        model: any module with batch norms.
+        model: any module with such norms.
         batches: training batches, what ``forward`` takes.
         forward: runs the model on a batch.
         estimate: ``mean-of-batches`` or ``pooled``, see :func:`~rbn_fairseq.diagnostics.tid`.
@@ -33,17 +34,17 @@ def recalibrate(
         The number of batches used.
 
     Raises:
-        ValueError: if the model has no batch norm, a layer saw no token, or a layer's statistics
+        ValueError: if the model has no such norm, a layer saw no token, or a layer's statistics
             are not finite.
     """
-    norms = batch_norms(model)
+    norms = population_norms(model)
     if not norms:
-        raise ValueError("The model has no batch norm: there are no population statistics.")
-    layers = collect_moments(model, batches, forward)
+        raise ValueError("The model has no norm with running statistics: nothing to estimate.")
+    layers = collect_moments(model, batches, forward, norms=norms)
     estimates = {}
     for name in norms:
         if name not in layers:
-            raise ValueError(f"No token reached the batch norm `{name}`: are there any batches?")
+            raise ValueError(f"No token reached the norm `{name}`: are there any batches?")
         mean, var = estimates[name] = population(layers[name], estimate)
         if not (mean.isfinite().all() and var.isfinite().all()):
             raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")

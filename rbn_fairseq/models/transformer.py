@@ -18,6 +18,7 @@ from fairseq.models.transformer import (
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
+from rbn_fairseq.models.centring import centre_weights
 from rbn_fairseq.models.config import (
     PRESETS,
     NormConfig,
@@ -273,6 +274,7 @@ class RBNTransformerModel(TransformerModelBase):
                 side.layers_to_keep = ",".join(str(layer) for layer in side.layers_to_keep)
         model: RBNTransformerModel = super().build_model(sizes, task)
         model.check_modes()
+        centre_weights(model)
         return model
 
     @classmethod

@@ -16,6 +16,7 @@ from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions
 from rbn_fairseq.norms.groupscale import GroupScale, GroupScaleOptions
 from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
+from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
 from rbn_fairseq.norms.none import NoNorm, NoNormOptions
 from rbn_fairseq.norms.place import NormPlace
 from rbn_fairseq.norms.plan import NormPlan, parse_norms
@@ -24,7 +25,13 @@ from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.prms import PartialRMSNorm, PartialRMSNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.rms import RMSNorm, RMSNormOptions
-from rbn_fairseq.norms.scope import Gap, dummy_batch, freeze_statistics, record_gaps
+from rbn_fairseq.norms.scope import (
+    Gap,
+    dummy_batch,
+    freeze_statistics,
+    record_gaps,
+    record_moments,
+)
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
@@ -45,6 +52,8 @@ __all__ = [
     "InstanceNormOptions",
     "LayerNorm",
     "LayerNormOptions",
+    "MovingAverageBatchNorm",
+    "MovingAverageBatchNormOptions",
     "NoNorm",
     "NoNormOptions",
     "NormEntry",
@@ -65,6 +74,7 @@ __all__ = [
     "has_population_norm",
     "parse_norms",
     "record_gaps",
+    "record_moments",
 ]
 
 
@@ -111,6 +121,13 @@ NORMS: dict[str, NormEntry] = {
         PowerNormOptions,
         "each channel by a running quadratic mean; an approximate backward",
         "Shen et al., 2020, PowerNorm",
+    ),
+    "mabn": NormEntry(
+        lambda place, options: MovingAverageBatchNorm(place.channels, options, place.sync),
+        MovingAverageBatchNormOptions,
+        "each channel by the quadratic mean of the last batches, also in the backward; centres "
+        "the linear layers behind it",
+        "Yan et al., 2020, Moving Average Batch Normalization",
     ),
     "rms": NormEntry(
         lambda place, options: RMSNorm(place.channels, options),

@@ -99,6 +99,7 @@ class BatchNorm(PopulationNorm):
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
         batch = self._batch_moments(rows, tokens, *before)
+        self._record(batch)
         weight, bias = self._affine(batch)
         y, mean, var = _normalise(rows, weight, bias, *batch, tokens, self)
         recorders = scope.recorders.get()

@@ -6,6 +6,7 @@ from typing import Optional, Self
 import torch
 from torch import Tensor, nn
 
+from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.tokens import ValidTokens
 
@@ -31,6 +32,10 @@ class RunningStatistics(nn.Module):
         for name, value in new.items():
             buffer = self.get_buffer(name)
             buffer.copy_(torch.where(good, value.to(buffer.dtype), buffer))
+
+    def set(self, mean: Tensor, var: Tensor) -> None:
+        """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
+        raise NotImplementedError
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
@@ -112,6 +117,14 @@ class PopulationNorm(nn.Module):
         tokens = tokens or ValidTokens()
         tokens.check(x)
         return self._train(x, tokens) if self.training else self._evaluate(x)
+
+    def schedule(self) -> dict[str, int]:
+        """Return by option the updates at which the norm's schedule ends; none without one."""
+        return {}
+
+    def _record(self, batch: Moments) -> None:
+        for recorder in scope.moment_recorders.get():
+            recorder.append((self, batch))
 
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         raise NotImplementedError

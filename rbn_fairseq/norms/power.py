@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import all_reduce_sum
-from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
+from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PowerNorm", "PowerNormOptions"]
@@ -63,23 +62,7 @@ class PowerNormOptions:
                 )
 
 
-class QuadraticMean(RunningStatistics):
-    """Running quadratic mean of every channel, and the running term of the backward.
-
-    Args:
-        channels: number of channels C.
-    """
-
-    running_square: Tensor
-    running_gradient: Tensor
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.register_buffer("running_square", torch.ones(channels))
-        self.register_buffer("running_gradient", torch.zeros(channels))
-
-
-class PowerNorm(PopulationNorm):
+class PowerNorm(QuadraticNorm):
     """PowerNorm (Shen et al., 2020, arXiv:2003.07845, Algorithms 1 and 2) that sees no padding.
 
     Forward: ``y = x / sqrt(psi^2 + eps) * weight + bias`` with the running quadratic mean psi^2
@@ -92,11 +75,9 @@ class PowerNorm(PopulationNorm):
     (x^2) + eps)``, or with ``backward=running`` over the forward's divisor; then the running term
     moves, ``n <- n + mean(t z)``.
 
-    Means are over the batch's real tokens (the authors' include padding in the last one), in fp32
-    whatever the input's dtype. A batch without real tokens or with statistics that are not finite
-    moves nothing, nor does a dummy batch. While statistics are frozen in training mode, as for
-    recalibration, the batch's own quadratic mean normalises. The warm-up follows the number of
-    updates, which fairseq tells; elsewhere call :meth:`set_num_updates`, or it never ends.
+    Means are over the batch's real tokens (the authors' include padding in the last one). The
+    warm-up follows the number of updates, which fairseq tells; elsewhere call
+    :meth:`set_num_updates`, or it never ends. All else is as in :class:`QuadraticNorm`.
 
     Args:
         channels: number of channels C.
@@ -104,29 +85,21 @@ class PowerNorm(PopulationNorm):
         sync: use the statistics of all processes together.
     """
 
-    population: QuadraticMean
+    options: PowerNormOptions
 
     def __init__(
         self, channels: int, options: Optional[PowerNormOptions] = None, sync: bool = False
     ) -> None:
-        super().__init__()
-        self.options = options or PowerNormOptions()
-        self.sync = sync
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.population = QuadraticMean(channels)
-        self._update = 0
+        population = QuadraticMean(channels, running_gradient=torch.zeros(channels))
+        super().__init__(channels, options or PowerNormOptions(), sync, population)
 
-    def set_num_updates(self, num_updates: int) -> None:
-        """Take the number of updates so far; fairseq calls this before every training step."""
-        self._update = num_updates
+    def schedule(self) -> dict[str, int]:
+        """Return the option that says when the schedule ends, and the update."""
+        return {"--norm-power-warmup": self.options.warmup}
 
-    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
-        if scope.dummy.get():
-            tokens = ValidTokens.none_of(x)
-        frozen = scope.frozen.get()
-        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        square, count = self._batch_square(rows, tokens)
+    def _divide(
+        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+    ) -> Tensor:
         running = self.population.running_square.to(square.dtype)
         by_batch = frozen or self._update < self.options.warmup
         divisor = square if by_batch else running.clone()
@@ -135,18 +108,7 @@ class PowerNorm(PopulationNorm):
         )
         if not frozen:
             self._move(square, count)
-        return y.view(x.shape)
-
-    @torch.no_grad()
-    def _batch_square(self, rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
-        """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        packed = tokens.pack(rows).to(dtype)
-        sums = torch.cat([packed.square().sum(0), tokens.count(packed).view(1)])
-        sums = all_reduce_sum(sums, self.sync)
-        count = sums[-1]
-        square = sums[:-1] / count.clamp(min=1)
-        return torch.where(count == 0, self.population.running_square.to(dtype), square), count
+        return y
 
     @torch.no_grad()
     def _move(self, square: Tensor, count: Tensor) -> None:
@@ -156,13 +118,6 @@ class PowerNorm(PopulationNorm):
             running = running * ((step - 1) / step) + square / step
         moved = self.options.alpha_forward * running + (1 - self.options.alpha_forward) * square
         self.population.replace_where(count > 0, running_square=moved)
-
-    def _evaluate(self, x: Tensor) -> Tensor:
-        square = self.population.running_square
-        scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()  # (C,)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        bias = self.bias.to(dtype)
-        return torch.addcmul(bias, x.to(dtype), scale.to(dtype)).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
@@ -202,7 +157,7 @@ class _Normalise(torch.autograd.Function):
         rows, weight, divisor, square, count = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
         norm: PowerNorm = ctx.norm
-        options, running = norm.options, norm.population.running_gradient
+        options, running = norm.options, norm.population.get_buffer("running_gradient")
         dtype = divisor.dtype
         grad = tokens.pack(grad_y).to(dtype)
         z = tokens.pack(rows).to(dtype) * (divisor + options.eps).rsqrt()

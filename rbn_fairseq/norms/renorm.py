@@ -148,6 +148,13 @@ class BatchRenorm(BatchNorm):
         """Take the number of updates so far; fairseq calls this before every training step."""
         self._update = num_updates
 
+    def schedule(self) -> dict[str, int]:
+        """Return the options that say when the limits have opened, and the updates."""
+        return {
+            "--norm-renorm-r-end": self.options.r_end,
+            "--norm-renorm-d-end": self.options.d_end,
+        }
+
     @torch.no_grad()
     def _corrections(self, batch: Moments) -> tuple[Tensor, Tensor]:
         r_max, d_max = self.options.limits(self._update)

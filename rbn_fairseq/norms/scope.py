@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
+from rbn_fairseq.norms.moments import Moments
+
 if TYPE_CHECKING:
     from rbn_fairseq.norms.batch import BatchNorm
+    from rbn_fairseq.norms.population import PopulationNorm
 
-__all__ = ["Gap", "dummy_batch", "freeze_statistics", "record_gaps"]
+__all__ = ["Gap", "dummy_batch", "freeze_statistics", "record_gaps", "record_moments"]
 
 
 @dataclass(frozen=True)
@@ -39,24 +42,42 @@ class Gap:
     replicas: int
 
 
+_T = TypeVar("_T")
+
 recorders: ContextVar[tuple[list[Gap], ...]] = ContextVar("recorders", default=())
+moment_recorders: ContextVar[tuple[list[tuple["PopulationNorm", Moments]], ...]] = ContextVar(
+    "moment_recorders", default=()
+)
 frozen: ContextVar[bool] = ContextVar("frozen", default=False)
 dummy: ContextVar[bool] = ContextVar("dummy", default=False)
 
 
 @contextmanager
-def record_gaps() -> Iterator[list[Gap]]:
+def _recorder(recorders: ContextVar[tuple[list[_T], ...]]) -> Iterator[list[_T]]:
+    records: list[_T] = []
+    token = recorders.set((*recorders.get(), records))
+    try:
+        yield records
+    finally:
+        recorders.reset(token)
+
+
+def record_gaps() -> AbstractContextManager[list[Gap]]:
     """Collect a ``Gap`` from every batch norm that runs in training mode inside the block.
 
     Forwards append in the order in which they run: several forwards, skipped layers and nested
     recorders (each gets every gap) need no care, and nothing stays on the modules.
     """
-    gaps: list[Gap] = []
-    token = recorders.set((*recorders.get(), gaps))
-    try:
-        yield gaps
-    finally:
-        recorders.reset(token)
+    return _recorder(recorders)
+
+
+def record_moments() -> AbstractContextManager[list[tuple["PopulationNorm", Moments]]]:
+    """Collect the batch's moments from every norm with running statistics, likewise.
+
+    They carry no autograd graph. Those of norms that divide by a quadratic mean are about zero:
+    ``mean`` is 0, ``var`` the mean of squares.
+    """
+    return _recorder(moment_recorders)
 
 
 @contextmanager

@@ -7,15 +7,15 @@ import numpy as np
 from fairseq import utils
 from torch import nn
 
-from rbn_fairseq.norms import has_batch_norm
+from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["collate", "run_norms", "sample_batches"]
 
 
 def run_norms(model: Any, sample: dict[str, Any]) -> None:
-    """Run the part of an encoder-decoder that holds batch norms; never the output projection."""
+    """Run the part of an encoder-decoder with running statistics; never the output projection."""
     inputs = sample["net_input"]
-    if has_batch_norm(model.decoder):
+    if has_population_norm(model.decoder):
         model(**inputs, features_only=True)
     else:
         model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ class TrainingConfig(FairseqDataclass):
 
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
+    max_epoch: int = II("optimization.max_epoch")
+    max_update: int = II("optimization.max_update")
+    update_freq: list[int] = II("optimization.update_freq")
 
 
 def check_data(path: Optional[str]) -> None:
@@ -59,6 +63,7 @@ def fingerprint(dictionary: Dictionary) -> str:
 class BatchStatisticsTask:
     """Mixin for a fairseq task; put it before the task among the bases.
 
+    - A warning tells of norms whose schedule ends after the training.
     - The criterion's penalty and the model are checked against each other at the start.
     - fairseq's dummy batches (on processes whose data ran out) leave all statistics alone.
     - Processes that do not synchronise their norms agree on the population statistics before
@@ -70,6 +75,7 @@ class BatchStatisticsTask:
     """
 
     _model: Optional[nn.Module] = None
+    _checked_schedules = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -161,6 +167,34 @@ class BatchStatisticsTask:
         dataset.set_epoch(epoch)
         iterator.epoch = epoch
         return iterator
+
+    def begin_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Warn, at the start, of norms whose schedule is longer than the training."""
+        super().begin_epoch(epoch, model)  # type: ignore[misc]
+        if not self._checked_schedules and process_rank() == 0:
+            self._check_schedules(model)
+        self._checked_schedules = True
+
+    def _check_schedules(self, model: nn.Module) -> None:
+        cfg, updates = self.cfg, math.inf  # type: ignore[attr-defined]
+        if cfg.max_epoch > 0:
+            dataset = self.datasets[cfg.train_subset]  # type: ignore[attr-defined]
+            batches = len(self.dataset_to_epoch_iter[dataset])  # type: ignore[attr-defined]
+            updates = sum(
+                math.ceil(batches / cfg.update_freq[min(epoch, len(cfg.update_freq) - 1)])
+                for epoch in range(cfg.max_epoch)
+            )
+        if cfg.max_update > 0:
+            updates = min(updates, cfg.max_update)
+        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
+        ends = {option: end for norm in norms for option, end in norm.schedule().items()}
+        for option, end in ends.items():
+            if end > updates:
+                logger.warning(
+                    "%s %d is longer than this training, which has %d updates: the norm will not "
+                    "leave its schedule. Set it lower.",
+                    *(option, end, updates),
+                )
 
     def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> Any:
         """Do fairseq's step; a dummy batch (``ignore_grad``) leaves all statistics alone."""

@@ -96,7 +96,7 @@ def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
     state = read_checkpoint(path)
     state["model"] = {k: v for k, v in state["model"].items() if "population" not in k}
     torch.save(state, path)
-    assert "has no batch norm" in user_error(capsys, "tid", path)
+    assert "has no norm with running statistics" in user_error(capsys, "tid", path)
 
 
 @pytest.mark.parametrize(

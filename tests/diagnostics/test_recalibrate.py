@@ -6,7 +6,14 @@ from torch import nn
 
 import oracles
 from rbn_fairseq.diagnostics import POPULATIONS, recalibrate
-from rbn_fairseq.norms import BatchNorm, BatchNormOptions
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchNormOptions,
+    BatchRenorm,
+    MovingAverageBatchNorm,
+    PowerNorm,
+    PowerNormOptions,
+)
 
 
 class Network(nn.Module):
@@ -53,6 +60,39 @@ def test_running_statistics_become_the_estimates(estimate, momentum):
     assert [buffer.data_ptr() for buffer in norm.buffers()] == addresses
 
 
+@pytest.mark.parametrize("kind", [PowerNorm, MovingAverageBatchNorm])
+@pytest.mark.parametrize("estimate", POPULATIONS)
+def test_quadratic_means(kind, estimate):
+    norm, batches = kind(3).double(), make_batches()
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    assert recalibrate(norm, batches, forward, estimate) == 3
+    if estimate == "pooled":
+        expected = torch.cat(batches).square().mean(0)
+    else:
+        expected = sum(batch.square().mean(0) for batch in batches) / len(batches)
+    for name, buffer in norm.named_buffers():
+        wanted = expected if name == "population.running_square" else before[name]
+        torch.testing.assert_close(buffer, wanted)
+
+
+def test_deviations_of_batch_renorm():
+    norm, batches = BatchRenorm(3).double(), make_batches()
+    recalibrate(norm, batches, forward)
+    mean, var = estimates_by_hand(batches, "mean-of-batches")
+    torch.testing.assert_close(norm.population.running_mean, mean)
+    torch.testing.assert_close(norm.population.running_std, torch.sqrt(var + 1e-5))
+
+
+def test_norms_of_all_kinds_are_estimated_together_each_by_the_batch():
+    model = nn.Sequential(PowerNorm(3, PowerNormOptions(warmup=0)), BatchNorm(3)).double()
+    batches = make_batches()
+    recalibrate(model, batches, forward)
+    inputs = [batch / torch.sqrt(batch.square().mean(0) + 1e-5) for batch in batches]
+    mean, var = estimates_by_hand(inputs, "mean-of-batches")
+    torch.testing.assert_close(model[1].population.running_mean, mean)
+    torch.testing.assert_close(model[1].population.running_var, var)
+
+
 def test_mean_of_batches_is_the_default():
     norm, batches = BatchNorm(3).double(), make_batches()
     recalibrate(norm, batches, forward)
@@ -88,16 +128,16 @@ def skip_second(model, batch):
     return model(batch, skip=True)
 
 
-def test_refuses_models_without_batch_norm():
-    refused(nn.LayerNorm(3), make_batches(), "no batch norm")
+def test_refuses_models_without_running_statistics():
+    refused(nn.LayerNorm(3), make_batches(), "no norm with running statistics")
 
 
 def test_refuses_no_batches():
-    refused(Network().double(), [], "No token reached the batch norm `first`")
+    refused(Network().double(), [], "No token reached the norm `first`")
 
 
 def test_refuses_layers_that_no_batch_reached():
-    message = "No token reached the batch norm `second`"
+    message = "No token reached the norm `second`"
     refused(Network().double(), make_batches(), message, skip_second)
 
 

@@ -9,9 +9,13 @@ from torch import nn
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
+    BatchRenorm,
+    MovingAverageBatchNorm,
+    PowerNorm,
     dummy_batch,
     freeze_statistics,
     record_gaps,
+    record_moments,
     scope,
 )
 
@@ -133,3 +137,19 @@ def test_an_inner_block_does_not_end_the_outer_one():
             pass
         norm(x)
     assert torch.equal(norm.population.running_mean, torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", [BatchNorm, BatchRenorm, PowerNorm, MovingAverageBatchNorm])
+def test_moments_of_every_norm_with_running_statistics(kind):
+    norm, x = kind(3).double(), torch.randn(5, 2, 3, dtype=torch.double) + 1
+    with record_moments() as records:
+        norm(x)
+        norm.eval()(x)  # not in training: nothing recorded
+    norm.train()(x)
+    ((recorded, (mean, var, count)),) = records
+    about_zero = kind in (PowerNorm, MovingAverageBatchNorm)
+    torch.testing.assert_close(mean, x.mean((0, 1)) * (not about_zero))
+    squares = (x - mean).square().mean((0, 1))
+    torch.testing.assert_close(var, squares)
+    assert (recorded, count.item()) == (norm, 10)
+    assert not mean.requires_grad and not var.requires_grad

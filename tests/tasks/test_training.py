@@ -1,5 +1,6 @@
 """What the task refuses, forgets and leaves alone."""
 
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -64,3 +65,23 @@ def test_dummy_batch_leaves_statistics_alone(rbn_run, data_bin):
 
     assert not any(moved(ignore_grad=True))
     assert all(moved(ignore_grad=False))
+
+
+def longer(log):
+    return re.findall(r"(--norm\S+) (\d+) is longer than this training, which has (\d+) upd", log)
+
+
+def test_schedules_longer_than_the_training_are_told(data_bin, tmp_path):
+    options = ("--norm-encoder", "power", "--norm-power-warmup", 1000, "--no-tid")
+    log = runs.train(data_bin, tmp_path, *options, "--max-epoch", 2, "--update-freq", "3,2")
+    trained = re.findall(r"valid on .*num_updates (\d+)", log)[-1]
+    assert longer(log) == [("--norm-power-warmup", "1000", trained)]
+
+
+def test_schedules_that_end_in_time_are_not(data_bin, tmp_path):
+    options = ("--norm-renorm-start", 1, "--norm-renorm-r-end", 2, "--norm-renorm-d-end", 3)
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "renorm", *options, "--max-update", 2,
+        "--max-epoch", 9, "--no-tid",
+    )  # fmt: skip
+    assert longer(log) == [("--norm-renorm-d-end", "3", "2")]

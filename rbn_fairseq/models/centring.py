@@ -1,0 +1,89 @@
+"""Centred weights behind the norms that subtract no mean."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
+
+__all__ = ["centre_weights"]
+
+
+class _Centred(nn.Module):
+    """``w - mean w`` for each row of the weight, one output: a common offset of the inputs is 0."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight - weight.mean(1, keepdim=True)
+
+
+def _reads(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
+    """Yield the norm of each sublayer, and the linear layers by which the sublayer reads."""
+    attention = layer.self_attn
+    yield layer.self_attn_layer_norm, [attention.q_proj, attention.k_proj, attention.v_proj]
+    if getattr(layer, "encoder_attn", None) is not None:
+        yield layer.encoder_attn_layer_norm, [layer.encoder_attn.q_proj]
+    yield layer.final_layer_norm, [layer.fc1]
+
+
+def _norms(stack: Any, behind: list[nn.Linear]) -> Iterator[tuple[str, nn.Module, list[nn.Linear]]]:
+    """Yield every norm of a stack: its place, the norm, the linear layers that read its output.
+
+    Args:
+        stack: encoder or decoder.
+        behind: the linear layers that read the stack's own output.
+    """
+    layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
+    sublayers = [
+        (f"layer {i}", *reads) for i, layer in enumerate(layers) for reads in _reads(layer)
+    ]
+    places, norms, linear = map(list, zip(*sublayers, strict=True))
+    if stack.layer_norm is None:  # Post-Norm: it is the next sublayer that reads a norm's output
+        linear = linear[1:]
+    else:
+        places.append("the final norm")
+        norms.append(stack.layer_norm)
+    yield from zip(places, norms, [*linear, behind], strict=True)
+
+
+def _centre(linear: nn.Linear) -> None:
+    parts = linear.parametrizations.weight if parametrize.is_parametrized(linear, "weight") else []
+    if not any(isinstance(part, _Centred) for part in parts):
+        parametrize.register_parametrization(linear, "weight", _Centred())
+
+
+def centre_weights(model: Any) -> None:
+    """Centre, in place, the weights of the linear layers behind every ``mabn``.
+
+    Moving average batch norm subtracts no mean; instead each row of the weights behind it has
+    its mean subtracted (Yan et al., 2020, arXiv:2001.06838), by torch's parametrisation. In that
+    paper's stacks of convolutions the layer behind one norm is the layer before the next; in a
+    Transformer, where residuals come in between, it is the layer behind that is centred: the
+    projections to queries, keys and values, or fc1.
+
+    Args:
+        model: an ``rbn_transformer``.
+
+    Raises:
+        ValueError: where what follows is not a linear layer.
+    """
+    decoder = [model.decoder.layers[index] for index in range(len(model.decoder.layers))]
+    attentions = [layer.encoder_attn for layer in decoder if layer.encoder_attn is not None]
+    cross = [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
+    for side, stack, behind in (("encoder", model.encoder, cross), ("decoder", model.decoder, [])):
+        for place, norm, linear in _norms(stack, behind):
+            parts = list(norm) if isinstance(norm, Composition) else [norm]
+            moving = [isinstance(part, MovingAverageBatchNorm) for part in parts]
+            found = ""
+            if any(moving[:-1]):
+                found = "another norm. Put `mabn` last, as in `groupscale+mabn`."
+            elif moving[-1] and not linear:
+                found = "only the output. Take another norm there, such as `layer`."
+            if found:
+                raise ValueError(
+                    f"--norm-{side}: `mabn` needs a linear layer behind it, whose weights it "
+                    f"centres, but behind {place} of the {side} comes {found}"
+                )
+            for each in linear if moving[-1] else []:
+                _centre(each)

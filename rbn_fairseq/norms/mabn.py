@@ -1,0 +1,191 @@
+"""Moving average batch normalisation: a window of batches forward and backward."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rbn_fairseq.norms.moments import all_reduce_sum
+from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = ["MovingAverageBatchNorm", "MovingAverageBatchNormOptions"]
+
+
+@dataclass(frozen=True)
+class MovingAverageBatchNormOptions:
+    """Parameters of ``mabn``; the defaults are those of the authors' code.
+
+    Raises:
+        ValueError: if a value is outside its range, or a schedule ends before it starts.
+    """
+
+    window: int = field(
+        default=16, metadata={"help": "number of batches whose statistics are averaged; >= 1"}
+    )
+    momentum: float = field(
+        default=0.02,
+        metadata={"help": "weight of the new value in the running statistics, in (0, 1]"},
+    )
+    eps: float = field(default=1e-5, metadata={"help": "added to the quadratic mean; positive"})
+    warmup: int = field(
+        default=100, metadata={"help": "updates that use the batch's own statistics; >= 0"}
+    )
+    r_max: float = field(
+        default=5.0,
+        metadata={"help": "the scale's correction is clipped to [1 / r_max, r_max]; >= 1"},
+    )
+    r_start: int = field(
+        default=1_000, metadata={"help": "updates without that correction; >= warmup"}
+    )
+
+    def __post_init__(self) -> None:
+        rules = {
+            "window": (self.window >= 1, "at least 1"),
+            "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
+            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "warmup": (self.warmup >= 0, "at least 0"),
+            "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
+            "r_start": (self.r_start >= self.warmup, f"at least `warmup`, {self.warmup}"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                default = type(self).__dataclass_fields__[name].default
+                raise ValueError(
+                    f"`{name}` (--norm-mabn-{name.replace('_', '-')}) must be {rule}, but is "
+                    f"{getattr(self, name)}. The default is {default}."
+                )
+
+
+class MovingAverageBatchNorm(QuadraticNorm):
+    """Moving average batch norm (Yan et al., 2020, arXiv:2001.06838) that sees no padding.
+
+    Forward: ``y = x / sqrt(V + eps) * r * weight + bias`` with V the mean of the last ``window``
+    batches' quadratic means, this one's included, and ``r = clip(sqrt(V + eps) / sqrt(running +
+    eps), 1 / r_max, r_max)``, through which no gradient flows. Where nothing is clipped that is
+    evaluation's ``x / sqrt(running + eps)``. Then the running quadratic mean moves towards V.
+
+    Backward: with ``z = x / sqrt(V + eps)`` and G the gradient that arrives, times weight and r,
+    ``dx = (G - z M) / sqrt(V + eps)``, M the mean of ``mean(G z)`` over the window's batches. That
+    is the forward's derivative only in the first ``warmup`` updates, when V and M are the batch's
+    own; r is 1 in the first ``r_start``. They follow the number of updates, which fairseq tells;
+    elsewhere call :meth:`set_num_updates`, or both stay at their start. Micro-batches of one
+    update share a slot of the window: it keeps the last one's.
+
+    Nothing is subtracted: the linear layers behind the norm have to centre their weights, which
+    :func:`rbn_fairseq.models.centring.centre_weights` sees to. All else is as in
+    :class:`QuadraticNorm`.
+
+    Args:
+        channels: number of channels C.
+        options: window, momentum, eps, warm-up, limit and start of the correction.
+        sync: use the statistics of all processes together.
+    """
+
+    options: MovingAverageBatchNormOptions
+
+    def __init__(
+        self,
+        channels: int,
+        options: Optional[MovingAverageBatchNormOptions] = None,
+        sync: bool = False,
+    ) -> None:
+        options = options or MovingAverageBatchNormOptions()
+        window = options.window, channels
+        population = QuadraticMean(
+            channels, square_window=torch.ones(window), gradient_window=torch.zeros(window)
+        )
+        super().__init__(channels, options, sync, population)
+
+    def schedule(self) -> dict[str, int]:
+        """Return the options that say when the schedule ends, and the updates."""
+        return {
+            "--norm-mabn-warmup": self.options.warmup,
+            "--norm-mabn-r-start": self.options.r_start,
+        }
+
+    def _divide(
+        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+    ) -> Tensor:
+        options, step = self.options, self._update + 1
+        running = self.population.running_square
+        divisor, r = square, torch.ones_like(square)
+        by_batch = frozen or step <= options.window or step < options.warmup
+        if not frozen:
+            averaged = self._remember("square_window", square, count)
+            divisor = divisor if by_batch else averaged
+            if step > options.r_start:
+                r = ((divisor + options.eps) / (running.to(square.dtype) + options.eps)).sqrt()
+                r = r.clamp(1 / options.r_max, options.r_max)
+            moved = running.lerp(divisor.to(running.dtype), options.momentum)
+            self.population.replace_where(count > 0, running_square=moved)
+        y: Tensor = _normalise(
+            rows, self.weight, self.bias, divisor, r, count, tokens, self, by_batch, frozen
+        )
+        return y
+
+    @torch.no_grad()
+    def _remember(self, name: str, value: Tensor, count: Tensor) -> Tensor:
+        """Put a batch's value into its slot of a window; return the window's mean, ``(C,)``."""
+        window = self.population.get_buffer(name).clone()
+        window[(self._update + 1) % self.options.window] = value
+        self.population.replace_where(count > 0, **{name: window})
+        return self.population.get_buffer(name).mean(0).to(value.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        options = self.options
+        return (
+            f"{self.weight.numel()}, window={options.window}, momentum={options.momentum}, "
+            f"eps={options.eps}, warmup={options.warmup}, r_max={options.r_max}, "
+            f"r_start={options.r_start}, sync={self.sync}"
+        )
+
+
+class _Normalise(torch.autograd.Function):
+    """The forward with a given divisor and correction, the backward with its window."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (tokens, C)
+        weight: Tensor,
+        bias: Tensor,
+        divisor: Tensor,
+        r: Tensor,
+        count: Tensor,
+        tokens: ValidTokens,
+        norm: MovingAverageBatchNorm,
+        by_batch: bool,
+        frozen: bool,
+    ) -> Tensor:
+        scale = weight.to(r.dtype) * r * (divisor + norm.options.eps).rsqrt()
+        ctx.tokens, ctx.norm, ctx.by_batch, ctx.frozen = tokens, norm, by_batch, frozen
+        ctx.save_for_backward(rows, weight, divisor, r, count)
+        return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
+        rows, weight, divisor, r, count = ctx.saved_tensors
+        tokens: ValidTokens = ctx.tokens
+        norm: MovingAverageBatchNorm = ctx.norm
+        by = (divisor + norm.options.eps).rsqrt()
+        grad = tokens.pack(grad_y).to(r.dtype)
+        z = tokens.pack(rows).to(r.dtype) * by
+        dot, dbias = (grad * z).sum(0), grad.sum(0)
+
+        scale = weight.to(r.dtype) * r
+        mean = all_reduce_sum(dot * scale, norm.sync) / count.clamp(min=1)
+        if not ctx.frozen:
+            averaged = norm._remember("gradient_window", mean, count)
+            mean = mean if ctx.by_batch else averaged
+        dx = tokens.unpack_((grad * scale - z * mean).mul_(by)).to(rows.dtype)
+        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 7
+
+
+_normalise: Callable[..., Tensor] = _Normalise.apply

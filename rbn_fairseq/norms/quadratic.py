@@ -1,0 +1,101 @@
+"""What norms that divide by a quadratic mean over the tokens have in common."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.moments import Moments, all_reduce_sum
+from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = ["QuadraticMean", "QuadraticNorm"]
+
+
+class QuadraticMean(RunningStatistics):
+    """Running quadratic mean of every channel, and what else the backward of a norm remembers.
+
+    Args:
+        channels: number of channels C.
+        rest: further buffers by name, their first values.
+    """
+
+    running_square: Tensor
+
+    def __init__(self, channels: int, **rest: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("running_square", torch.ones(channels))
+        for name, value in rest.items():
+            self.register_buffer(name, value)
+
+    @torch.no_grad()
+    def set(self, mean: Tensor, var: Tensor) -> None:
+        """Replace the quadratic mean, in place. ``mean``, ``var``: ``(C,)``."""
+        self.running_square.copy_(mean.square() + var)
+
+
+class QuadraticNorm(PopulationNorm):
+    """Base of the norms that divide by a quadratic mean and subtract nothing.
+
+    In evaluation ``y = x / sqrt(running quadratic mean + eps) * weight + bias``. In training a
+    subclass decides; while statistics are frozen, as for recalibration, it divides by the batch's
+    own quadratic mean. Means are over the batch's real tokens, in fp32 whatever the input's
+    dtype. A batch without real tokens or with statistics that are not finite moves nothing, nor
+    does a dummy batch.
+
+    A subclass has ``_divide(rows, square, count, tokens, frozen)``, which normalises in training
+    and, unless ``frozen``, moves the running statistics.
+
+    Args:
+        channels: number of channels C.
+        options: with ``eps``.
+        sync: use the statistics of all processes together.
+        population: the running statistics.
+    """
+
+    population: QuadraticMean
+
+    def __init__(self, channels: int, options: Any, sync: bool, population: QuadraticMean) -> None:
+        super().__init__()
+        self.options = options
+        self.sync = sync
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.population = population
+        self._update = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far; fairseq calls this before every training step."""
+        self._update = num_updates
+
+    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+        if scope.dummy.get():
+            tokens = ValidTokens.none_of(x)
+        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
+        square, count = self._batch_square(rows, tokens)
+        self._record(Moments(torch.zeros_like(square), square, count))  # about zero
+        return self._divide(rows, square, count, tokens, scope.frozen.get()).view(x.shape)
+
+    def _divide(
+        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+    ) -> Tensor:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def _batch_square(self, rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
+        """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        packed = tokens.pack(rows).to(dtype)
+        sums = torch.cat([packed.square().sum(0), tokens.count(packed).view(1)])
+        sums = all_reduce_sum(sums, self.sync)
+        count = sums[-1]
+        square = sums[:-1] / count.clamp(min=1)
+        return torch.where(count == 0, self.population.running_square.to(dtype), square), count
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        square = self.population.running_square
+        scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()  # (C,)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        bias = self.bias.to(dtype)
+        return torch.addcmul(bias, x.to(dtype), scale.to(dtype)).to(x.dtype)

@@ -1,0 +1,164 @@
+"""Moving average batch norm, against a simulation in float64, step by step.
+
+Behind its warm-up its backward is not the derivative of its forward; in it, autograd is an oracle.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from rbn_fairseq.norms import MovingAverageBatchNorm, MovingAverageBatchNormOptions, ValidTokens
+from simulations import (
+    SCOPES,
+    assert_evaluation,
+    assert_frozen_divides_by_the_batch,
+    assert_half_precision,
+    assert_nothing_moves,
+    assert_steps_agree,
+    batch,
+    run,
+)
+
+# 70 steps cross both bounds; the correction's limits bind.
+OPTIONS = {"window": 5, "momentum": 0.1, "warmup": 12, "r_max": 1.05, "r_start": 30}
+
+
+def random_norm(channels=4, **options):
+    norm = MovingAverageBatchNorm(channels, MovingAverageBatchNormOptions(**(OPTIONS | options)))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    return norm
+
+
+class Simulation:
+    """The authors' rules for real tokens only, with lists of the last batches for windows."""
+
+    def __init__(self, norm):
+        self.weight, self.bias = (p.detach().double() for p in norm.parameters())
+        self.running = torch.ones_like(self.weight)
+        window = norm.options.window
+        self.squares = [torch.ones_like(self.weight)] * window
+        self.gradients = [torch.zeros_like(self.weight)] * window
+        self.bound = []
+
+    def state(self):
+        return {
+            "running_square": self.running,
+            "square_window": torch.stack(self.squares),
+            "gradient_window": torch.stack(self.gradients),
+        }
+
+    def step(self, u, grad, number, o):
+        slot = number % o.window
+        by_batch = number <= o.window or number < o.warmup
+        self.squares[slot] = (u**2).mean(0)
+        v = self.squares[slot] if by_batch else sum(self.squares) / o.window
+        z = u / torch.sqrt(v + o.eps)
+        r = torch.ones_like(v)
+        if number > o.r_start:
+            free = torch.sqrt(v + o.eps) / torch.sqrt(self.running + o.eps)
+            r = torch.clip(free, 1 / o.r_max, o.r_max)
+            self.bound.append((r != free).double().mean().item())
+        self.running = (1 - o.momentum) * self.running + o.momentum * v
+        arriving = grad * self.weight * r
+        self.gradients[slot] = (arriving * z).mean(0)
+        m = self.gradients[slot] if by_batch else sum(self.gradients) / o.window
+        return (
+            self.weight * r * z + self.bias,
+            (arriving - z * m) / torch.sqrt(v + o.eps),
+            (grad * r * z).sum(0),
+            grad.sum(0),
+        )
+
+
+@pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
+@pytest.mark.parametrize("window", [1, 5, 20], ids="window {}".format)
+def test_agrees_with_the_rules_across_both_bounds(window, drop):
+    norm = random_norm(window=window)
+    simulation = Simulation(norm)
+    assert_steps_agree(norm, simulation, range(70), drop)
+    share = sum(simulation.bound) / len(simulation.bound)
+    assert 0.05 < share < 0.95  # the limits bind at times
+
+
+def test_without_warm_up_and_with_the_correction_from_the_start():
+    norm = random_norm(warmup=0, r_start=0)
+    assert_steps_agree(norm, Simulation(norm), range(12))
+
+
+def test_in_the_warm_up_the_backward_is_the_derivative():
+    norm = random_norm(r_start=12).double()
+    x, valid, upstream = (part.double() if part.is_floating_point() else part for part in batch(3))
+    _, *ours = run(norm, x, valid, upstream, 3)
+    leaves = [x.clone().requires_grad_(), *norm.parameters()]
+    u = leaves[0][valid]
+    y = u / torch.sqrt((u**2).mean(0) + 1e-5) * leaves[1] + leaves[2]
+    for one, two in zip(ours, torch.autograd.grad(y, leaves, upstream[valid]), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_interrupted_run_goes_on():
+    norm = random_norm()
+    simulation = Simulation(norm)
+    # In the warm-up, behind it, behind the correction's start.
+    for start, end in ((0, 8), (8, 20), (20, 40), (40, 45)):
+        assert_steps_agree(norm, simulation, range(start, end))
+        resumed = random_norm()
+        resumed.load_state_dict(norm.state_dict())
+        norm = resumed
+
+
+def test_micro_batches_share_a_slot():
+    norm = random_norm()
+    for part in (1, 2):
+        run(norm, *batch(part), 7)
+    x, valid, _ = batch(2)
+    slots = norm.population.get_buffer("square_window")
+    torch.testing.assert_close(slots[8 % 5], x[valid].square().mean(0))
+    assert (slots == 1).all(1).sum() == 4
+
+
+def test_within_its_limits_training_is_evaluation():
+    norm = random_norm(r_max=100.0)
+    x, valid, _ = batch(1)
+    running = norm.population.running_square
+    running.copy_(torch.rand(4) + 0.5)
+    norm.set_num_updates(50)
+    before = running.clone()
+    y = norm(x, ValidTokens(valid))
+    running.copy_(before)
+    torch.testing.assert_close(y, norm.eval()(x), rtol=1e-5, atol=1e-5)  # another order
+
+
+def test_evaluation():
+    assert_evaluation(random_norm())
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.half, 2e-3), (torch.bfloat16, 2e-2)])
+def test_half_precision(dtype, tolerance):
+    assert_half_precision(random_norm(16), dtype, tolerance)
+
+
+@SCOPES
+def test_statistics_that_must_not_move(scope):
+    assert_nothing_moves(random_norm(), scope)
+
+
+def test_frozen_in_training_divides_by_the_batch():
+    assert_frozen_divides_by_the_batch(random_norm(warmup=0, r_start=0))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"window": 0}, "--norm-mabn-window.*at least 1"),
+        ({"momentum": 0.0}, "--norm-mabn-momentum"),
+        ({"eps": 0.0}, "--norm-mabn-eps"),
+        ({"warmup": -1}, "--norm-mabn-warmup"),
+        ({"r_max": 0.5}, "--norm-mabn-r-max"),
+        ({"warmup": 200, "r_start": 100}, "--norm-mabn-r-start.*at least `warmup`, 200"),
+    ],
+)
+def test_refuses_options(options, said):
+    with pytest.raises(ValueError, match=said):
+        MovingAverageBatchNormOptions(**options)
