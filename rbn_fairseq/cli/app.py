@@ -22,7 +22,7 @@ app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
 if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
-    from rbn_fairseq.cli import checkpoints, fairseq_commands, prepare, reports
+    from rbn_fairseq.cli import bench, checkpoints, fairseq_commands, prepare, reports
 
     app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
     app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
@@ -34,3 +34,4 @@ if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to
     app.command("table")(reports.table)
     app.command("quickstart")(reports.quickstart)
     app.add_typer(prepare.app, name="prepare")
+    app.add_typer(bench.app, name="bench")

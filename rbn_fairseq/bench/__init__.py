@@ -1,0 +1,1 @@
+"""Measurements of speed: ratios, interleaved in one run."""

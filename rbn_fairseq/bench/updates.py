@@ -1,0 +1,119 @@
+"""Seconds per training update of several settings, interleaved on the same batches."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+__all__ = ["UpdateTimes", "compare_updates", "time_updates"]
+
+_DEFAULTS = (
+    "--arch rbn_transformer_tiny --share-all-embeddings --criterion "
+    "label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam --lr 0.0005 "
+    "--lr-scheduler inverse_sqrt --warmup-updates 4000 --max-tokens 2000"
+).split()
+_FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
+
+
+@dataclass(frozen=True)
+class UpdateTimes:
+    """What one setting took.
+
+    Attributes:
+        name: of the setting.
+        seconds: per update, the median over rounds.
+        ratio: to the first setting's seconds in the same round, the median over rounds.
+        quartiles: first and third quartile of that ratio.
+    """
+
+    name: str
+    seconds: float
+    ratio: float
+    quartiles: tuple[float, float]
+
+
+def _trainer(data: str, arguments: Sequence[str]) -> Any:
+    plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
+    given = [data, *plugin, *_DEFAULTS, *arguments, *_FIXED]
+    if not torch.cuda.is_available():
+        given.append("--cpu")
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(options.get_training_parser(), given)
+    )
+    utils.set_torch_seed(cfg.common.seed)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    return Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+
+
+def _batches(trainer: Any, number: int) -> list[Any]:
+    """Return training batches in the order of an epoch; from the start again where they end."""
+    epoch = trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=True)
+    read = list(itertools.islice(epoch, number))
+    return list(itertools.islice(itertools.cycle(read), number))
+
+
+def _train(trainer: Any, batches: Sequence[Any]) -> float:
+    """Return the seconds per update."""
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for batch in batches:
+        trainer.train_step([batch])
+    if on_gpu:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / len(batches)
+
+
+def time_updates(
+    data: str,
+    settings: dict[str, Sequence[str]],
+    common: Sequence[str] = (),
+    rounds: int = 20,
+    updates: int = 5,
+) -> Iterator[dict[str, float]]:
+    """Train models of several settings in turn, each round on the same batches.
+
+    Every setting begins the round once in a while: the order moves on by one each time. A first
+    round, not counted, warms up.
+
+    Args:
+        data: directory that fairseq-preprocess filled.
+        settings: fairseq-train's options by name.
+        common: options of all settings.
+        rounds: how often every setting has its turn.
+        updates: updates a turn.
+
+    Yields:
+        Seconds per update by name, round by round.
+    """
+    trainers = {name: _trainer(data, [*common, *own]) for name, own in settings.items()}
+    batches = _batches(next(iter(trainers.values())), (rounds + 1) * updates)
+    names = list(settings)
+    for round_ in range(rounds + 1):
+        turn = batches[round_ * updates : (round_ + 1) * updates]
+        first = round_ % len(names)
+        seconds = {name: _train(trainers[name], turn) for name in names[first:] + names[:first]}
+        if round_ > 0:
+            yield {name: seconds[name] for name in names}
+
+
+def compare_updates(rounds: Sequence[dict[str, float]]) -> list[UpdateTimes]:
+    """Summarise the rounds of :func:`time_updates`, setting by setting, against the first."""
+    reference, *_ = rounds[0]
+    results = []
+    for name in rounds[0]:
+        ratios = np.array([seconds[name] / seconds[reference] for seconds in rounds])
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75]).tolist()
+        median = float(np.median([seconds[name] for seconds in rounds]))
+        results.append(UpdateTimes(name, median, middle, (low, high)))
+    return results

@@ -1,0 +1,93 @@
+"""Verbs that measure speed."""
+
+import csv
+import logging
+import platform
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Optional
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed: ratios, interleaved in one run.")
+
+
+def _read_setting(text: str) -> tuple[str, list[str]]:
+    name, colon, arguments = text.partition(":")
+    if not (colon and name.strip()):
+        raise ValueError(
+            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, but is "
+            f"`{text}`."
+        )
+    return name.strip(), shlex.split(arguments)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what fairseq tells of every model, and Hydra's warnings of what fairseq does."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@app.command(context_settings={"allow_extra_args": True})
+def updates(
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
+    setting: Annotated[
+        list[str],
+        typer.Option(
+            help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference."
+        ),
+    ],
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of every setting.")] = 20,
+    updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 5,
+    output: Annotated[Optional[Path], typer.Option(help="Also write the table as CSV.")] = None,
+) -> None:
+    """Time training updates of several settings, in turn, on the same batches.
+
+    What follows `--` are options of fairseq-train for all settings; without any it is the tiny
+    architecture at 2,000 tokens a batch.
+    """
+    from rbn_fairseq.bench.updates import compare_updates, time_updates
+    from rbn_fairseq.tasks.training import check_data
+
+    check_data(str(data))
+    settings = dict(map(_read_setting, setting))
+    if len(settings) < len(setting):
+        raise ValueError("--setting: two settings have the same name.")
+    with _quiet():
+        turns = time_updates(str(data), settings, context.args, rounds, updates)
+        progress = track(turns, "timing", rounds, console=Console(stderr=True), transient=True)
+        results = compare_updates(list(progress))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    threads = f"{torch.get_num_threads()} threads"
+    table = Table("setting", title=f"{device or 'CPU'}, {threads}, torch {torch.__version__}")
+    for column in ("seconds per update", f"ratio to {results[0].name}", "quartiles"):
+        table.add_column(column, justify="right")
+    for row in results:
+        low, high = row.quartiles
+        table.add_row(
+            row.name, f"{row.seconds:.4g}", f"{row.ratio:.3f}", f"{low:.3f} to {high:.3f}"
+        )
+    Console().print(table)
+    if output is not None:
+        with output.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["setting", "seconds", "ratio", "first_quartile", "third_quartile"])
+            for row in results:
+                figures = (row.seconds, row.ratio, *row.quartiles)
+                writer.writerow([row.name, *(f"{figure:.5g}" for figure in figures)])
