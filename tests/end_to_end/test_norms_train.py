@@ -51,15 +51,7 @@ def train_until(cfg, save_dir, update):
     return read_checkpoint(save_dir / "checkpoint_last.pt")["model"]
 
 
-@pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
-@pytest.mark.parametrize("name", NORMS)
-def test_trains_resumes_and_translates(name, pre, training, translating, tmp_path, capsys):
-    cfg = copy.deepcopy(training)
-    cfg.model.encoder_normalize_before = cfg.model.decoder_normalize_before = pre
-    cfg.model.norm_encoder = cfg.model.norm_encoder_final = name
-    plans = runs.decoder_plans(name, layers=1)
-    cfg.model.norm_decoder, cfg.model.norm_decoder_final = plans
-
+def assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys):
     whole = train_until(cfg, tmp_path / "whole", 4)
     halfway = train_until(cfg, tmp_path / "parts", 2)
     resumed = train_until(cfg, tmp_path / "parts", 4)
@@ -75,3 +67,29 @@ def test_trains_resumes_and_translates(name, pre, training, translating, tmp_pat
     generate.main(cfg)
     translated = [line for line in capsys.readouterr().out.splitlines() if line.startswith("H-")]
     assert len(translated) == 60
+
+
+PLACEMENTS = pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
+
+
+@PLACEMENTS
+@pytest.mark.parametrize("name", NORMS)
+def test_every_norm(name, pre, training, translating, tmp_path, capsys):
+    cfg = copy.deepcopy(training)
+    cfg.model.encoder_normalize_before = cfg.model.decoder_normalize_before = pre
+    cfg.model.norm_encoder = cfg.model.norm_encoder_final = name
+    plans = runs.decoder_plans(name, layers=1)
+    cfg.model.norm_decoder, cfg.model.norm_decoder_final = plans
+    assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys)
+
+
+@PLACEMENTS
+@pytest.mark.parametrize(
+    "plan", ["groupscale+power", "rms+batch", "batch+layer", "batch@0:layer", "groupscale+mabn"]
+)
+def test_compositions_and_hybrids(plan, pre, training, translating, tmp_path, capsys):
+    cfg = copy.deepcopy(training)
+    cfg.model.encoder_normalize_before = cfg.model.decoder_normalize_before = pre
+    cfg.model.encoder_layers, cfg.model.norm_encoder = 2, plan
+    cfg.criterion.rbn_mean_weight = 0.1 if "batch" in plan else 0.0
+    assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys)
