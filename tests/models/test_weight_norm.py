@@ -8,7 +8,6 @@ from test_transformer import STILL, batch, build
 from torch import nn
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models.weight_norm import normalise_weights
 
 KINDS = pytest.mark.parametrize("kind", ["wn", "cwn"])
@@ -65,13 +64,5 @@ def test_a_new_model_with_wn_is_the_model_without():
 
 @KINDS
 def test_trains_resumes_and_translates(kind, data_bin, tmp_path):
-    options = ("--norm-weight", kind, "--norm-encoder", "batch", "--no-tid")
-    runs.train(data_bin, tmp_path / "whole", *options, "--max-epoch", 2)
-    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 1)
-    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 2)
-    one, two = (
-        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
-        for name in ("whole", "parts")
-    )
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
-    assert len(runs.generate(data_bin, tmp_path / "parts" / "checkpoint_last.pt")) == 61
+    options = ("--norm-weight", kind, "--norm-encoder", "batch")
+    runs.assert_resumes_and_translates(data_bin, tmp_path, *options)
