@@ -11,8 +11,8 @@ def draw_weights(layer: nn.Module, gain: float) -> None:
     """Draw the weights of a layer's linear maps anew, in place.
 
     The feed-forward, value and output projections are Xavier-normal with the given gain, the query
-    and key projections with gain 1; biases stay as they are. Source: Wang et al., 2022, DeepNet
-    (arXiv:2203.00555), Figure 2.
+    and key projections with gain 1; biases stay as they are. DeepNorm (arXiv:2203.00555, Figure 2)
+    and sub-LN (arXiv:2210.06423, Figure 2) share this rule.
     """
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear):

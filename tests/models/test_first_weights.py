@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from test_transformer import build
+from test_transformer import SUB, build
 from torch import nn
 
 from rbn_fairseq.models.deepnorm import deepnorm
+from rbn_fairseq.models.subnorm import sub_norm_gains
 
 WIDE = {
     f"{side}_{size}": 256
@@ -16,7 +17,8 @@ DEPTHS = {"encoder_layers": 1, "decoder_layers": 3}
 DEEP = {"norm_placement": "deepnorm"}
 ARRANGEMENTS = pytest.mark.parametrize(
     "arrangement, gains",
-    [(DEEP, [constants.beta for constants in deepnorm(1, 3)])],
+    [(DEEP, [constants.beta for constants in deepnorm(1, 3)]), (SUB, sub_norm_gains(1, 3))],
+    ids=["deepnorm", "sub"],
 )
 
 
