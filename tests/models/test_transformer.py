@@ -26,6 +26,9 @@ STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 EVERY = pytest.mark.parametrize("name", NORMS)
 SUB = PRE | {"norm_placement": "sub"}
 PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
+POST_AND_SUB = pytest.mark.parametrize(  # with the number of norms that BATCH makes of them
+    "placement, count", [({}, 10), (SUB, 20)], ids=["post", "sub"]
+)
 WITH_SUB = pytest.mark.parametrize("placement", [{}, PRE, SUB], ids=["post", "pre", "sub"])
 
 
@@ -253,11 +256,12 @@ def test_finals_are_pre_norms_alone():
     assert isinstance(pre.decoder.layer_norm, BatchNorm)
 
 
-def test_options_reach_every_batch_norm():
+@POST_AND_SUB
+def test_options_reach_every_batch_norm(placement, count):
     chosen = {"norm_batch_momentum": 0.3, "norm_batch_eps": 1e-3, "norm_batch_eps_mode": "clamp"}
-    model = build(**BATCH, **chosen, norm_sync=True)
+    model = build(**BATCH, **chosen, **placement, norm_sync=True)
     norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
-    assert len(norms) == 10
+    assert len(norms) == count
     for norm in norms:
         assert (norm.options.momentum, norm.options.eps) == (0.3, 1e-3)
         assert norm.options.eps_mode == "clamp"
@@ -276,10 +280,10 @@ def test_an_unused_rule_for_a_leaking_norm_is_no_harm():
     assert len(kinds(build(norm_decoder="layer:instance"))) == 2 * 2 + 2 * 3
 
 
-@pytest.mark.parametrize("placement, norms", [({}, 10), (SUB, 20)], ids=["post", "sub"])
-def test_layerdrop_trains(placement, norms):
+@POST_AND_SUB
+def test_layerdrop_trains(placement, count):
     model = build(**BATCH, **placement, encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
-    assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == norms
+    assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == count
     drops = set()
     for _ in range(12):
         model.zero_grad()
