@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from rbn_fairseq.models.subnorm import SubNorm
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = ["centre_weights"]
@@ -19,12 +20,19 @@ class _Centred(nn.Module):
 
 
 def _reads(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
-    """Yield the norm of each sublayer, and the linear layers by which the sublayer reads."""
+    """Yield the norms of a layer, and the linear layers by which a sublayer reads each.
+
+    In Post-Norm it is the sublayer of the norm that is yielded, not the one that comes next.
+    """
     attention = layer.self_attn
     yield layer.self_attn_layer_norm, [attention.q_proj, attention.k_proj, attention.v_proj]
     if getattr(layer, "encoder_attn", None) is not None:
         yield layer.encoder_attn_layer_norm, [layer.encoder_attn.q_proj]
     yield layer.final_layer_norm, [layer.fc1]
+    inner = [part for part in layer.children() if isinstance(part, SubNorm)]
+    yield from ((part.norm, [part.projection]) for part in inner)
+    if inner:
+        yield layer.fc2_norm, [layer.fc2]
 
 
 def _norms(stack: Any, behind: list[nn.Linear]) -> Iterator[tuple[str, nn.Module, list[nn.Linear]]]:

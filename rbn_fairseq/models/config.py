@@ -100,9 +100,12 @@ def _norm_fields() -> Iterator[_Field]:
     placement = (
         "where norms stand and how residuals are added: `standard`, Post- or Pre-Norm by "
         "--encoder-normalize-before and --decoder-normalize-before; `deepnorm`, Post-Norm with "
-        "residuals and first weights scaled by depth (Wang et al., 2022)"
+        "residuals and first weights scaled by depth (Wang et al., 2022, DeepNet); `sub`, Pre-Norm "
+        "with a second norm of the same kind inside every sublayer, before the attention's output "
+        "projection and before fc2, and first weights scaled by depth (Wang et al., 2022, "
+        "Foundation Transformers)"
     )
-    kind = ChoiceEnum(("standard", "deepnorm"))
+    kind = ChoiceEnum(("standard", "deepnorm", "sub"))
     yield "norm_placement", kind, field(default="standard", metadata={"help": placement})
     weight = (
         "weights of the encoder layers' linear maps: as they are, `wn` (weight normalisation) or "
@@ -142,7 +145,7 @@ class NormConfig:
     Attributes:
         encoder, decoder: plans of the layers.
         encoder_final, decoder_final: norms behind the last layer.
-        deepnorm: whether residuals and first weights are scaled as DeepNorm does.
+        placement: arrangement of norms and residuals, ``standard``, ``deepnorm`` or ``sub``.
         weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
@@ -152,7 +155,7 @@ class NormConfig:
     decoder: str
     encoder_final: str
     decoder_final: str
-    deepnorm: bool
+    placement: str
     weight: str
     sync: bool
     options: Mapping[str, Any]
@@ -193,15 +196,21 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         for norm, entry in NORMS.items()
     }
     places = [getattr(full, name) for name, _ in _NORM_PLACES]
-    deepnorm = full.norm_placement == "deepnorm"
-    if deepnorm and (full.encoder_normalize_before or full.decoder_normalize_before):
+    placement = str(full.norm_placement)
+    before = (full.encoder_normalize_before, full.decoder_normalize_before)
+    if placement == "deepnorm" and any(before):
         raise ValueError(
             "--norm-placement deepnorm is a Post-Norm arrangement: leave out "
             "--encoder-normalize-before and --decoder-normalize-before, and take an architecture "
             "without `_pre`."
         )
+    if placement == "sub" and not all(before):
+        raise ValueError(
+            "--norm-placement sub is a Pre-Norm arrangement: give --encoder-normalize-before and "
+            "--decoder-normalize-before, or take an architecture with `_pre`."
+        )
     weight = str(full.norm_weight)
-    norms = NormConfig(*places, deepnorm, weight, sync=full.norm_sync, options=options)
+    norms = NormConfig(*places, placement, weight, sync=full.norm_sync, options=options)
     for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
         delattr(full, name)
     return TransformerConfig.from_namespace(full), norms

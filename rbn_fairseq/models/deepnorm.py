@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from rbn_fairseq.models.first_weights import draw_weights
 
 __all__ = ["DeepNorm", "ScaledResidual", "deepnorm"]
 
@@ -17,7 +19,7 @@ class DeepNorm(NamedTuple):
 def deepnorm(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
     """Return the constants of an encoder of N and a decoder of M layers.
 
-    Source: Wang et al., 2022, DeepNet (arXiv:2203.00555), Figure 2, encoder-decoder: encoder
+    Source: Wang et al., 2022, DeepNet (arXiv:2203.00555), for an encoder-decoder: encoder
     ``alpha = 0.81 (N^4 M)^(1/16)``, ``beta = 0.87 (N^4 M)^(-1/16)``; decoder ``alpha =
     (3 M)^(1/4)``, ``beta = (12 M)^(-1/4)``.
     """
@@ -38,14 +40,6 @@ class ScaledResidual:
         return residual + x if self.residual_scale == 1 else self.residual_scale * residual + x
 
     def use_deepnorm(self, constants: DeepNorm) -> None:
-        """Scale the residuals, and draw the first weights anew.
-
-        The feed-forward, value and output projections are Xavier-normal with gain beta, the query
-        and key projections with gain 1; biases stay as they are.
-        """
+        """Scale the residuals by alpha, and draw the first weights anew with gain beta."""
         self.residual_scale = constants.alpha
-        gains = {"q_proj": 1.0, "k_proj": 1.0}
-        for name, module in self.named_modules():  # type: ignore[attr-defined]
-            if isinstance(module, nn.Linear):
-                gain = gains.get(name.rpartition(".")[2], constants.beta)
-                nn.init.xavier_normal_(module.weight, gain)
+        draw_weights(self, constants.beta)  # type: ignore[arg-type]

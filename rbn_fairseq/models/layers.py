@@ -6,6 +6,7 @@ otherwise follow, step by step, the methods of fairseq 0.12.3 named in their com
 
 from typing import Any, Optional
 
+from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
@@ -13,13 +14,21 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor
 
 from rbn_fairseq.models.deepnorm import ScaledResidual
-from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms import NoNorm, ValidTokens
 
 __all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer"]
 
 
 class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
-    """Post- or Pre-Norm encoder layer: self-attention and feed-forward, a norm for each."""
+    """Post- or Pre-Norm encoder layer: self-attention and feed-forward, a norm for each.
+
+    Sub-LN fills ``self_attn_out`` and ``fc2_norm``; elsewhere they do nothing.
+    """
+
+    def __init__(self, cfg: TransformerConfig, return_fc: bool = False) -> None:
+        super().__init__(cfg, return_fc)
+        self.self_attn_out = NoNorm()
+        self.fc2_norm = NoNorm()
 
     def forward(
         self,
@@ -55,6 +64,7 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
             need_weights=False,
             attn_mask=attn_mask,
         )
+        x = self.self_attn_out(x, tokens)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x, tokens)
@@ -63,7 +73,7 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
         if self.normalize_before:
             x = self.final_layer_norm(x, tokens)
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        fc_result = x = self.fc2(x)
+        fc_result = x = self.fc2(self.fc2_norm(x, tokens))
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
             x = self.final_layer_norm(x, tokens)
@@ -71,7 +81,17 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
 
 
 class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
-    """Post- or Pre-Norm decoder layer: self-attention, cross-attention, feed-forward."""
+    """Post- or Pre-Norm decoder layer: self-attention, cross-attention, feed-forward.
+
+    Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``; elsewhere they do
+    nothing.
+    """
+
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
+        super().__init__(cfg, no_encoder_attn)
+        self.self_attn_out = NoNorm()
+        self.encoder_attn_out = NoNorm()
+        self.fc2_norm = NoNorm()
 
     def forward(
         self,
@@ -116,6 +136,7 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
             need_weights=False,
             attn_mask=self_attn_mask,
         )
+        x = self.self_attn_out(x, tokens)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
             x = self.self_attn_layer_norm(x, tokens)
@@ -136,6 +157,7 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
                 or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
             )
+            x = self.encoder_attn_out(x, tokens)
             x = self.residual_connection(self.dropout_module(x), residual)
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x, tokens)
@@ -144,7 +166,8 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
         if self.normalize_before:
             x = self.final_layer_norm(x, tokens)
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.residual_connection(self.dropout_module(self.fc2(x)), residual)
+        x = self.fc2(self.fc2_norm(x, tokens))
+        x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
             x = self.final_layer_norm(x, tokens)
         return x, attn, None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, Optional
 
@@ -27,7 +28,9 @@ from rbn_fairseq.models.config import (
     resolve,
 )
 from rbn_fairseq.models.deepnorm import deepnorm
+from rbn_fairseq.models.first_weights import draw_weights
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
+from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
 from rbn_fairseq.models.weight_norm import normalise_weights
 from rbn_fairseq.norms import (
     NORMS,
@@ -69,16 +72,31 @@ def _place_norms(
     read = NormPlan(plan, len(layers), sites, NORMS, option)
     names = parse_norms(final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
+    hidden = replace(place, channels=layers[0].fc1.out_features)
     for index, layer in enumerate(layers):
         for site in sites:
             if causal:
                 _refuse_leaks(read.norms(index, site), option)
             norm = build_norm(read.norms(index, site), place, norms.options)
             setattr(layer, _PLACES[site], norm)
+            if norms.placement == "sub":
+                inner = hidden if site == "ffn" else place
+                norm = build_norm(read.norms(index, site), inner, norms.options)
+                place_sub_norm(layer, site, norm)
     if causal:
         _refuse_leaks(names, f"{option}-final")
     if stack.layer_norm is not None:
         stack.layer_norm = build_norm(names, place, norms.options)
+
+
+def _scale_by_depth(layers: Any, cfg: TransformerConfig, side: int) -> None:
+    """Give residuals and first weights the sizes of the arrangement; side 1 is the decoder."""
+    depths = cfg.encoder.layers, cfg.decoder.layers
+    for index in range(len(layers)):  # LayerDrop again
+        if cfg.norms.placement == "deepnorm":
+            layers[index].use_deepnorm(deepnorm(*depths)[side])
+        elif cfg.norms.placement == "sub":
+            draw_weights(layers[index], sub_norm_gains(*depths)[side])
 
 
 def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -97,10 +115,7 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         norms = cfg.norms
         plan, final = norms.encoder, norms.encoder_final
         _place_norms(self, norms, plan, final, "--norm-encoder", causal=False)
-        if norms.deepnorm:
-            constants, _ = deepnorm(cfg.encoder.layers, cfg.decoder.layers)
-            for index in range(len(self.layers)):
-                self.layers[index].use_deepnorm(constants)
+        _scale_by_depth(self.layers, cfg, side=0)
         normalise_weights(self.layers, norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
@@ -156,10 +171,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         norms = cfg.norms
         plan, final = norms.decoder, norms.decoder_final
         _place_norms(self, norms, plan, final, "--norm-decoder", causal=True)
-        if norms.deepnorm:
-            _, constants = deepnorm(cfg.encoder.layers, cfg.decoder.layers)
-            for index in range(len(self.layers)):
-                self.layers[index].use_deepnorm(constants)
+        _scale_by_depth(self.layers, cfg, side=1)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False

@@ -60,6 +60,8 @@ def test_the_group_sets_model_and_criterion(sweep):
 def test_settings_of_norms_are_known(path):
     settings = OmegaConf.load(path).model
     merged = OmegaConf.merge(OmegaConf.structured(RBNTransformerConfig), settings)
+    pre = settings.get("norm_placement") == "sub"  # for Pre-Norm recipes only
+    merged.encoder_normalize_before = merged.decoder_normalize_before = pre
     _, norms = resolve(merged)
     used = norms.encoder.split("+")
     assert set(used) <= set(NORMS) and norms.decoder == "layer"

@@ -46,6 +46,14 @@ def of(stack, layers, *names):
             PRE | {"norm_decoder": "mabn"},
             of("decoder", [0, 1], "encoder_attn.q_proj", "fc1", *SELF),
         ),
+        (
+            PRE | {"norm_placement": "sub", "norm_encoder": "mabn"},
+            of("encoder", [0, 1], *SELF, "fc1", "self_attn_out.projection", "fc2"),
+        ),
+        (
+            PRE | {"norm_placement": "sub", "norm_decoder": "layer@0:mabn@1.cross:layer"},
+            of("decoder", [1], "encoder_attn.q_proj", "encoder_attn_out.projection"),
+        ),
         ({"norm_encoder": "power", "norm_decoder": "batch"}, set()),
     ],
 )

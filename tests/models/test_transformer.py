@@ -32,7 +32,12 @@ BATCH = {"norm_encoder": "batch", "norm_decoder": "batch"}
 FINALS = {"norm_encoder_final": "batch", "norm_decoder_final": "batch"}
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 EVERY = pytest.mark.parametrize("name", NORMS)
+SUB = PRE | {"norm_placement": "sub"}
 PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
+POST_AND_SUB = pytest.mark.parametrize(  # with the number of norms that BATCH makes of them
+    "placement, count", [({}, 10), (SUB, 20)], ids=["post", "sub"]
+)
+WITH_SUB = pytest.mark.parametrize("placement", [{}, PRE, SUB], ids=["post", "pre", "sub"])
 
 
 def task(types=30):
@@ -124,7 +129,7 @@ def test_state_dict_is_fairseqs_and_population(placement):
     assert len(expected) > len(theirs)
 
 
-@PLACEMENTS
+@WITH_SUB
 @EVERY
 def test_pads_never_matter(name, placement):
     options = everywhere(name) | STILL | placement
@@ -199,7 +204,7 @@ def test_norms_are_called_with_the_real_tokens(side):
     assert not torch.allclose(masked, unmasked, atol=1e-3)
 
 
-@PLACEMENTS
+@WITH_SUB
 @EVERY
 def test_incremental_decoding_is_the_full_forward(name, placement):
     # prms measures one of 16 channels by default: where that is near 0, rounding becomes large.
@@ -259,11 +264,12 @@ def test_finals_are_pre_norms_alone():
     assert isinstance(pre.decoder.layer_norm, BatchNorm)
 
 
-def test_options_reach_every_batch_norm():
+@POST_AND_SUB
+def test_options_reach_every_batch_norm(placement, count):
     chosen = {"norm_batch_momentum": 0.3, "norm_batch_eps": 1e-3, "norm_batch_eps_mode": "clamp"}
-    model = build(**BATCH, **chosen, norm_sync=True)
+    model = build(**BATCH, **chosen, **placement, norm_sync=True)
     norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
-    assert len(norms) == 10
+    assert len(norms) == count
     for norm in norms:
         assert (norm.options.momentum, norm.options.eps) == (0.3, 1e-3)
         assert norm.options.eps_mode == "clamp"
@@ -282,9 +288,10 @@ def test_an_unused_rule_for_a_leaking_norm_is_no_harm():
     assert len(kinds(build(norm_decoder="layer:instance"))) == 2 * 2 + 2 * 3
 
 
-def test_layerdrop_trains():
-    model = build(**BATCH, encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
-    assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == 10
+@POST_AND_SUB
+def test_layerdrop_trains(placement, count):
+    model = build(**BATCH, **placement, encoder_layerdrop=0.5, decoder_layerdrop=0.5).train()
+    assert len([kind for kind in kinds(model).values() if kind is BatchNorm]) == count
     drops = set()
     for _ in range(12):
         model.zero_grad()
@@ -342,8 +349,9 @@ def test_errors_name_the_option(options, words):
         assert word in str(error.value)
 
 
-def test_checkpoint_activations_go_with_layer_norms():
-    model = build(checkpoint_activations=True).train()
+@WITH_SUB
+def test_checkpoint_activations_go_with_layer_norms(placement):
+    model = build(checkpoint_activations=True, **placement).train()
     model(*batch())[0].sum().backward()
     assert model.encoder.layers[0].fc1.weight.grad is not None
 

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from test_transformer import STILL, batch, build
+from test_transformer import STILL, SUB, batch, build
 from torch import nn
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models.weight_norm import normalise_weights
 
 KINDS = pytest.mark.parametrize("kind", ["wn", "cwn"])
+PLACEMENTS = pytest.mark.parametrize("placement", [{}, SUB], ids=["post", "sub"])
 
 
 @KINDS
@@ -48,8 +48,9 @@ def test_none_changes_nothing():
 
 
 @KINDS
-def test_every_linear_layer_of_the_encoder_and_none_of_the_decoder(kind):
-    model = build(norm_weight=kind)
+@PLACEMENTS
+def test_every_linear_layer_of_the_encoder_and_none_of_the_decoder(kind, placement):
+    model = build(norm_weight=kind, **placement)
     for name, part in model.named_modules():
         if isinstance(part, nn.Linear):
             normalised = nn.utils.parametrize.is_parametrized(part, "weight")
@@ -57,21 +58,15 @@ def test_every_linear_layer_of_the_encoder_and_none_of_the_decoder(kind):
     assert sum(nn.utils.parametrize.is_parametrized(part) for part in model.modules()) == 2 * 6
 
 
-def test_a_new_model_with_wn_is_the_model_without():
-    plain, normalised = build(**STILL).eval(), build(**STILL, norm_weight="wn").eval()
+@PLACEMENTS
+def test_a_new_model_with_wn_is_the_model_without(placement):
+    options = STILL | placement
+    plain, normalised = build(**options).eval(), build(**options, norm_weight="wn").eval()
     one, two = (model(*batch())[0] for model in (plain, normalised))
     torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)  # g v / ||v|| is rounded
 
 
 @KINDS
 def test_trains_resumes_and_translates(kind, data_bin, tmp_path):
-    options = ("--norm-weight", kind, "--norm-encoder", "batch", "--no-tid")
-    runs.train(data_bin, tmp_path / "whole", *options, "--max-epoch", 2)
-    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 1)
-    runs.train(data_bin, tmp_path / "parts", *options, "--max-epoch", 2)
-    one, two = (
-        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
-        for name in ("whole", "parts")
-    )
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
-    assert len(runs.generate(data_bin, tmp_path / "parts" / "checkpoint_last.pt")) == 61
+    options = ("--norm-weight", kind, "--norm-encoder", "batch")
+    runs.assert_resumes_and_translates(data_bin, tmp_path, *options)
