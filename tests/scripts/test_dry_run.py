@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 
 import pytest
 import typer
@@ -163,8 +164,9 @@ def test_evaluation_of_the_authors():
     assert "average_recalibrated" in with_it[2]
 
 
-def test_a_model_without_batch_norm_is_scored_once():
-    commands = dry_run("iwslt14/evaluate.sh", "ln", "post", 1, 2)
+@pytest.mark.parametrize("norm", ["ln", "pn", "pn_ls"])  # power has an option that says `batch`
+def test_a_model_without_batch_norm_is_scored_once(norm):
+    commands = dry_run("iwslt14/evaluate.sh", norm, "post", 1, 2)
     assert [words[1] for words in commands] == ["average", "generate", "score"] * 2
 
 
@@ -248,6 +250,31 @@ def test_grid():
     assert {c.common.seed for c in trained} == {2}
     for words in commands:
         check(words)
+
+
+@pytest.mark.parametrize("plan", ["layer", "batch@0:layer", "batch@0-4:layer", "groupscale+power"])
+def test_plans_pass_through_hydra(plan):
+    """As docs/reproduction.md gives them: without quotes, in place of what the norm's file says."""
+    (words,) = dry_run("iwslt14/train.sh", "bn", "post", 1, "--", f"model.norm_encoder={plan}")
+    assert check(words).model.norm_encoder == plan
+
+
+def test_the_loop_over_layers_of_the_page():
+    """Its plans are those of the sweep, and each has a directory of its own."""
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    loop = re.search(r"^plans=.*?^done$", page, re.MULTILINE | re.DOTALL)[0]
+    only_print = 'bash() { command bash "$1" --dry-run "${@:2}"; }\n'
+    done = subprocess.run(
+        ["bash", "-euc", only_print + loop], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    commands = [shlex.split(line.partition(" > ")[0]) for line in done.stdout.splitlines()]
+    trained = [words for words in commands if words[0] == "fairseq-hydra-train"]
+    (plans,) = sweep_values("layers").values()
+    assert [words[-1] for words in trained] == [f"model.norm_encoder={plan}" for plan in plans]
+    directories = [f"runs/iwslt14-L{number}/post-bn-seed1" for number in range(7)]
+    assert [words[-2] for words in trained] == [f"hydra.run.dir={path}" for path in directories]
+    averaged = [words for words in commands if words[1] == "average"]
+    assert [words[words.index("--inputs") + 1] for words in averaged] == directories
 
 
 def sweep_values(name, *overrides):
