@@ -5,6 +5,7 @@ import torch
 
 import runs
 from corpus import write_corpus
+from forked import forked_commands
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)
@@ -14,6 +15,13 @@ torch.set_num_threads(1)
 def seed() -> None:
     """The same random numbers in every run of a test."""
     torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """Directory for PATH: the commands without the seconds that it takes to import fairseq."""
+    with forked_commands() as tools:
+        yield tools
 
 
 @pytest.fixture(scope="session")
