@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,11 +46,12 @@ def forked_commands():
                 [sys.executable, __file__, str(listening.fileno())],
                 pass_fds=[listening.fileno()],
                 env={**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
             )
         try:
             yield tools
         finally:
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)  # commands that hang, too
             server.wait()
 
 
