@@ -89,7 +89,8 @@ for mean in "${weights[@]}"; do
             bash -c "$cell" cell "${arguments[@]}"
             continue
         fi
-        (($(jobs -rp | wc -l) < parallel)) || reap
+        # More than once where one that `wait` returns ended long ago.
+        while (($(jobs -rp | wc -l) >= parallel)); do reap; done
         left=$((deadline - SECONDS))
         if ((left <= longest)); then
             say "$(basename "$directory"): not begun; $left s left, the longest cell took $longest s"
