@@ -157,8 +157,11 @@ def test_evaluation_of_the_authors():
     generation = check(commands[2])
     assert (generation.beam, generation.lenpen) == (5, 1)
     assert (generation.max_len_a, generation.max_len_b) == (1, 50)
+    assert generation.gen_subset == "test"
     assert generation.post_process == "subword_nmt"
     without, with_it = commands[3], commands[5]
+    assert {check(words)["lang"] for words in (without, with_it)} == {"en"}
+    assert without[without.index("--reference") + 1] == "data/iwslt14/text/test.en"
     assert without[-1].endswith("score_averaged_statistics.json")
     assert with_it[-1].endswith("/score.json")
     assert "average_recalibrated" in with_it[2]
@@ -275,6 +278,20 @@ def test_the_loop_over_layers_of_the_page():
     assert [words[-2] for words in trained] == [f"hydra.run.dir={path}" for path in directories]
     averaged = [words for words in commands if words[1] == "average"]
     assert [words[words.index("--inputs") + 1] for words in averaged] == directories
+
+
+def test_cells_have_the_options_of_the_grid():
+    options = ("--preset", "small", "--max-epoch", 2, "--data", "/data")
+    commands = dry_run("iwslt14/grid.sh", "--minutes", 1, "--parallel", 1, *options)
+    trained = [words for words in commands if words[0] != "rbn"]
+    assert len(trained) == 16
+    for words in trained:
+        given = {"preset=small", "optimization.max_epoch=2", "task.data=/data/bin", "common.seed=1"}
+        assert given <= set(words)
+        (place,) = (word for word in words if word.startswith("hydra.run.dir="))
+        assert "=runs/iwslt14-grid-small/post-seed1/" in place
+    averages = [words for words in commands if words[1] == "average"]
+    assert {words[words.index("--last") + 1] for words in averages} == {"2"}
 
 
 def sweep_values(name, *overrides):
