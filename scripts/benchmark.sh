@@ -225,7 +225,7 @@ evaluate_runs() {
             run rbn average --inputs "$run" --last "$last" --output "$run/average.pt"
             [[ $dry_run ]] || echo "$last" >"$run/.averaged"
         fi
-        if grep -Eq '^ *norm_[a-z_]+: *[^#]*\b(batch|renorm)\b' "$settings"; then
+        if grep -Eq '^ *norm_(en|de)coder(_final)?: *[^#]*\b(batch|renorm)\b' "$settings"; then
             fresh "$run/average_recalibrated.pt" "$run/average.pt" ||
                 run rbn recalibrate "$run/average.pt" "$data/bin" \
                     --output "$run/average_recalibrated.pt"

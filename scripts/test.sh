@@ -17,4 +17,4 @@ ruff check .
 ruff format --check .
 mypy
 shellcheck scripts/*.sh scripts/*/*.sh results/*/*.sh .ci/run
-pytest --numprocesses auto --dist loadscope "$@"
+pytest --numprocesses auto --dist loadscope --no-loadscope-reorder "$@"

@@ -5,15 +5,33 @@ import torch
 
 import runs
 from corpus import write_corpus
+from forked import forked_commands
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)
+
+
+# What takes long and is one piece for a worker.
+LONG = ("end_to_end", "distributed", "quickstart")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long where workers share the tests, so that none ends alone with it."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not any(word in item.nodeid for word in LONG))
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """The same random numbers in every run of a test."""
     torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """Directory for PATH: the commands without the seconds that it takes to import fairseq."""
+    with forked_commands() as tools:
+        yield tools
 
 
 @pytest.fixture(scope="session")

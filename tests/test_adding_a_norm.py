@@ -37,6 +37,15 @@ def test_its_norm_goes_into_plans(page):
     assert torch.equal(y.abs().amax(-1), torch.ones(3, 2))
 
 
+def test_it_is_what_its_docstring_says(page):
+    """Also where the floor is larger, with options, and in fp64's precision."""
+    norm = build_norm(["peak"], NormPlace(3), {"peak": page["PeakNormOptions"](floor=2.0)})
+    x = torch.tensor([[3.0, -7.0, 1.0], [0.1, 0.0, -1.0], [0.0, 0.0, 0.0]], dtype=torch.double)
+    divisors = torch.tensor([[7.0], [2.0], [2.0]], dtype=torch.double)
+    # Divided once, then times 1.
+    torch.testing.assert_close(norm.double()(x), x / divisors, rtol=1e-15, atol=0)
+
+
 def test_its_options_become_fields(page):
     fields = {name: (kind, field) for name, kind, field in config._norm_fields()}
     kind, field = fields["norm_peak_floor"]

@@ -5,6 +5,7 @@ The steps are those of fairseq's ``examples/translation/prepare-iwslt14.sh``.
 
 import re
 import shutil
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +92,9 @@ class _IWSLT14(Recipe):
     learnt: int = MERGES
     codes: Optional[Path] = None
 
+    @abstractmethod
     def source(self) -> dict[str, Any]:
         """Return hashes of what is read."""
-        raise NotImplementedError
 
     def request(self) -> dict[str, Any]:
         if self.codes is not None:

@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# Usage: bash scripts/iwslt14/grid.sh --minutes N --parallel P [PLACEMENT SEED] [OPTIONS]
-#                                    [-- HYDRA OVERRIDES]
+# Usage: bash scripts/iwslt14/grid.sh --minutes N --parallel P [PLACEMENT SEED]
+#                                     [OPTIONS] [-- HYDRA OVERRIDES]
 #
-# The paper's grid of penalty weights (Figure 5), lambda and nu in {0, 0.01, 0.1, 1}, in a box of
-# time on one machine: trains and evaluates P cells at a time, row by row (a row is one lambda).
-# A cell that would not be finished in time, judged by the longest one so far, is not begun. What
-# runs at the end of the time is stopped; the next call goes on with it. The whole rows are in
-# there in report/: a page with curves, and their numbers as CSV.
+# The paper's grid of penalty weights (Figure 5), lambda and nu in
+# {0, 0.01, 0.1, 1}, on one machine and within N minutes. A cell is one run with
+# one pair of weights, trained and evaluated; P cells run at a time, row by row
+# (a row is one lambda). A cell that would not be finished in time, judged by
+# the longest one so far, is not begun. What still runs when the time is over is
+# stopped; the same command goes on with it. Rows whose cells are all finished
+# go to report/, beside the cells: a page with curves, and the numbers as CSV.
 #
-#   PLACEMENT SEED  post or pre (post), and a number (1)
-#   --minutes N     the box of time
-#   --parallel P    cells at a time; one small model leaves most of a GPU idle
-#   --gpus G        GPUs to spread the cells over (1)
-#   --max-epoch N, --preset NAME, --data DIR, --runs DIR, --dry-run, -- OVERRIDES   as for
-#                   train.sh; runs go to runs/iwslt14-grid[-PRESET]/PLACEMENT-seedSEED
+#   PLACEMENT SEED   post or pre, and a number (post 1)
+#   --minutes N      how long it may take; a fraction is allowed
+#   --parallel P     cells at a time; one small model leaves most of a GPU idle
+#   --gpus G         GPUs to spread the cells over (1)
+#   --runs DIR       where cells and report/ go, in PLACEMENT-seedSEED
+#                    (runs/iwslt14-grid; with --preset, runs/iwslt14-grid-PRESET)
+#   --max-epoch N, --preset NAME, --data DIR, --dry-run, -- OVERRIDES
+#                    as for train.sh
 #
 #   bash scripts/iwslt14/grid.sh --minutes 600 --parallel 8
 set -euo pipefail
@@ -85,7 +89,8 @@ for mean in "${weights[@]}"; do
             bash -c "$cell" cell "${arguments[@]}"
             continue
         fi
-        (($(jobs -rp | wc -l) < parallel)) || reap
+        # More than once where one that `wait` returns ended long ago.
+        while (($(jobs -rp | wc -l) >= parallel)); do reap; done
         left=$((deadline - SECONDS))
         if ((left <= longest)); then
             say "$(basename "$directory"): not begun; $left s left, the longest cell took $longest s"

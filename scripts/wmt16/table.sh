@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/wmt16/table.sh [OPTIONS]
 #
-# Prints the rows of the paper's Table 2 for WMT16 En-De from the runs that scripts/wmt16/evaluate.sh
-# scored: mean and standard deviation over seeds, the paper's number where data, model and epochs
-# are the paper's, and the commands that fill what is missing.
+# Prints the rows of the paper's Table 2 for WMT16 En-De from the runs that
+# scripts/wmt16/evaluate.sh scored: mean and standard deviation over seeds,
+# the paper's number where data, model and epochs are the paper's, and the
+# commands that fill what is missing.
 #
 #   --output FILE   also write the rows as CSV
-#   --runs DIR, --data DIR, --preset NAME, --max-epoch N, --dry-run   as for train.sh
+#   --runs DIR, --data DIR, --preset NAME, --max-epoch N, --dry-run
+#                   as for train.sh
 #
 #   bash scripts/wmt16/table.sh
 set -euo pipefail

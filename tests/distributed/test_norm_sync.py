@@ -1,21 +1,19 @@
 """Two processes with synchronised statistics, against the definition on the joined batch."""
 
 import contextlib
-import socket
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import oracles
+from processes import WORLD, on_processes
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
 
-WORLD, CHANNELS = 2, 4
+CHANNELS = 4
 MEAN_WEIGHT, STD_WEIGHT = 0.3, 0.7
 CASES = {  # sentence lengths on each rank, and the ranks under dummy_batch()
     "3 and 7 tokens": ([[2, 1], [4, 3]], ()),
@@ -140,15 +138,7 @@ def counted(function, calls):
     return call
 
 
-def work(rank, port, folder):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=WORLD,
-        timeout=timedelta(seconds=60),
-    )
-    torch.set_num_threads(1)
+def work(rank):
     calls = []
     for name in COLLECTIVES:
         setattr(dist, name, counted(getattr(dist, name), calls))
@@ -157,19 +147,13 @@ def work(rank, port, folder):
     results["not finite"] = not_finite(rank)
     results["averages"] = averages(rank, calls)
     results["rank"] = process_rank()
-    torch.save(results, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    return results
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What both processes have seen, by rank: they start once for all tests."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (port, folder), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return on_processes(work, tmp_path_factory.mktemp("ranks"))
 
 
 def joined(case, reduction):

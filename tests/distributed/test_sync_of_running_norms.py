@@ -3,15 +3,11 @@
 What one process computes has its own oracles in tests/norms.
 """
 
-import socket
-from datetime import timedelta
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import oracles
+from processes import WORLD, on_processes
 from rbn_fairseq.norms import (
     BatchRenorm,
     BatchRenormOptions,
@@ -20,7 +16,7 @@ from rbn_fairseq.norms import (
     ValidTokens,
 )
 
-WORLD, CHANNELS, STEPS = 2, 4, 8
+CHANNELS, STEPS = 4, 8
 NORMS = {  # their schedules begin and end within the steps
     "renorm": lambda sync: BatchRenorm(
         CHANNELS, BatchRenormOptions(momentum=0.2, start=1, r_end=4, d_end=4), sync
@@ -65,27 +61,13 @@ def joined(name):
         yield train_step(norm, step, real[0], valid, real[1])
 
 
-def work(rank, port, folder):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=WORLD,
-        timeout=timedelta(seconds=60),
-    )
-    torch.set_num_threads(1)
-    torch.save({name: train(name, rank) for name in NORMS}, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+def train_all(rank):
+    return {name: train(name, rank) for name in NORMS}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (port, folder), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return on_processes(train_all, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -1,36 +1,29 @@
 """fairseq-train itself on two processes: it stops, resumes and ends as without a stop."""
 
-import os
-import socket
 import subprocess
-import sys
 
 import torch
 
 import runs
+from processes import WORLD, free_port
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
 
-def launch(data, save_dir, *options):
+def launch(forked, data, save_dir, *options):
     """Train on two gloo processes."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
     argv = runs.train_arguments(
         data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
         "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
-        "--distributed-backend", "gloo", "--distributed-world-size", 2,
-        "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn",
+        "--distributed-backend", "gloo", "--distributed-world-size", WORLD,
+        "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}", "--distributed-no-spawn",
         *options,
     )  # fmt: skip
-    code = "from fairseq_cli.train import cli_main; cli_main()"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, *argv, "--distributed-rank", str(rank)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [forked / "fairseq-train", *argv, "--distributed-rank", str(rank)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        for rank in range(2)
+        for rank in range(WORLD)
     ]  # fmt: skip
     try:
         outputs = [process.communicate(timeout=300)[0] for process in processes]
@@ -42,12 +35,13 @@ def launch(data, save_dir, *options):
     return "".join(outputs)
 
 
-def test_stop_and_resume(data_bin, tmp_path):
-    launch(data_bin, tmp_path / "whole", "--norm-sync", "--max-epoch", 2)
+def test_stop_and_resume(forked, data_bin, tmp_path):
+    launch(forked, data_bin, tmp_path / "whole", "--norm-sync", "--max-epoch", 2)
     # The whole run's state after epoch 1 is where another run would have stopped.
     start = tmp_path / "whole" / "checkpoint1.pt"
     launch(
-        data_bin, tmp_path / "resumed", "--norm-sync", "--max-epoch", 2, "--restore-file", start
+        forked, data_bin, tmp_path / "resumed", "--norm-sync", "--max-epoch", 2,
+        "--restore-file", start,
     )  # fmt: skip
     one, other = (
         read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
@@ -59,8 +53,8 @@ def test_stop_and_resume(data_bin, tmp_path):
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
 
 
-def test_without_sync(data_bin, tmp_path):
-    launch(data_bin, tmp_path, "--max-update", 3)
+def test_without_sync(forked, data_bin, tmp_path):
+    launch(forked, data_bin, tmp_path, "--max-update", 3)
     model = read_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
     stats = [value for name, value in model.items() if "running_" in name]
     assert len(stats) == 8 and all(value.isfinite().all() for value in stats)

@@ -17,6 +17,9 @@ from rbn_fairseq.norms import NORMS
 SMALL = (
     "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 400, "--no-tid",
     "--no-epoch-checkpoints", "--disable-validation",
+    # Schedules that move before and after the stop.
+    "--norm-renorm-start", 1, "--norm-renorm-r-end", 4, "--norm-renorm-d-end", 4,
+    "--norm-power-warmup", 3,
 )  # fmt: skip
 
 

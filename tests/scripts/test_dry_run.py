@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 
 import pytest
 import typer
@@ -156,15 +157,19 @@ def test_evaluation_of_the_authors():
     generation = check(commands[2])
     assert (generation.beam, generation.lenpen) == (5, 1)
     assert (generation.max_len_a, generation.max_len_b) == (1, 50)
+    assert generation.gen_subset == "test"
     assert generation.post_process == "subword_nmt"
     without, with_it = commands[3], commands[5]
+    assert {check(words)["lang"] for words in (without, with_it)} == {"en"}
+    assert without[without.index("--reference") + 1] == "data/iwslt14/text/test.en"
     assert without[-1].endswith("score_averaged_statistics.json")
     assert with_it[-1].endswith("/score.json")
     assert "average_recalibrated" in with_it[2]
 
 
-def test_a_model_without_batch_norm_is_scored_once():
-    commands = dry_run("iwslt14/evaluate.sh", "ln", "post", 1, 2)
+@pytest.mark.parametrize("norm", ["ln", "pn", "pn_ls"])  # power has an option that says `batch`
+def test_a_model_without_batch_norm_is_scored_once(norm):
+    commands = dry_run("iwslt14/evaluate.sh", norm, "post", 1, 2)
     assert [words[1] for words in commands] == ["average", "generate", "score"] * 2
 
 
@@ -248,6 +253,45 @@ def test_grid():
     assert {c.common.seed for c in trained} == {2}
     for words in commands:
         check(words)
+
+
+@pytest.mark.parametrize("plan", ["layer", "batch@0:layer", "batch@0-4:layer", "groupscale+power"])
+def test_plans_pass_through_hydra(plan):
+    """As docs/reproduction.md gives them: without quotes, in place of what the norm's file says."""
+    (words,) = dry_run("iwslt14/train.sh", "bn", "post", 1, "--", f"model.norm_encoder={plan}")
+    assert check(words).model.norm_encoder == plan
+
+
+def test_the_loop_over_layers_of_the_page():
+    """Its plans are those of the sweep, and each has a directory of its own."""
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    loop = re.search(r"^plans=.*?^done$", page, re.MULTILINE | re.DOTALL)[0]
+    only_print = 'bash() { command bash "$1" --dry-run "${@:2}"; }\n'
+    done = subprocess.run(
+        ["bash", "-euc", only_print + loop], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    commands = [shlex.split(line.partition(" > ")[0]) for line in done.stdout.splitlines()]
+    trained = [words for words in commands if words[0] == "fairseq-hydra-train"]
+    (plans,) = sweep_values("layers").values()
+    assert [words[-1] for words in trained] == [f"model.norm_encoder={plan}" for plan in plans]
+    directories = [f"runs/iwslt14-L{number}/post-bn-seed1" for number in range(7)]
+    assert [words[-2] for words in trained] == [f"hydra.run.dir={path}" for path in directories]
+    averaged = [words for words in commands if words[1] == "average"]
+    assert [words[words.index("--inputs") + 1] for words in averaged] == directories
+
+
+def test_cells_have_the_options_of_the_grid():
+    options = ("--preset", "small", "--max-epoch", 2, "--data", "/data")
+    commands = dry_run("iwslt14/grid.sh", "--minutes", 1, "--parallel", 1, *options)
+    trained = [words for words in commands if words[0] != "rbn"]
+    assert len(trained) == 16
+    for words in trained:
+        given = {"preset=small", "optimization.max_epoch=2", "task.data=/data/bin", "common.seed=1"}
+        assert given <= set(words)
+        (place,) = (word for word in words if word.startswith("hydra.run.dir="))
+        assert "=runs/iwslt14-grid-small/post-seed1/" in place
+    averages = [words for words in commands if words[1] == "average"]
+    assert {words[words.index("--last") + 1] for words in averages} == {"2"}
 
 
 def sweep_values(name, *overrides):

@@ -1,10 +1,13 @@
 """The box of time of scripts/iwslt14/grid.sh, with stand-ins for training and evaluation."""
 
+import os
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from shell import script
+from shell import ROOT, script
 
 # Each stand-in writes what the real command leaves behind. `slow` makes one cell endless, `fail`
 # one fail.
@@ -21,8 +24,11 @@ echo "mean$mean-std$std" >>"$LOG"
 mkdir -p "$run/.hydra"
 echo "  norm_encoder: batch" >"$run/.hydra/config.yaml"
 echo "$mean $std $CUDA_VISIBLE_DEVICES $*" >"$run/checkpoint_last.pt"
-[[ $SLOW == "mean$mean-std$std" ]] && sleep 100
+[[ $SLOW == "mean$mean-std$std" ]] && echo $$ >"$PIDS" && sleep 100
+touch "$RUNNING/$$"
+ls "$RUNNING" | wc -l >>"$AT_A_TIME"
 sleep "${SECONDS_A_CELL:-0}"
+rm "$RUNNING/$$"
 """
 RBN = """#!/usr/bin/env bash
 case $1 in
@@ -46,6 +52,10 @@ def grid(tmp_path, monkeypatch):
     log, report = tmp_path / "log", tmp_path / "report"
     monkeypatch.setenv("LOG", str(log))
     monkeypatch.setenv("REPORT", str(report))
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    monkeypatch.setenv("RUNNING", str(tmp_path / "running"))
+    monkeypatch.setenv("AT_A_TIME", str(tmp_path / "at_a_time"))
+    (tmp_path / "running").mkdir()
 
     def call(*options, minutes=1, **variables):
         log.write_text("")
@@ -68,10 +78,13 @@ def grid(tmp_path, monkeypatch):
 NAMES = [f"mean{mean}-std{std}" for mean in (0, 0.01, 0.1, 1) for std in (0, 0.01, 0.1, 1)]
 
 
-def test_all_cells(grid):
+def test_all_cells(grid, tmp_path):
     done, trained, reported = grid("--parallel", 4)
     assert done.returncode == 0, done.stderr
     assert sorted(trained) == sorted(NAMES) and reported == set(NAMES)
+    # Of a Post-Norm model with seed 1, and all in one place.
+    assert [path.name for path in grid.runs.iterdir()] == ["post-seed1"]
+    assert f"--out {grid.runs / 'post-seed1' / 'report'} " in (tmp_path / "report").read_text()
     # Again: everything is there.
     done, trained, reported = grid("--parallel", 4)
     assert done.returncode == 0 and trained == [] and reported == set(NAMES)
@@ -81,14 +94,17 @@ def test_a_failed_cell_is_told_and_its_row_is_left_out(grid):
     done, _, reported = grid("--parallel", 4, FAIL="mean0.1-std0.01")
     assert done.returncode == 0
     assert "mean0.1-std0.01: failed, exit status 3" in done.stderr
+    log = grid.runs / "post-seed1" / "mean0.1-std0.01" / "log"
+    assert str(log) in done.stderr and "fairseq-hydra-train" in log.read_text()
     assert "row lambda = 0.1: 3 of 4 cells" in done.stderr
     assert reported == {name for name in NAMES if not name.startswith("mean0.1-")}
     done, trained, reported = grid("--parallel", 4)
     assert trained == ["mean0.1-std0.01"] and reported == set(NAMES)
 
 
-def test_cells_on_several_gpus(grid):
-    grid("--parallel", 2, "--gpus", 2)
+def test_cells_on_several_gpus(grid, tmp_path):
+    grid("--parallel", 2, "--gpus", 2, SECONDS_A_CELL=0.1)
+    assert set((tmp_path / "at_a_time").read_text().split()) == {"1", "2"}
     used = [path.read_text().split()[2] for path in grid.runs.glob("*/*/*/checkpoint_last.pt")]
     assert sorted(used) == ["0"] * 8 + ["1"] * 8
 
@@ -104,18 +120,30 @@ def test_the_time_is_over(grid, tmp_path):
     """What runs is stopped, and what would not be finished in time is not begun."""
     begun = time.monotonic()
     done, trained, reported = grid(
-        "--parallel", 1, minutes=0.3, SLOW="mean0.01-std0", SECONDS_A_CELL=1
+        "--parallel", 1, minutes=0.25, SLOW="mean0.01-std0", SECONDS_A_CELL=1
     )
-    assert 17 < time.monotonic() - begun < 40  # 0.3 minutes, and what bash itself takes
+    assert 14 < time.monotonic() - begun < 22  # 0.25 minutes, and what bash itself takes
     assert "mean0.01-std0: stopped" in done.stderr
     assert "mean0.01-std0.01: not begun" in done.stderr
     assert trained == NAMES[:5] and reported == set(NAMES[:4])
+
+
+def test_a_cell_that_would_not_be_finished_is_not_begun(grid):
+    done, trained, _ = grid("--parallel", 1, minutes=0.1, SECONDS_A_CELL=3.5)
+    assert trained == NAMES[:1] and "mean0-std0.01: not begun" in done.stderr
 
 
 def test_no_row(grid):
     done, trained, _ = grid("--parallel", 1, minutes=0)
     assert done.returncode == 1 and trained == []
     assert "no row of the grid is whole yet" in done.stderr
+
+
+def test_fewer_gpus_than_asked_for(grid, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    done, trained, _ = grid("--parallel", 2, "--gpus", 3)
+    assert done.returncode == 1 and trained == []
+    assert "--gpus 3" in done.stderr and "has 2" in done.stderr
 
 
 def test_cells_of_other_settings_are_not_mixed(grid):
@@ -129,3 +157,38 @@ def test_overrides_reach_every_cell(grid):
     grid("--parallel", 4, "--", "common.fp16=true")
     assert all("fp16" in path.read_text() for path in grid.runs.glob("*/*/*/checkpoint_last.pt"))
     assert len(list(grid.runs.glob("*/*/*/checkpoint_last.pt"))) == 16
+
+
+def test_interrupted(grid, tmp_path, monkeypatch):
+    """Cells do not go on without the command that began them."""
+    monkeypatch.setenv("SLOW", "mean0-std0")
+    monkeypatch.setenv("FAIL", "")
+    command = [
+        "bash", ROOT / "scripts" / "iwslt14" / "grid.sh", "--minutes", "1", "--parallel", "1",
+        "--data", tmp_path / "data", "--runs", tmp_path / "runs",
+    ]  # fmt: skip
+    path = f"{tmp_path / 'tools'}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(command, env={**os.environ, "PATH": path}, cwd=ROOT)
+    pids = tmp_path / "pids"
+    try:
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    finally:
+        process.terminate()
+    process.wait(timeout=10)
+    cell = pids.read_text().strip()
+    wait_until(lambda: not runs(cell))
+
+
+def runs(pid):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition):
+    for _ in range(200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise TimeoutError

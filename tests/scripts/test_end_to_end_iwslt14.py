@@ -1,4 +1,4 @@
-"""The reproduction scripts, really run: generated text, a small model, a few updates on the CPU."""
+"""The scripts of IWSLT14, really run: generated text, a small model, a few updates on the CPU."""
 
 import csv
 import json
@@ -14,21 +14,21 @@ SMALL = ("--preset", "small", "--max-epoch", 1)
 
 
 @pytest.fixture(scope="module")
-def iwslt14(tmp_path_factory):
+def iwslt14(tmp_path_factory, forked):
     """Prepared data, and runs of LN (two seeds, one of them evaluated) and RBN (evaluated)."""
     directory = tmp_path_factory.mktemp("iwslt14")
     data, runs = directory / "data", directory / "runs"
     write_corpus(directory / "text", {"train": 300, "valid": 30, "test": 21})
     text = directory / "text"
     options = ("--from-tokenized", text, "--out", data, "--merges", 200, "--jobs", 1)
-    assert "standard" in refusal("iwslt14/prepare.sh", *options)
-    succeed("iwslt14/prepare.sh", *options, "--allow-nonstandard")
+    assert "standard" in refusal("iwslt14/prepare.sh", *options, path=forked)
+    succeed("iwslt14/prepare.sh", *options, "--allow-nonstandard", path=forked)
     places = ("--data", data, "--runs", runs, *SMALL)
     # `tid_batches` only saves time.
-    succeed("iwslt14/train.sh", "ln", "post", 1, 2, *places)
-    succeed("iwslt14/train.sh", "rbn", "post", 1, *places, "--", "task.tid_batches=5")
-    succeed("iwslt14/evaluate.sh", "ln", "post", 1, *places)
-    succeed("iwslt14/evaluate.sh", "rbn", "post", 1, *places)
+    succeed("iwslt14/train.sh", "ln", "post", 1, 2, *places, path=forked)
+    succeed("iwslt14/train.sh", "rbn", "post", 1, *places, "--", "task.tid_batches=5", path=forked)
+    succeed("iwslt14/evaluate.sh", "ln", "post", 1, *places, path=forked)
+    succeed("iwslt14/evaluate.sh", "rbn", "post", 1, *places, path=forked)
     return data, runs, places
 
 
@@ -67,37 +67,39 @@ def test_what_evaluation_leaves(iwslt14):
     assert len(hypotheses) == 21  # every sentence, though 21 is no multiple of 8
 
 
-def test_nothing_is_done_twice(iwslt14):
+def test_nothing_is_done_twice(iwslt14, forked):
     data, runs, places = iwslt14
     run = runs / "post-rbn-seed1"
     before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
-    done = script("iwslt14/evaluate.sh", "rbn", "post", 1, *places)
+    done = script("iwslt14/evaluate.sh", "rbn", "post", 1, *places, path=forked)
     assert done.returncode == 0 and "+ rbn" not in done.stderr
     assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
 
 
-def test_more_epochs_go_on_and_are_scored_anew(iwslt14):
+def test_more_epochs_go_on_and_are_scored_anew(iwslt14, forked):
     """A run that goes on; a table of runs of one and of two epochs is refused."""
     data, runs, places = iwslt14
     places = [2 if value == 1 else value for value in places]
-    succeed("iwslt14/train.sh", "ln", "post", 2, *places)
+    succeed("iwslt14/train.sh", "ln", "post", 2, *places, path=forked)
     log = (runs / "post-ln-seed2" / "train.log").read_text()
     assert len(re.findall(r"valid \| epoch 001", log)) == 1
     assert len(re.findall(r"valid \| epoch 002", log)) == 1
-    succeed("iwslt14/evaluate.sh", "ln", "post", 2, *places)
+    succeed("iwslt14/evaluate.sh", "ln", "post", 2, *places, path=forked)
     averaged = read_checkpoint(runs / "post-ln-seed2" / "average.pt")["rbn_fairseq"]["averaged"]
     assert [path[-14:] for path in averaged] == ["checkpoint1.pt", "checkpoint2.pt"]
-    line = refusal("iwslt14/table.sh", "--runs", runs)
+    line = refusal("iwslt14/table.sh", "--runs", runs, path=forked)
     assert "averaged epochs" in line and "post-ln-seed1" in line and "post-ln-seed2" in line
 
 
-def test_table(iwslt14, tmp_path):
+def test_table(iwslt14, forked, tmp_path):
     _, runs, _ = iwslt14
     few = tmp_path / "runs"
     few.mkdir()
     for name in ("post-ln-seed1", "post-rbn-seed1"):
         (few / name).symlink_to(runs / name)
-    out = succeed("iwslt14/table.sh", "--runs", few, "--output", tmp_path / "rows.csv", *SMALL)
+    out = succeed(
+        "iwslt14/table.sh", "--runs", few, "--output", tmp_path / "rows.csv", *SMALL, path=forked
+    )
     scored = json.loads((runs / "post-rbn-seed1" / "score.json").read_text())
     assert f"{scored['tokenised']['bleu']:.2f}" in out
     assert "35.5" not in out  # the paper's number is for the paper's data and model
@@ -105,30 +107,3 @@ def test_table(iwslt14, tmp_path):
     assert f"bash scripts/iwslt14/train.sh bn post 1 2 3 {same}" in out
     with (tmp_path / "rows.csv").open() as file:
         assert [row["norm"] for row in csv.DictReader(file)] == ["ln", "rbn"]
-
-
-@pytest.fixture
-def wmt16(tmp_path):
-    write_corpus(tmp_path / "text", {"train": 300, "valid": 30, "test": 21}, seed=2)
-    for split, name in (("valid", "newstest2013"), ("test", "newstest2014")):
-        for lang in ("de", "en"):
-            (tmp_path / "text" / f"{split}.{lang}").rename(tmp_path / "text" / f"{name}.{lang}")
-    return tmp_path
-
-
-def test_wmt16(wmt16):
-    """The other direction, from raw text, with compounds split."""
-    data, runs = wmt16 / "data", wmt16 / "runs"
-    options = ("--from-raw", "text", "--out", data, "--merges", 200, "--jobs", 1)
-    assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *options, cwd=wmt16)
-    # Seen from where the caller stands, not from the repository.
-    places = ("--data", "data", "--runs", "runs", *SMALL)
-    succeed("wmt16/train.sh", "rbn", "pre", 1, *places, cwd=wmt16)
-    succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, cwd=wmt16)
-    scores = json.loads((runs / "pre-rbn-seed1" / "score.json").read_text())
-    assert set(scores) == {"tokenised", "compound_split", "sacrebleu"}
-    cfg = read_checkpoint(runs / "pre-rbn-seed1" / "checkpoint_last.pt")["cfg"]
-    assert (cfg["task"]["source_lang"], cfg["task"]["target_lang"]) == ("en", "de")
-    assert cfg["model"]["encoder_normalize_before"]
-    out = succeed("wmt16/table.sh", "--runs", "runs", cwd=wmt16)
-    assert f"{scores['compound_split']['bleu']:.2f}" in out

@@ -1,0 +1,60 @@
+"""How the scripts make their environment, with stand-ins for Python and pip."""
+
+import shutil
+
+import pytest
+
+from shell import ROOT, refusal, succeed
+
+# What `python -m venv` and the Python in it do, as far as the scripts can see.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+    *"import sys"*) exit "${UNSUPPORTED:-0}" ;;
+    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    *"pip install"*) echo "${@: -1}" >>"$LOG" ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A copy of the scripts, with a Python and nothing else of the environment of the tests."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "common.sh", tmp_path / "scripts")
+    (tmp_path / "pyproject.toml").write_text("one")
+    (tmp_path / "rbn_fairseq").mkdir()
+    (tmp_path / "rbn_fairseq" / "version.py").write_text("")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("python3.11", "python3.12", "python3"):
+        (tools / name).write_text(PYTHON)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    (tmp_path / "make.sh").write_text(
+        f"set -euo pipefail\nsource {tmp_path}/scripts/common.sh\n"
+        'make_venv "$1"\ncommand -v python\n'
+    )
+    return tmp_path
+
+
+def make(project, extras=""):
+    """Make the environment; return what pip was told to install, and where python is then."""
+    (project / "log").write_text("")
+    python = succeed(project / "make.sh", extras, path=project / "tools")
+    return (project / "log").read_text().split(), python.strip()
+
+
+def test_torch_first_and_by_exact_version(project):
+    python = str(project / ".venv" / "bin" / "python")
+    assert make(project) == (["torch==2.13.0", "."], python)
+    assert make(project) == ([], python)
+    assert make(project, "test") == (["torch==2.13.0", ".[test]"], python)
+    assert make(project) == ([], python)
+    (project / "pyproject.toml").write_text("two")
+    assert make(project)[0] == ["torch==2.13.0", "."]
+
+
+def test_no_python_for_this_project(project, monkeypatch):
+    monkeypatch.setenv("UNSUPPORTED", "1")
+    line = refusal(project / "make.sh", "", path=project / "tools")
+    assert "no Python 3.11 or 3.12" in line and "install" in line
