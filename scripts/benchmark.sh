@@ -219,13 +219,13 @@ evaluate_runs() {
         settings=$([[ $dry_run ]] && echo "configs/norm/$group.yaml" || echo "$run/.hydra/config.yaml")
         [[ $dry_run || -f $run/checkpoint_last.pt ]] ||
             die "no training in $run: bash scripts/$benchmark/train.sh $norm $placement $seed"
-        [[ -f $settings ]] || die "no $settings, which tells whether $run has batch norms"
+        [[ -f $settings ]] || die "no $settings, which tells whether $run has running statistics"
         if ! fresh "$run/average.pt" "$run/checkpoint_last.pt" ||
             [[ $(cat "$run/.averaged" 2>/dev/null) != "$last" ]]; then
             run rbn average --inputs "$run" --last "$last" --output "$run/average.pt"
             [[ $dry_run ]] || echo "$last" >"$run/.averaged"
         fi
-        if grep -Eq '^ *norm_(en|de)coder(_final)?: *[^#]*\b(batch|renorm)\b' "$settings"; then
+        if grep -Eq '^ *norm_(en|de)coder(_final)?: *[^#]*\b(batch|renorm|power|mabn)\b' "$settings"; then
             fresh "$run/average_recalibrated.pt" "$run/average.pt" ||
                 run rbn recalibrate "$run/average.pt" "$data/bin" \
                     --output "$run/average_recalibrated.pt"

@@ -47,7 +47,7 @@ class BenchmarkRun:
         settings: what shaped the training and the scores, by names such as ``optimization.lr``.
         about: what ``about.json`` says of the data; empty if there is none.
         scores: by kind of BLEU, as ``rbn score`` wrote them.
-        unrecalibrated: the same with averaged running statistics; empty without batch norms.
+        unrecalibrated: the same with averaged running statistics; empty without running statistics.
     """
 
     directory: Path

@@ -167,8 +167,14 @@ def test_evaluation_of_the_authors():
     assert "average_recalibrated" in with_it[2]
 
 
-@pytest.mark.parametrize("norm", ["ln", "pn", "pn_ls"])  # power has an option that says `batch`
-def test_a_model_without_batch_norm_is_scored_once(norm):
+@pytest.mark.parametrize("norm", ["bn", "brn", "pn", "pn_ls", "mabn", "wn"])
+def test_running_statistics_are_recalibrated(norm):
+    commands = dry_run("iwslt14/evaluate.sh", norm, "post", 1)
+    assert commands[1][1] == "recalibrate"
+
+
+@pytest.mark.parametrize("norm", ["ln", "rms", "dyt"])
+def test_a_model_without_running_statistics_is_scored_once(norm):
     commands = dry_run("iwslt14/evaluate.sh", norm, "post", 1, 2)
     assert [words[1] for words in commands] == ["average", "generate", "score"] * 2
 
