@@ -57,7 +57,7 @@ def tid_csv(runs: Sequence[Run]) -> str:
 def benchmark_csv(runs: Sequence[BenchmarkRun], kinds: Sequence[str]) -> str:
     """Return a line a run: BLEU by kind, with and without recalibration, and its signature.
 
-    Without batch norms there is nothing to recalibrate, and that column is empty.
+    Without running statistics there is nothing to recalibrate, and that column is empty.
     """
     header = ["placement", "norm", "seed"]
     for kind in kinds:
