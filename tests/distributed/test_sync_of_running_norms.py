@@ -11,6 +11,8 @@ from processes import WORLD, on_processes
 from rbn_fairseq.norms import (
     BatchRenorm,
     BatchRenormOptions,
+    MovingAverageBatchNorm,
+    MovingAverageBatchNormOptions,
     PowerNorm,
     PowerNormOptions,
     ValidTokens,
@@ -24,6 +26,9 @@ NORMS = {  # their schedules begin and end within the steps
     "power": lambda sync: PowerNorm(CHANNELS, PowerNormOptions(warmup=3), sync),
     "power, paper": lambda sync: PowerNorm(
         CHANNELS, PowerNormOptions(warmup=3, backward="running"), sync
+    ),
+    "mabn": lambda sync: MovingAverageBatchNorm(
+        CHANNELS, MovingAverageBatchNormOptions(window=2, warmup=3, r_max=1.1, r_start=4), sync
     ),
 }
 LENGTHS = [[[5, 2], [3, 4]], [[1], [0]], [[2, 2], [5, 5]]]  # by step, then by rank
