@@ -26,7 +26,7 @@ def normalise_weights(module: nn.Module, kind: str) -> None:
 
     ``wn``: ``w = g v / ||v||`` (Salimans and Kingma, 2016, Weight Normalization, Eq. 2), which
     leaves the first weights as they are. ``cwn``: the same with the mean of v taken off (Huang et
-    al., 2017, Centered Weight Normalization, Eq. 4), which centres them. ``none``: nothing.
+    al., 2017, Centered Weight Normalization), which centres them. ``none``: nothing.
 
     Args:
         module: where the linear layers are.
