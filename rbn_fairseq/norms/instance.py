@@ -27,7 +27,7 @@ class InstanceNormOptions:
 
 
 class InstanceNorm(nn.Module):
-    """Instance norm (Ulyanov et al., 2016, arXiv:1607.08022, with an affine map) that does not see padding.
+    """Instance norm (Ulyanov et al., 2016, arXiv:1607.08022) that does not see padding.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of a
     channel over the real tokens of one sentence. The same in training and in evaluation: there
