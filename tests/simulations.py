@@ -51,7 +51,7 @@ def assert_steps_agree(norm, simulation, steps, drop=None):
     assert simulation.state().keys() == dict(norm.population.named_buffers()).keys()
 
 
-def assert_nothing_moves(norm, scope):
+def assert_nothing_moves(norm, scope, step):
     """Neither in the scope, nor on empty batches or such as are not finite."""
     for buffer in norm.buffers():
         torch.nn.init.uniform_(buffer, 0.5, 2.0)
@@ -59,14 +59,14 @@ def assert_nothing_moves(norm, scope):
     x, valid, upstream = batch(1)
     nothing = torch.zeros_like(valid)
     with scope():
-        run(norm, x, valid, upstream, 1)
+        run(norm, x, valid, upstream, step)
         y = norm(x.clone().requires_grad_(), ValidTokens(valid))
     y.backward(upstream)  # after the block, as in training
-    run(norm, x * torch.inf, valid, upstream, 1)
-    run(norm, x, nothing, upstream, 1)
+    run(norm, x * torch.inf, valid, upstream, step)
+    run(norm, x, nothing, upstream, step)
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
     # Gradients that are not finite leave what the backward remembers alone, forward or not.
-    run(norm, x, valid, upstream * torch.nan, 1)
+    run(norm, x, valid, upstream * torch.nan, step)
     for name, value in norm.state_dict().items():
         assert torch.equal(value, before[name]) == ("gradient" in name or "population" not in name)
 

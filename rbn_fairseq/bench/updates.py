@@ -1,5 +1,7 @@
 """Seconds per training update of several settings, interleaved on the same batches."""
 
+import contextlib
+import io
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -13,13 +15,12 @@ from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-__all__ = ["UpdateTimes", "compare_updates", "time_updates"]
+__all__ = ["DEFAULTS", "UpdateTimes", "compare_updates", "time_updates"]
 
-_DEFAULTS = (
-    "--arch rbn_transformer_tiny --share-all-embeddings --criterion "
-    "label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam --lr 0.0005 "
-    "--lr-scheduler inverse_sqrt --warmup-updates 4000 --max-tokens 2000"
-).split()
+DEFAULTS = (
+    "--arch rbn_transformer_tiny --share-all-embeddings --optimizer adam --max-tokens 2000 "
+    "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
+)
 _FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
 
 
@@ -42,12 +43,16 @@ class UpdateTimes:
 
 def _trainer(data: str, arguments: Sequence[str]) -> Any:
     plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
-    given = [data, *plugin, *_DEFAULTS, *arguments, *_FIXED]
+    given = [data, *plugin, *arguments, *_FIXED]
     if not torch.cuda.is_available():
         given.append("--cpu")
-    cfg = convert_namespace_to_omegaconf(
-        options.parse_args_and_arch(options.get_training_parser(), given)
-    )
+    refusal = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(refusal):
+            parsed = options.parse_args_and_arch(options.get_training_parser(), given)
+    except SystemExit:
+        raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
+    cfg = convert_namespace_to_omegaconf(parsed)
     utils.set_torch_seed(cfg.common.seed)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
@@ -59,6 +64,23 @@ def _batches(trainer: Any, number: int) -> list[Any]:
     epoch = trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=True)
     read = list(itertools.islice(epoch, number))
     return list(itertools.islice(itertools.cycle(read), number))
+
+
+def _batch_options(trainer: Any) -> tuple[Any, ...]:
+    cfg = trainer.cfg
+    return cfg.dataset, cfg.common.seed, cfg.optimization.update_freq, cfg.task.data
+
+
+def _check_batches(trainers: dict[str, Any]) -> None:
+    first, *_ = trainers.values()
+    for name, trainer in trainers.items():
+        if list(trainer.cfg.optimization.update_freq) != [1]:
+            raise ValueError("--update-freq must be 1: an update is timed on one batch.")
+        if _batch_options(trainer) != _batch_options(first):
+            raise ValueError(
+                f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed and "
+                "the like) must be the same for all settings. Give them behind `--`."
+            )
 
 
 def _train(trainer: Any, batches: Sequence[Any]) -> float:
@@ -77,7 +99,7 @@ def _train(trainer: Any, batches: Sequence[Any]) -> float:
 def time_updates(
     data: str,
     settings: dict[str, Sequence[str]],
-    common: Sequence[str] = (),
+    common: Sequence[str] = tuple(DEFAULTS.split()),
     rounds: int = 20,
     updates: int = 5,
 ) -> Iterator[dict[str, float]]:
@@ -95,8 +117,17 @@ def time_updates(
 
     Yields:
         Seconds per update by name, round by round.
+
+    Raises:
+        ValueError: if fairseq-train does not take the options, or settings differ in batches.
     """
-    trainers = {name: _trainer(data, [*common, *own]) for name, own in settings.items()}
+    trainers = {}
+    for name, own in settings.items():
+        try:
+            trainers[name] = _trainer(data, [*common, *own])
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}") from error
+    _check_batches(trainers)
     batches = _batches(next(iter(trainers.values())), (rounds + 1) * updates)
     names = list(settings)
     for round_ in range(rounds + 1):

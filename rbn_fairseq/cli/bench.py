@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import os
 import platform
 import shlex
 import warnings
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from rbn_fairseq.cli.errors import plain_errors
+
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed: ratios, interleaved in one run.")
@@ -23,12 +26,16 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed: ratios, interleaved
 
 def _read_setting(text: str) -> tuple[str, list[str]]:
     name, colon, arguments = text.partition(":")
+    try:
+        given = shlex.split(arguments)
+    except ValueError:  # a quotation that does not end
+        colon = ""
     if not (colon and name.strip()):
         raise ValueError(
             "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, but is "
             f"`{text}`."
         )
-    return name.strip(), shlex.split(arguments)
+    return name.strip(), given
 
 
 @contextmanager
@@ -59,18 +66,22 @@ def updates(
 ) -> None:
     """Time training updates of several settings, in turn, on the same batches.
 
-    What follows `--` are options of fairseq-train for all settings; without any it is the tiny
-    architecture at 2,000 tokens a batch.
+    What follows `--` are options of fairseq-train for all settings, in the place of
+    `--arch rbn_transformer_tiny --share-all-embeddings --optimizer adam --max-tokens 2000
+    --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
-    from rbn_fairseq.bench.updates import compare_updates, time_updates
+    from rbn_fairseq.bench.updates import DEFAULTS, compare_updates, time_updates
     from rbn_fairseq.tasks.training import check_data
 
     check_data(str(data))
     settings = dict(map(_read_setting, setting))
     if len(settings) < len(setting):
         raise ValueError("--setting: two settings have the same name.")
+    with plain_errors():
+        (output or Path(os.devnull)).open("a").close()  # before the work, not behind it
     with _quiet():
-        turns = time_updates(str(data), settings, context.args, rounds, updates)
+        common = context.args or DEFAULTS.split()
+        turns = time_updates(str(data), settings, common, rounds, updates)
         progress = track(turns, "timing", rounds, console=Console(stderr=True), transient=True)
         results = compare_updates(list(progress))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()

@@ -39,13 +39,13 @@ def population_norms(model: nn.Module) -> dict[str, PopulationNorm]:
 
 
 @contextmanager
-def _measuring(model: nn.Module, norms: Iterable[PopulationNorm], dropout: bool) -> Iterator[None]:
+def _measuring(model: nn.Module, dropout: bool) -> Iterator[None]:
     """Let norms use batch statistics without moving anything; restore modes and RNG."""
     modes = {module: module.training for module in model.modules()}
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
         model.train(dropout)
-        for norm in norms:
+        for norm in population_norms(model).values():
             norm.train()
         with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad():
             yield
@@ -63,7 +63,7 @@ def collect_moments(
 ) -> dict[str, LayerMoments]:
     """Run ``forward(model, batch)`` over batches and return each layer's batch statistics.
 
-    The norms normalise with batch statistics, as in training (paper, Eq. 4), so that nothing
+    All norms normalise with batch statistics, as in training (paper, Eq. 4), so that nothing
     here depends on the population statistics: one pass serves to estimate them and to measure
     against them. Modes, torch's random number generators and running statistics are left as
     they were. Memory: 16 bytes per batch, layer and channel.
@@ -73,7 +73,7 @@ def collect_moments(
         batches: what ``forward`` takes.
         forward: runs the model on a batch.
         dropout: leave dropout (and all else that training mode means) on.
-        norms: by name, of the model; ``None`` = all batch norms.
+        norms: by name, those to report; ``None`` = all batch norms.
 
     Returns:
         Moments by layer name, in the order of the model's modules. Batches in which a layer saw
@@ -82,7 +82,7 @@ def collect_moments(
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}
     seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in norms}
-    with _measuring(model, norms.values(), dropout):
+    with _measuring(model, dropout):
         for batch in batches:
             with record_moments() as records:
                 forward(model, batch)

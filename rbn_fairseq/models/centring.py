@@ -35,24 +35,24 @@ def _reads(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
         yield layer.fc2_norm, [layer.fc2]
 
 
-def _norms(stack: Any, behind: list[nn.Linear]) -> Iterator[tuple[str, nn.Module, list[nn.Linear]]]:
-    """Yield every norm of a stack: its place, the norm, the linear layers that read its output.
+def _norms(
+    stack: Any, option: str, behind: list[nn.Linear]
+) -> Iterator[tuple[str, nn.Module, list[nn.Linear]]]:
+    """Yield every norm of a stack: its option, the norm, the linear layers that read its output.
 
     Args:
         stack: encoder or decoder.
+        option: that plans its layers.
         behind: the linear layers that read the stack's own output.
     """
     layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
-    sublayers = [
-        (f"layer {i}", *reads) for i, layer in enumerate(layers) for reads in _reads(layer)
-    ]
-    places, norms, linear = map(list, zip(*sublayers, strict=True))
-    if stack.layer_norm is None:  # Post-Norm: it is the next sublayer that reads a norm's output
-        linear = linear[1:]
-    else:
-        places.append("the final norm")
-        norms.append(stack.layer_norm)
-    yield from zip(places, norms, [*linear, behind], strict=True)
+    norms, linear = zip(*(reads for layer in layers for reads in _reads(layer)), strict=True)
+    if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
+        linear = (*linear[1:], behind)
+    for norm, readers in zip(norms, linear, strict=True):
+        yield option, norm, readers
+    if stack.layer_norm is not None:
+        yield f"{option}-final", stack.layer_norm, behind
 
 
 def _centre(linear: nn.Linear) -> None:
@@ -80,18 +80,20 @@ def centre_weights(model: Any) -> None:
     attentions = [layer.encoder_attn for layer in decoder if layer.encoder_attn is not None]
     cross = [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
     for side, stack, behind in (("encoder", model.encoder, cross), ("decoder", model.decoder, [])):
-        for place, norm, linear in _norms(stack, behind):
+        for option, norm, linear in _norms(stack, f"--norm-{side}", behind):
             parts = list(norm) if isinstance(norm, Composition) else [norm]
             moving = [isinstance(part, MovingAverageBatchNorm) for part in parts]
-            found = ""
             if any(moving[:-1]):
-                found = "another norm. Put `mabn` last, as in `groupscale+mabn`."
-            elif moving[-1] and not linear:
-                found = "only the output. Take another norm there, such as `layer`."
-            if found:
                 raise ValueError(
-                    f"--norm-{side}: `mabn` needs a linear layer behind it, whose weights it "
-                    f"centres, but behind {place} of the {side} comes {found}"
+                    f"{option}: `mabn` needs a linear layer behind it, whose weights it centres, "
+                    "but another norm comes. Put `mabn` last, as in `groupscale+mabn`."
+                )
+            if moving[-1] and not linear:
+                plan = f"layer@{len(stack.layers) - 1}.ffn:mabn"
+                raise ValueError(
+                    f"{option}: `mabn` needs a linear layer behind it, whose weights it centres, "
+                    f"but behind the last norm of the {side} there is none. Take another norm "
+                    f"there: `{'layer' if option.endswith('final') else plan}`."
                 )
             for each in linear if moving[-1] else []:
                 _centre(each)

@@ -18,6 +18,7 @@ from fairseq.models.transformer import (
 )
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.centring import centre_weights
 from rbn_fairseq.models.config import (
@@ -34,6 +35,7 @@ from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
 from rbn_fairseq.models.weight_norm import normalise_weights
 from rbn_fairseq.norms import (
     NORMS,
+    MovingAverageBatchNorm,
     NormPlace,
     NormPlan,
     ValidTokens,
@@ -285,8 +287,8 @@ class RBNTransformerModel(TransformerModelBase):
                 # fairseq splits a string here, though its own parser makes a list.
                 side.layers_to_keep = ",".join(str(layer) for layer in side.layers_to_keep)
         model: RBNTransformerModel = super().build_model(sizes, task)
-        model.check_modes()
         centre_weights(model)
+        model.check_modes()
         return model
 
     @classmethod
@@ -317,6 +319,19 @@ class RBNTransformerModel(TransformerModelBase):
                 "which would move the running statistics of norms such as `batch` twice and lose "
                 "the penalty's gradient. Leave it out, or use `layer` norms."
             )
+        parametrised = [part for part in self.modules() if parametrize.is_parametrized(part)]
+        if parametrised and self.cfg.quant_noise.pq > 0:
+            raise ValueError(
+                "--quant-noise-pq does not go with --norm-weight or `mabn`, whose weights are "
+                "computed anew at every forward: its noise would not reach them. Leave one out."
+            )
+        for side in ("encoder", "decoder"):
+            stack, keep = getattr(self, side), getattr(self.cfg, side).layers_to_keep
+            if keep and any(isinstance(part, MovingAverageBatchNorm) for part in stack.modules()):
+                raise ValueError(
+                    f"--{side}-layers-to-keep does not go with `mabn`: other layers would follow "
+                    "its norms than those whose weights it centres. Leave it out."
+                )
         if self.cfg.norms.sync and (self.cfg.encoder.layerdrop or self.cfg.decoder.layerdrop):
             raise ValueError(
                 "--norm-sync does not go with --encoder-layerdrop or --decoder-layerdrop: "

@@ -1,6 +1,7 @@
 """Weight normalisation of linear layers, by torch's parametrisation."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -14,7 +15,7 @@ class _CentredWeightNorm(nn.Module):
 
     def forward(self, g: Tensor, v: Tensor) -> Tensor:
         centred = v - v.mean(1, keepdim=True)
-        return g * centred / torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+        return g * F.normalize(centred)  # 0 where all of a row are equal
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         centred = weight - weight.mean(1, keepdim=True)

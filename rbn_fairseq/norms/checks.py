@@ -1,8 +1,29 @@
 """What several norms demand of their options."""
 
 import math
+from typing import Any
 
-__all__ = ["check_groups", "check_positive", "group_count"]
+__all__ = ["check_groups", "check_positive", "check_rules", "group_count"]
+
+
+def check_rules(norm: str, options: Any, rules: dict[str, tuple[bool, str]]) -> None:
+    """Refuse the first option whose rule does not hold.
+
+    Args:
+        norm: registered name.
+        options: the norm's dataclass of options.
+        rules: by name of an option, whether it holds and what it "must be".
+
+    Raises:
+        ValueError: naming the option, the rule, the value and the default.
+    """
+    for name, (holds, rule) in rules.items():
+        if not holds:
+            default = type(options).__dataclass_fields__[name].default
+            raise ValueError(
+                f"`{name}` (--norm-{norm}-{name.replace('_', '-')}) must be {rule}, but is "
+                f"{getattr(options, name)}. The default is {default}."
+            )
 
 
 def check_positive(norm: str, option: str, value: float, default: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rbn_fairseq.norms.checks import check_rules
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -33,7 +34,11 @@ class MovingAverageBatchNormOptions:
     )
     eps: float = field(default=1e-5, metadata={"help": "added to the quadratic mean; positive"})
     warmup: int = field(
-        default=100, metadata={"help": "updates that use the batch's own statistics; >= 0"}
+        default=100,
+        metadata={
+            "help": "up to this update, and until the window is full, each batch has its own "
+            "statistics; >= 0"
+        },
     )
     r_max: float = field(
         default=5.0,
@@ -50,15 +55,12 @@ class MovingAverageBatchNormOptions:
             "eps": (0 < self.eps < math.inf, "positive and finite"),
             "warmup": (self.warmup >= 0, "at least 0"),
             "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
-            "r_start": (self.r_start >= self.warmup, f"at least `warmup`, {self.warmup}"),
+            "r_start": (
+                self.r_start >= self.warmup,
+                f"at least `warmup`, {self.warmup}: raise it or lower that",
+            ),
         }
-        for name, (holds, rule) in rules.items():
-            if not holds:
-                default = type(self).__dataclass_fields__[name].default
-                raise ValueError(
-                    f"`{name}` (--norm-mabn-{name.replace('_', '-')}) must be {rule}, but is "
-                    f"{getattr(self, name)}. The default is {default}."
-                )
+        check_rules("mabn", self, rules)
 
 
 class MovingAverageBatchNorm(QuadraticNorm):
@@ -71,10 +73,10 @@ class MovingAverageBatchNorm(QuadraticNorm):
 
     Backward: with ``z = x / sqrt(V + eps)`` and G the gradient that arrives, times weight and r,
     ``dx = (G - z M) / sqrt(V + eps)``, M the mean of ``mean(G z)`` over the window's batches. That
-    is the forward's derivative only in the first ``warmup`` updates, when V and M are the batch's
-    own; r is 1 in the first ``r_start``. They follow the number of updates, which fairseq tells;
-    elsewhere call :meth:`set_num_updates`, or both stay at their start. Micro-batches of one
-    update share a slot of the window: it keeps the last one's.
+    is the forward's derivative only before update ``warmup`` and until the window is full, when V
+    and M are the batch's own; r is 1 in the first ``r_start`` updates. They follow the number of
+    updates, which fairseq tells; elsewhere call :meth:`set_num_updates`, or both stay at their
+    start. Micro-batches of one update share a slot of the window: it keeps the last one's.
 
     Nothing is subtracted: the linear layers behind the norm have to centre their weights, which
     :func:`rbn_fairseq.models.centring.centre_weights` sees to. All else is as in
@@ -104,6 +106,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
     def schedule(self) -> dict[str, int]:
         """Return the options that say when the schedule ends, and the updates."""
         return {
+            "--norm-mabn-window": self.options.window,
             "--norm-mabn-warmup": self.options.warmup,
             "--norm-mabn-r-start": self.options.r_start,
         }
@@ -116,24 +119,25 @@ class MovingAverageBatchNorm(QuadraticNorm):
         divisor, r = square, torch.ones_like(square)
         by_batch = frozen or step <= options.window or step < options.warmup
         if not frozen:
-            averaged = self._remember("square_window", square, count)
+            good = (count > 0) & square.isfinite().all()
+            averaged = self._remember("square_window", square, good)
             divisor = divisor if by_batch else averaged
             if step > options.r_start:
                 r = ((divisor + options.eps) / (running.to(square.dtype) + options.eps)).sqrt()
                 r = r.clamp(1 / options.r_max, options.r_max)
             moved = running.lerp(divisor.to(running.dtype), options.momentum)
-            self.population.replace_where(count > 0, running_square=moved)
+            self.population.replace_where(good, running_square=moved)
         y: Tensor = _normalise(
             rows, self.weight, self.bias, divisor, r, count, tokens, self, by_batch, frozen
         )
         return y
 
     @torch.no_grad()
-    def _remember(self, name: str, value: Tensor, count: Tensor) -> Tensor:
-        """Put a batch's value into its slot of a window; return the window's mean, ``(C,)``."""
+    def _remember(self, name: str, value: Tensor, good: Tensor) -> Tensor:
+        """Put a batch's value, if it is good, into its slot; return the window's mean, ``(C,)``."""
         window = self.population.get_buffer(name).clone()
         window[(self._update + 1) % self.options.window] = value
-        self.population.replace_where(count > 0, **{name: window})
+        self.population.replace_where(good, **{name: window})
         return self.population.get_buffer(name).mean(0).to(value.dtype)
 
     def extra_repr(self) -> str:
@@ -182,7 +186,7 @@ class _Normalise(torch.autograd.Function):
         scale = weight.to(r.dtype) * r
         mean = all_reduce_sum(dot * scale, norm.sync) / count.clamp(min=1)
         if not ctx.frozen:
-            averaged = norm._remember("gradient_window", mean, count)
+            averaged = norm._remember("gradient_window", mean, count > 0)
             mean = mean if ctx.by_batch else averaged
         dx = tokens.unpack_((grad * scale - z * mean).mul_(by)).to(rows.dtype)
         return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 7

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rbn_fairseq.norms.checks import check_rules
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -53,13 +54,7 @@ class PowerNormOptions:
             "warmup": (self.warmup >= 0, "at least 0"),
             "backward": (self.backward in ("batch", "running"), "`batch` or `running`"),
         }
-        for name, (holds, rule) in rules.items():
-            if not holds:
-                default = type(self).__dataclass_fields__[name].default
-                raise ValueError(
-                    f"`{name}` (--norm-power-{name.replace('_', '-')}) must be {rule}, but is "
-                    f"{getattr(self, name)}. The default is {default}."
-                )
+        check_rules("power", self, rules)
 
 
 class PowerNorm(QuadraticNorm):

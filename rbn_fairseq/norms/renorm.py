@@ -7,7 +7,9 @@ from typing import ClassVar, Optional
 import torch
 from torch import Tensor
 
+from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.batch import BatchNorm
+from rbn_fairseq.norms.checks import check_rules
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.population import PopulationStatistics, RunningStatistics
 
@@ -49,16 +51,16 @@ class BatchRenormOptions:
             "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
             "d_max": (0 <= self.d_max < math.inf, "at least 0 and finite"),
             "start": (self.start >= 0, "at least 0"),
-            "r_end": (self.r_end >= self.start, f"at least `start`, {self.start}"),
-            "d_end": (self.d_end >= self.start, f"at least `start`, {self.start}"),
+            "r_end": (
+                self.r_end >= self.start,
+                f"at least `start`, {self.start}: raise it or lower that",
+            ),
+            "d_end": (
+                self.d_end >= self.start,
+                f"at least `start`, {self.start}: raise it or lower that",
+            ),
         }
-        for name, (holds, rule) in rules.items():
-            if not holds:
-                default = type(self).__dataclass_fields__[name].default
-                raise ValueError(
-                    f"`{name}` (--norm-renorm-{name.replace('_', '-')}) must be {rule}, but is "
-                    f"{getattr(self, name)}. The default is {default}."
-                )
+        check_rules("renorm", self, rules)
 
     def std(self, var: Tensor) -> Tensor:
         """Return the standard deviation that normalises by."""
@@ -123,7 +125,8 @@ class BatchRenorm(BatchNorm):
     std, -d_max, d_max)`` and the running statistics from before the batch's update; no gradient
     flows through r and d. Where nothing is clipped that is evaluation's ``(x - mean) / std *
     weight + bias``. The limits follow the number of updates, which fairseq tells; elsewhere call
-    :meth:`set_num_updates`, or they stay at their start.
+    :meth:`set_num_updates`, or they stay at their start. While statistics are frozen in training
+    mode, as for TID and recalibration, nothing is corrected.
 
     All else, from the care for padding to synchronisation, is as in :class:`BatchNorm`.
 
@@ -165,5 +168,7 @@ class BatchRenorm(BatchNorm):
 
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         """Put the corrections into the affine map: (x r + d) w + b = x (r w) + (d w + b)."""
+        if scope.frozen.get():
+            return self.weight, self.bias
         r, d = self._corrections(batch)
         return self.weight * r, self.bias + self.weight * d

@@ -53,13 +53,13 @@ dummy: ContextVar[bool] = ContextVar("dummy", default=False)
 
 
 @contextmanager
-def _recorder(recorders: ContextVar[tuple[list[_T], ...]]) -> Iterator[list[_T]]:
+def _record(variable: ContextVar[tuple[list[_T], ...]]) -> Iterator[list[_T]]:
     records: list[_T] = []
-    token = recorders.set((*recorders.get(), records))
+    token = variable.set((*variable.get(), records))
     try:
         yield records
     finally:
-        recorders.reset(token)
+        variable.reset(token)
 
 
 def record_gaps() -> AbstractContextManager[list[Gap]]:
@@ -68,7 +68,7 @@ def record_gaps() -> AbstractContextManager[list[Gap]]:
     Forwards append in the order in which they run: several forwards, skipped layers and nested
     recorders (each gets every gap) need no care, and nothing stays on the modules.
     """
-    return _recorder(recorders)
+    return _record(recorders)
 
 
 def record_moments() -> AbstractContextManager[list[tuple["PopulationNorm", Moments]]]:
@@ -77,7 +77,7 @@ def record_moments() -> AbstractContextManager[list[tuple["PopulationNorm", Mome
     They carry no autograd graph. Those of norms that divide by a quadratic mean are about zero:
     ``mean`` is 0, ``var`` the mean of squares.
     """
-    return _recorder(moment_recorders)
+    return _record(moment_recorders)
 
 
 @contextmanager
@@ -90,7 +90,10 @@ def _flag(variable: ContextVar[bool]) -> Iterator[None]:
 
 
 def freeze_statistics() -> AbstractContextManager[None]:
-    """Leave population statistics as they are while the block runs."""
+    """Leave population statistics as they are while the block runs.
+
+    In training mode every norm then normalises by the batch's own statistics alone.
+    """
     return _flag(frozen)
 
 

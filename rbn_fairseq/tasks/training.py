@@ -177,11 +177,12 @@ class BatchStatisticsTask:
 
     def _check_schedules(self, model: nn.Module) -> None:
         cfg, updates = self.cfg, math.inf  # type: ignore[attr-defined]
-        if cfg.max_epoch > 0:
-            dataset = self.datasets[cfg.train_subset]  # type: ignore[attr-defined]
-            batches = len(self.dataset_to_epoch_iter[dataset])  # type: ignore[attr-defined]
+        dataset = self.datasets[cfg.train_subset]  # type: ignore[attr-defined]
+        # fairseq keeps no iterator where each epoch makes its own, as for data in several parts.
+        iterator = self.dataset_to_epoch_iter.get(dataset)  # type: ignore[attr-defined]
+        if cfg.max_epoch > 0 and iterator is not None:
             updates = sum(
-                math.ceil(batches / cfg.update_freq[min(epoch, len(cfg.update_freq) - 1)])
+                math.ceil(len(iterator) / cfg.update_freq[min(epoch, len(cfg.update_freq) - 1)])
                 for epoch in range(cfg.max_epoch)
             )
         if cfg.max_update > 0:

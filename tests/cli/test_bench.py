@@ -10,7 +10,7 @@ from command import rbn, user_error
 def test_updates(data_bin, tmp_path):
     result = rbn(
         "bench", "updates", data_bin, "--setting", "ln:", "--setting", "bn: --norm-encoder batch",
-        "--rounds", 2, "--updates", 1, "--output", tmp_path / "out.csv", "--", "--max-tokens", 500,
+        "--rounds", 2, "--updates", 1, "--output", tmp_path / "out.csv",
     )  # fmt: skip
     assert result.exit_code == 0
     assert "ratio to ln" in result.stdout and "torch" in result.stdout
@@ -26,9 +26,26 @@ def test_updates(data_bin, tmp_path):
         (["--norm-encoder batch"], "--setting must be `NAME: OPTIONS`"),
         ([": --norm-encoder batch"], "--setting must be `NAME: OPTIONS`"),
         (["ln:", "ln: --norm-encoder rms"], "two settings have the same name"),
-        (["ln:", "x: --norm-encoder nonsense"], "--norm-encoder: unknown norm `nonsense`"),
+        (["ln:", "x: --norm-encoder nonsense"], "`x`: --norm-encoder: unknown norm `nonsense`"),
+        (["ln: --arch 'open"], "--setting must be `NAME: OPTIONS`"),
+        (["ln:", "x: --normm-encoder rms"], "`x`: unrecognized arguments: --normm-encoder rms"),
+        (["ln:", "x: --max-tokens 99"], "`x`: options that make the batches"),
+        (["ln:", "x: --seed 9"], "`x`: options that make the batches"),
+        (["ln: --update-freq 2"], "--update-freq must be 1"),
     ],
 )
 def test_updates_refusals(capsys, data_bin, settings, said):
     given = [part for each in settings for part in ("--setting", each)]
     assert said in user_error(capsys, "bench", "updates", data_bin, *given)
+
+
+def test_output_is_tried_before_the_work(capsys, data_bin, tmp_path):
+    path = tmp_path / "nowhere" / "out.csv"
+    options = ("--setting", "ln:", "--output", path)
+    assert f"`{path}`" in user_error(capsys, "bench", "updates", data_bin, *options)
+
+
+def test_other_options_for_all_take_the_place_of_the_defaults(capsys, data_bin):
+    options = ("--setting", "ln:", "--rounds", 1, "--", "--arch", "nonsense")
+    said = user_error(capsys, "bench", "updates", data_bin, *options)
+    assert "`ln`" in said and "invalid choice: 'nonsense'" in said

@@ -90,6 +90,18 @@ def test_checkpoint_of_plain_fairseq(capsys, rbn_run, data_bin, tmp_path, verb):
     assert "made without this plugin" in user_error(capsys, verb, path, *rest)
 
 
+def test_norms_that_tid_is_not_defined_for(capsys, data_bin, tmp_path):
+    log = runs.train(data_bin, tmp_path, "--norm-encoder", "mabn", "--max-update", 2)
+    capsys.readouterr()
+    assert "it is not measured for MovingAverageBatchNorm" in log
+    path = tmp_path / "checkpoint_last.pt"
+    assert "has only MovingAverageBatchNorm" in user_error(capsys, "tid", path)
+    assert rbn("recalibrate", path, data_bin, "--output", tmp_path / "new.pt").exit_code == 0
+    old, new = (read_checkpoint(p)["model"] for p in (path, tmp_path / "new.pt"))
+    changed = {name for name, value in old.items() if not torch.equal(value, new[name])}
+    assert changed == {name for name in old if name.endswith("running_square")} != set()
+
+
 def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
     path = tmp_path / "layer.pt"
     changed(rbn_run / "checkpoint1.pt", path, norm_encoder="layer")

@@ -177,21 +177,21 @@ def test_options_of_the_norm_do_not_matter_for_its_own_moments():
     assert torch.equal(first.mean, second.mean) and torch.equal(first.var, second.var)
 
 
-def test_other_norms_measure_only_where_named():
+def test_other_norms_divide_by_the_batch_and_are_reported_only_where_named():
     model = nn.Sequential(PowerNorm(3, PowerNormOptions(warmup=0)), BatchNorm(3)).double().eval()
     model[0].population.running_square.fill_(4.0)
-    x = torch.randn(9, 3, dtype=torch.double)
+    x = torch.randn(9, 3, dtype=torch.double) + 1
+    divided = x / torch.sqrt(x.square().mean(0) + 1e-5)
 
     def run(model, batch):
         return model(batch)
 
     alone = collect_moments(model, [x], run)
-    assert list(alone) == ["1"]  # TID is of batch norms; the other norm is as it was
-    torch.testing.assert_close(alone["1"].mean[0], (x / torch.sqrt(torch.tensor(4 + 1e-5))).mean(0))
+    assert list(alone) == ["1"]
+    torch.testing.assert_close(alone["1"].mean[0], divided.mean(0))
     norms = population_norms(model)
     assert list(norms) == ["0", "1"]
     both = collect_moments(model, [x], run, norms=norms)
     torch.testing.assert_close(both["0"].var[0], x.square().mean(0))
     assert not both["0"].mean.any()
-    divided = x / torch.sqrt(x.square().mean(0) + 1e-5)
     torch.testing.assert_close(both["1"].mean[0], divided.mean(0))

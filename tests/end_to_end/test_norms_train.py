@@ -20,6 +20,7 @@ SMALL = (
     # Schedules that move before and after the stop.
     "--norm-renorm-start", 1, "--norm-renorm-r-end", 4, "--norm-renorm-d-end", 4,
     "--norm-power-warmup", 3,
+    "--norm-mabn-window", 2, "--norm-mabn-warmup", 2, "--norm-mabn-r-start", 3,
 )  # fmt: skip
 
 

@@ -47,6 +47,14 @@ def of(stack, layers, *names):
             of("decoder", [0, 1], "encoder_attn.q_proj", "fc1", *SELF),
         ),
         (
+            PRE | {"norm_decoder": "mabn@0.self:layer", "no_decoder_final_norm": True},
+            of("decoder", [0], *SELF),
+        ),
+        (
+            PRE | {"norm_decoder": "mabn@1.ffn:layer", "no_decoder_final_norm": True},
+            of("decoder", [1], "fc1"),
+        ),
+        (
             PRE | {"norm_placement": "sub", "norm_encoder": "mabn"},
             of("encoder", [0, 1], *SELF, "fc1", "self_attn_out.projection", "fc2"),
         ),
@@ -92,13 +100,20 @@ def test_normalised_weights_are_centred_too():
     [
         (
             {"norm_decoder": "mabn"},
-            "--norm-decoder.*behind layer 1 of the decoder.*only the output",
+            "--norm-decoder:.*last norm of the decoder.*`layer@1.ffn:mabn`",
         ),
-        (PRE | {"norm_decoder_final": "mabn"}, "--norm-decoder.*the final norm of the decoder"),
-        ({"norm_encoder": "mabn+batch"}, "--norm-encoder.*another norm. Put `mabn` last"),
+        (
+            PRE | {"norm_decoder_final": "mabn"},
+            "--norm-decoder-final:.*last norm of the decoder.*`layer`",
+        ),
+        ({"norm_encoder": "mabn+batch"}, "--norm-encoder:.*another norm comes. Put `mabn` last"),
+        (
+            {"norm_encoder": "mabn", "encoder_layers_to_keep": "1"},
+            "--encoder-layers-to-keep.*`mabn`",
+        ),
         (
             {"norm_encoder": "mabn", "no_cross_attention": True},
-            "--norm-encoder.*layer 1 of the encoder.*Take another norm there",
+            "--norm-encoder:.*last norm of the encoder.*`layer@1.ffn:mabn`",
         ),
     ],
 )

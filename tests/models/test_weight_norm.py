@@ -40,6 +40,18 @@ def test_weights_and_gradients(kind):
     torch.testing.assert_close(dv, wanted_dv)
 
 
+def test_a_row_of_equal_weights_is_zero():
+    linear = nn.Linear(5, 3)
+    nn.init.constant_(linear.weight, 0.5)
+    normalise_weights(linear, "cwn")
+    assert not linear.weight.any()
+
+
+def test_noise_of_quantisation_is_refused():
+    with pytest.raises(ValueError, match="--quant-noise-pq.*--norm-weight"):
+        build(norm_weight="wn", quant_noise_pq=0.1, quant_noise_pq_block_size=8)
+
+
 def test_none_changes_nothing():
     linear = nn.Linear(5, 3)
     before = copy.deepcopy(linear.state_dict())

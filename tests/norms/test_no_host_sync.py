@@ -14,8 +14,11 @@ from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, record_
 
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("training", [True, False])
-def test_forward_and_backward_read_no_value(name, training, monkeypatch):
+@pytest.mark.parametrize("update", [0, 10**6], ids=["first", "behind every schedule"])
+def test_forward_and_backward_read_no_value(name, training, update, monkeypatch):
     norm = build_norm((name,), NormPlace(16, heads=4), {}).to("meta").train(training)
+    if hasattr(norm, "set_num_updates"):
+        norm.set_num_updates(update)
     x = torch.empty(5, 3, 16, device="meta", requires_grad=True)
     tokens = ValidTokens.from_padding_mask(torch.empty(3, 5, dtype=torch.bool, device="meta"))
 

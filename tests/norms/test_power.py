@@ -103,8 +103,9 @@ def test_half_precision(dtype, tolerance):
 
 
 @SCOPES
-def test_statistics_that_must_not_move(scope):
-    assert_nothing_moves(random_norm(), scope)
+@pytest.mark.parametrize("step", [1, 50], ids=["in the warm-up", "behind it"])
+def test_statistics_that_must_not_move(scope, step):
+    assert_nothing_moves(random_norm(), scope, step)
 
 
 def test_frozen_in_training_divides_by_the_batch():

@@ -125,8 +125,7 @@ def test_within_the_limits_training_is_evaluation():
     norm = random_norm(options=wide)
     norm.population.set(torch.randn(4), 0.5 + torch.rand(4))
     x, valid = batch(3)
-    with freeze_statistics():
-        y = norm(x.float(), ValidTokens(valid))
+    y = copy.deepcopy(norm)(x.float(), ValidTokens(valid))  # which moves the copy's statistics
     # Both divide by the same deviation, in another order.
     torch.testing.assert_close(
         y[valid], norm.eval()(x.float(), ValidTokens(valid))[valid], rtol=1e-4, atol=1e-4
@@ -178,10 +177,22 @@ def test_statistics_that_must_not_move(scope):
         ({"r_max": 0.5}, "--norm-renorm-r-max"),
         ({"d_max": float("inf")}, "--norm-renorm-d-max"),
         ({"start": -1}, "--norm-renorm-start"),
-        ({"start": 10, "r_end": 9}, "--norm-renorm-r-end.*at least `start`, 10, but is 9"),
+        ({"start": 10, "r_end": 9}, "--norm-renorm-r-end.*at least `start`, 10 .*but is 9"),
         ({"start": 30_000}, "--norm-renorm-d-end.*at least `start`, 30000"),
     ],
 )
 def test_refuses_options(options, said):
     with pytest.raises(ValueError, match=said):
         BatchRenormOptions(**options)
+
+
+def test_frozen_in_training_corrects_nothing():
+    """What TID and recalibration rest on: then nothing depends on running statistics."""
+    norm, plain = random_norm(), BatchNorm(4)
+    plain.load_state_dict(norm.state_dict(), strict=False)
+    norm.set_num_updates(50)
+    norm.population.running_std.fill_(7.0)
+    x, valid = batch(1)
+    with freeze_statistics():
+        one, two = (part(x.float(), ValidTokens(valid)) for part in (norm, plain))
+    assert torch.equal(one, two)

@@ -117,7 +117,7 @@ def test_gradients_flow_from_the_gap_and_only_from_the_batch():
     torch.testing.assert_close(ours, torch.autograd.grad(moments, before.weight, (at_mean, at_var)))
 
 
-@pytest.mark.parametrize("block", [freeze_statistics, dummy_batch, record_gaps])
+@pytest.mark.parametrize("block", [freeze_statistics, dummy_batch, record_gaps, record_moments])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_blocks_end_also_when_they_fail(block, depth):
     norm, x = BatchNorm(3), torch.randn(5, 3)
@@ -125,7 +125,8 @@ def test_blocks_end_also_when_they_fail(block, depth):
         for _ in range(depth):
             stack.enter_context(block())
         raise KeyError
-    assert (scope.recorders.get(), scope.frozen.get(), scope.dummy.get()) == ((), False, False)
+    assert (scope.recorders.get(), scope.moment_recorders.get()) == ((), ())
+    assert (scope.frozen.get(), scope.dummy.get()) == (False, False)
     norm(x)
     torch.testing.assert_close(norm.population.running_mean, 0.05 * x.mean(0))
 

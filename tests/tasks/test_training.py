@@ -78,6 +78,17 @@ def test_schedules_longer_than_the_training_are_told(data_bin, tmp_path):
     assert longer(log) == [("--norm-power-warmup", "1000", trained)]
 
 
+@pytest.mark.parametrize("kind", ["parts", "batches anew"])
+def test_where_epochs_differ_only_updates_bound_the_training(data_bin, tmp_path, kind):
+    data = f"{data_bin}:{data_bin}" if kind == "parts" else data_bin
+    options = () if kind == "parts" else ("--update-epoch-batch-itr", True)
+    log = runs.train(
+        data, tmp_path, *options, "--norm-encoder", "power", "--norm-power-warmup", 1000,
+        "--no-tid", "--max-epoch", 2, "--max-update", 1,
+    )  # fmt: skip
+    assert longer(log) == [("--norm-power-warmup", "1000", "1")]
+
+
 def test_schedules_that_end_in_time_are_not(data_bin, tmp_path):
     options = ("--norm-renorm-start", 1, "--norm-renorm-r-end", 2, "--norm-renorm-d-end", 3)
     log = runs.train(
