@@ -57,7 +57,7 @@ class MovingAverageBatchNormOptions:
             "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
             "r_start": (
                 self.r_start >= self.warmup,
-                f"at least `warmup`, {self.warmup}: raise it or lower that",
+                f"at least `warmup`, {self.warmup} (raise it or lower that)",
             ),
         }
         check_rules("mabn", self, rules)

@@ -53,11 +53,11 @@ class BatchRenormOptions:
             "start": (self.start >= 0, "at least 0"),
             "r_end": (
                 self.r_end >= self.start,
-                f"at least `start`, {self.start}: raise it or lower that",
+                f"at least `start`, {self.start} (raise it or lower that)",
             ),
             "d_end": (
                 self.d_end >= self.start,
-                f"at least `start`, {self.start}: raise it or lower that",
+                f"at least `start`, {self.start} (raise it or lower that)",
             ),
         }
         check_rules("renorm", self, rules)
