@@ -12,15 +12,14 @@ export OMP_NUM_THREADS=1
 export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
 export data work epochs
 
-# Schedules in updates are shortened with the training: an epoch has 852 updates.
 runs='
 ln
 bn          --norm-encoder batch
 rbn         --norm-encoder batch --rbn-mean-weight 60 --rbn-convention official
-brn         --norm-encoder renorm --norm-renorm-start 300 --norm-renorm-d-end 500 --norm-renorm-r-end 700
-pn          --norm-encoder power --norm-power-warmup 400
-pn_ls       --norm-encoder groupscale+power --norm-power-warmup 400
-mabn        --norm-encoder mabn --norm-mabn-r-start 400
+brn         --norm-encoder renorm
+pn          --norm-encoder power
+pn_ls       --norm-encoder groupscale+power
+mabn        --norm-encoder mabn
 rms         --norm-encoder rms
 prms        --norm-encoder prms
 group       --norm-encoder group
@@ -35,19 +34,25 @@ pre:sub        --norm-placement sub
 '
 common='--share-all-embeddings --dropout 0.1 --max-tokens 2000 '
 common+='--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1'
+# Shortened with the training, whose epoch has 852 updates; for the timing, over at once.
+schedules='--norm-renorm-start 300 --norm-renorm-d-end 500 --norm-renorm-r-end 700 '
+schedules+='--norm-power-warmup 400 --norm-mabn-r-start 400'
+over='--norm-renorm-start 0 --norm-renorm-d-end 0 --norm-renorm-r-end 0 '
+over+='--norm-power-warmup 0 --norm-mabn-window 2 --norm-mabn-warmup 0 --norm-mabn-r-start 0'
 
 train() { # PLACEMENT NAME OPTIONS...
     local out=$work/$1-$2 arch=rbn_transformer_tiny options
-    read -ra options <<<"$common"
+    read -ra options <<<"$common $schedules"
     [[ $1 == pre ]] && arch+=_pre
     shift 2
-    [[ -f $out/checkpoint$epochs.pt ]] && return
+    [[ -f $out/checkpoint$epochs.pt || -f $out/failed ]] && return
     mkdir -p "$out"
     rbn train "$data/bin" --arch "$arch" "${options[@]}" --optimizer adam --adam-betas '(0.9, 0.98)' \
         --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-epoch "$epochs" \
         --seed 1 --cpu --num-workers 0 --no-progress-bar --log-interval 100 \
-        --save-dir "$out" "$@" >>"$out/train.log" 2>>"$out/train.err" ||
-        echo "$out failed, see train.err" >&2 # a run that diverged is a result
+        --save-dir "$out" "$@" >>"$out/train.log" 2>>"$out/train.err" && return
+    touch "$out/failed" # a run that diverged is a result
+    echo "$out failed, see train.err; to try again remove failed" >&2
 }
 
 score() { # RUN: every fifth sentence of the test set
@@ -58,7 +63,7 @@ score() { # RUN: every fifth sentence of the test set
     rbn score "$1/generated$epochs.txt" --lang en --output "$1/score$epochs.json"
 }
 export -f train score
-export common
+export common schedules
 
 mkdir -p "$work"
 if [[ ! -d $work/test ]]; then
@@ -79,7 +84,7 @@ for placement in post pre; do
     arch=rbn_transformer_tiny
     [[ $placement == pre ]] && arch+=_pre
     settings=()
-    read -ra options <<<"$common"
+    read -ra options <<<"$common $over"
     while read -r name own; do settings+=(--setting "$name: $own"); done < <(of "$placement")
     [[ -f $work/updates-$placement.csv ]] ||
         rbn bench updates "$data/bin" "${settings[@]}" --rounds 20 --updates 2 \

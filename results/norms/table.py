@@ -1,70 +1,83 @@
-"""Usage: python results/norms/table.py WORK EPOCHS: the table of this directory, and its CSV."""
+"""Usage: python results/norms/table.py WORK EPOCHS: the table of this directory, and its CSV.
+
+WORK is that of run.sh beside this file. A run that failed is in the table with the last update
+that it logged; one that is not there yet is left out.
+"""
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
 from rbn_fairseq.report.runs import read_run
 
-HEADER = (
-    "placement", "norm", "valid_nll", "bleu4", "brevity_penalty", "tid_mean_last", "tid_var_last",
-    "tid_mean_average", "tid_var_average", "seconds_ratio", "first_quartile", "third_quartile",
-)  # fmt: skip
+TID = ("tid_mean_last", "tid_var_last", "tid_mean_average", "tid_var_average")
+TIMES = {"ratio": "seconds_ratio", "first_quartile": "ratio_q1", "third_quartile": "ratio_q3"}
+HEADER = ("placement", "norm", "failed_at", "valid_nll", "bleu4", "brevity_penalty", *TID)
 
 
 def read_times(work: Path, placement: str) -> dict[str, dict[str, str]]:
     """Read what `rbn bench updates` wrote, by setting."""
-    path = work / f"updates-{placement}.csv"
-    with path.open(encoding="utf-8") as file:
+    with (work / f"updates-{placement}.csv").open(encoding="utf-8") as file:
         return {row["setting"]: row for row in csv.DictReader(file)}
 
 
-def row(directory: Path, epochs: int, times: dict[str, str]) -> tuple[object, ...]:
-    """Return the numbers of one run at the end of an epoch; empty where there are none."""
-    placement, _, name = directory.name.partition("-")
-    run = read_run(name, directory)
-    nll = next((v.nll_loss for v in run.validations if v.epoch == epochs), "")
-    tid = next((point for point in run.tid if point.epoch == epochs), None)
-    path = directory / f"score{epochs}.json"
-    score = json.loads(path.read_text(encoding="utf-8"))["tokenised"] if path.exists() else {}
-    values = (
-        (tid.last.mean_tid, tid.last.var_tid, tid.average.mean_tid, tid.average.var_tid)
-        if tid
-        else ("",) * 4
-    )
-    return (
-        placement, name, nll, score.get("bleu", ""), score.get("brevity_penalty", ""), *values,
-        times["ratio"], times["first_quartile"], times["third_quartile"],
-    )  # fmt: skip
+def measure(directory: Path, epochs: int) -> dict[str, object]:
+    """Return the numbers of one run at the end of an epoch; those that there are."""
+    if (directory / "failed").exists():
+        updates = re.findall(r"num_updates=(\d+)", (directory / "train.log").read_text())
+        return {"failed_at": updates[-1] if updates else 0}
+    run = read_run(directory.name, directory)
+    row: dict[str, object] = {v.epoch: {"valid_nll": v.nll_loss} for v in run.validations}[epochs]
+    for point in run.tid:
+        if point.epoch == epochs:
+            last, average = point.last, point.average
+            values = (last.mean_tid, last.var_tid, average.mean_tid, average.var_tid)
+            row |= dict(zip(TID, values, strict=True))
+    score = json.loads((directory / f"score{epochs}.json").read_text(encoding="utf-8"))["tokenised"]
+    return row | {"bleu4": score["bleu"], "brevity_penalty": score["brevity_penalty"]}
 
 
-def cell(value: object, form: str) -> str:
-    """Format a number; nothing where there is none."""
-    return "" if value == "" else format(float(str(value)), form)
+def percent(row: dict[str, object], names: tuple[str, ...]) -> str:
+    """Return TIDs as one cell; empty where TID is not defined."""
+    return " / ".join(f"{100 * float(str(row[name])):.2f}" for name in names if name in row)
+
+
+def cells(row: dict[str, object]) -> list[str]:
+    """Return one line of the Markdown table."""
+    if "failed_at" in row:
+        quality = [f"failed at update {row['failed_at']}", "", "", ""]
+    else:
+        quality = [f"{row['valid_nll']:.3f}", f"{row['bleu4']:.2f} ({row['brevity_penalty']:.2f})"]
+        quality += [percent(row, TID[:2]), percent(row, TID[2:])]
+    low, high = (float(str(row[name])) for name in ("ratio_q1", "ratio_q3"))
+    spread = f"{float(str(row['seconds_ratio'])):.2f} ({low:.2f} to {high:.2f})"
+    return [str(row["placement"]), f"`{row['norm']}`", *quality, spread]
 
 
 def main(work: Path, epochs: int) -> None:
     """Write the CSV beside this file and print the table."""
     rows = []
     for placement in ("post", "pre"):
-        times = read_times(work, placement)
-        rows += [row(work / f"{placement}-{name}", epochs, times[name]) for name in times]
+        for norm, times in read_times(work, placement).items():
+            directory = work / f"{placement}-{norm}"
+            done = directory / f"checkpoint{epochs}.pt"
+            if done.exists() or (directory / "failed").exists():
+                names = {"placement": placement, "norm": norm}
+                own = {name: times[key] for key, name in TIMES.items()}
+                rows.append(names | measure(directory, epochs) | own)
     with (Path(__file__).parent / "norms.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
+        writer = csv.DictWriter(file, [*HEADER, *TIMES.values()], lineterminator="\n")
+        writer.writeheader()
         writer.writerows(rows)
     print(
-        "| | norm | valid nll, bits per token | BLEU4 | TID last layer, mean / variance % "
-        "| TID average, mean / variance % | seconds per update, relative to LN |"
+        "| | norm | valid nll, bits per token | BLEU4 (brevity penalty) | TID last layer, mean / "
+        "variance % | TID average, mean / variance % | seconds per update, relative to LN |\n"
+        "|---|---|---|---|---|---|---|"
     )
-    print("|---|---|---|---|---|---|---|")
-    for placement, name, nll, bleu, _, *tid, ratio, low, high in rows:
-        pairs = [" / ".join(cell(v and 100 * float(v), ".2f") for v in part if v != "")
-                 for part in (tid[:2], tid[2:])]  # fmt: skip
-        spread = f"{cell(ratio, '.3f')} ({cell(low, '.3f')} to {cell(high, '.3f')})"
-        cells = [placement, name, cell(nll, ".3f"), cell(bleu, ".2f"), *pairs, spread]
-        print(f"| {' | '.join(map(str, cells))} |")
+    for row in rows:
+        print(f"| {' | '.join(cells(row))} |")
 
 
 if __name__ == "__main__":
