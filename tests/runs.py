@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import torch
-
-from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.norms import NORMS
 
 USER_DIR = Path(__file__).resolve().parent.parent / "rbn_fairseq"
@@ -75,21 +72,6 @@ def generate(data: Path, path: object, *options: object) -> dict[int, str]:
     )  # fmt: skip
     lines = [line for line in out.splitlines() if line.startswith("H-")]
     return {int(line[2:].split("\t")[0]): line.split("\t")[2] for line in lines}
-
-
-def assert_resumes_and_translates(data: Path, directory: Path, *options: object) -> None:
-    """Train two epochs at once and in two parts: the same model, which translates the test set."""
-    options = (*options, "--no-tid")
-    train(data, directory / "whole", *options, "--max-epoch", 2)
-    train(data, directory / "parts", *options, "--max-epoch", 1)
-    train(data, directory / "parts", *options, "--max-epoch", 2)
-    one, two = (
-        read_checkpoint(directory / name / "checkpoint_last.pt")["model"]
-        for name in ("whole", "parts")
-    )
-    assert one.keys() == two.keys()
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
-    assert len(generate(data, directory / "parts" / "checkpoint_last.pt")) == 61
 
 
 def tid_rows(save_dir: Path) -> list[dict]:

@@ -97,3 +97,24 @@ def test_compositions_and_hybrids(plan, pre, training, translating, tmp_path, ca
     cfg.model.encoder_layers, cfg.model.norm_encoder = 2, plan
     cfg.criterion.rbn_mean_weight = 0.1 if "batch" in plan else 0.0
     assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_placement": "deepnorm"},
+        {
+            "norm_placement": "sub",
+            "encoder_normalize_before": True,
+            "decoder_normalize_before": True,
+        },
+        {"norm_weight": "wn"},
+        {"norm_weight": "cwn"},
+    ],
+    ids=["deepnorm", "sub", "wn", "cwn"],
+)
+def test_arrangements_and_weights(options, training, translating, tmp_path, capsys):
+    cfg = copy.deepcopy(training)
+    for name, value in ({"norm_encoder": "batch"} | options).items():
+        setattr(cfg.model, name, value)
+    assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from test_transformer import STILL, build
 
-import runs
 from rbn_fairseq.models.deepnorm import deepnorm
 
 DEEP = {"norm_placement": "deepnorm"}
@@ -69,8 +68,3 @@ def test_pre_norm_is_refused():
     for side in ("encoder", "decoder"):
         with pytest.raises(ValueError, match="--norm-placement deepnorm.*Post-Norm"):
             build(**DEEP, **{f"{side}_normalize_before": True})
-
-
-def test_trains_resumes_and_translates(data_bin, tmp_path):
-    options = ("--norm-placement", "deepnorm", "--norm-encoder", "batch")
-    runs.assert_resumes_and_translates(data_bin, tmp_path, *options)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from test_transformer import PRE, STILL, SUB, batch, build, randomise
 
-import runs
 from rbn_fairseq.models.subnorm import SubNorm, sub_norm_gains
 from rbn_fairseq.norms import BatchNorm, LayerNorm, NoNorm, ValidTokens
 
@@ -164,10 +163,3 @@ def test_errors_name_the_option(options, words):
         build(**SUB, **options)
     for word in words:
         assert word in str(error.value)
-
-
-def test_trains_resumes_and_translates(data_bin, tmp_path):
-    runs.assert_resumes_and_translates(
-        data_bin, tmp_path, "--arch", "rbn_transformer_tiny_pre", "--norm-placement", "sub",
-        "--norm-encoder", "batch",
-    )  # fmt: skip

@@ -358,8 +358,7 @@ def test_checkpoint_activations_go_with_layer_norms(placement):
 
 @pytest.mark.parametrize("side, warns", [("encoder", False), ("decoder", True)])
 def test_batch_norms_in_the_decoder_warn(side, warns, caplog):
-    logging.getLogger("rbn_fairseq").setLevel(logging.WARNING)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="rbn_fairseq"):
         build(**{f"norm_{side}": "batch"})
     assert ("Norms with batch statistics in the decoder" in caplog.text) == warns
 

@@ -7,7 +7,6 @@ import torch
 from test_transformer import STILL, SUB, batch, build
 from torch import nn
 
-import runs
 from rbn_fairseq.models.weight_norm import normalise_weights
 
 KINDS = pytest.mark.parametrize("kind", ["wn", "cwn"])
@@ -76,9 +75,3 @@ def test_a_new_model_with_wn_is_the_model_without(placement):
     plain, normalised = build(**options).eval(), build(**options, norm_weight="wn").eval()
     one, two = (model(*batch())[0] for model in (plain, normalised))
     torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)  # g v / ||v|| is rounded
-
-
-@KINDS
-def test_trains_resumes_and_translates(kind, data_bin, tmp_path):
-    options = ("--norm-weight", kind, "--norm-encoder", "batch")
-    runs.assert_resumes_and_translates(data_bin, tmp_path, *options)
