@@ -11,8 +11,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("pre", [False, True], ids=["post", "pre"])
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm, pre", [("ln", ""), ("bn", ""), ("rbn", ""), ("rbn", "pre")])
 def test_learns(data_bin, corpus, tmp_path, norm, pre):
     placement = ("--encoder-normalize-before", "--decoder-normalize-before") if pre else ()
     runs.train(

@@ -19,7 +19,7 @@ from rbn_fairseq.quickstart.jobs import Job
 
 def call(out, data, **options):
     console = Console(file=io.StringIO(), width=120)
-    settings = {"source_lang": "de", "target_lang": "en", "epochs": 1, "workers": 2, **options}
+    settings = {"source_lang": "de", "target_lang": "en", "epochs": 2, "workers": 2, **options}
     results = quickstart(out, str(data), console=console, **settings)
     return results, console.file.getvalue()
 
@@ -43,9 +43,9 @@ def test_outcome(done, text):
     assert results["data"]["pairs"] == {"train": 400, "valid": 20, "test": 13}
     assert list(results["runs"]) == list(NORMS) == ["layer", "batch", "rbn"]
     for name, run in results["runs"].items():
-        assert [entry["epoch"] for entry in run["valid"]] == [1]
+        assert [entry["epoch"] for entry in run["valid"]] == [1, 2]
         epochs = [entry["epoch"] for entry in run["tid"]]
-        assert epochs == ([] if name == "layer" else [0, 1])
+        assert epochs == ([] if name == "layer" else [0, 1, 2])
         assert run["scores"]["sacrebleu"]["signature"].startswith("nrefs:1")
         assert run["seconds"] > 0
         assert run["commands"][0].startswith("rbn train ")
@@ -95,7 +95,7 @@ def test_two_at_once_are_refused(text, tmp_path):
             call(tmp_path, text)
 
 
-def test_killed_and_called_again(text, tmp_path, monkeypatch):
+def test_killed_and_called_again(done, text, tmp_path, monkeypatch):
     """Killed while it trains, it comes to the very results of an uninterrupted call."""
     for name in ("layer", "batch"):  # one run is enough
         monkeypatch.delitem(NORMS, name)
@@ -115,9 +115,13 @@ def test_killed_and_called_again(text, tmp_path, monkeypatch):
     process.wait()
     time.sleep(1)  # the training ends with its parent
     assert not (out / "results.json").exists()
-    again, _ = call(out, text, epochs=2)
-    whole, _ = call(tmp_path / "whole", text, epochs=2)
-    assert again["translations"] == whole["translations"]
+    again, _ = call(out, text)
+    _, whole, _ = done
+    one, two = (
+        [(each["source"], each["rbn"]) for each in results["translations"]]
+        for results in (again, whole)
+    )
+    assert one == two
     ours, theirs = again["runs"]["rbn"], whole["runs"]["rbn"]
     assert all(ours[key] == theirs[key] for key in ("valid", "tid", "scores"))
 
