@@ -56,7 +56,9 @@ def _trainer(data: str, arguments: Sequence[str]) -> Any:
     utils.set_torch_seed(cfg.common.seed)
     task = tasks.setup_task(cfg.task)
     model = task.build_model(cfg.model)
-    return Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    _ = trainer.optimizer  # made when asked for, and perhaps refused
+    return trainer
 
 
 def _batches(trainer: Any, number: int) -> list[Any]:

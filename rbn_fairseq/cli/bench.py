@@ -2,7 +2,6 @@
 
 import csv
 import logging
-import os
 import platform
 import shlex
 import warnings
@@ -77,8 +76,8 @@ def updates(
     settings = dict(map(_read_setting, setting))
     if len(settings) < len(setting):
         raise ValueError("--setting: two settings have the same name.")
-    with plain_errors():
-        (output or Path(os.devnull)).open("a").close()  # before the work, not behind it
+    if output is not None and not output.parent.is_dir():
+        raise ValueError(f"--output: the directory `{output.parent}` does not exist.")
     with _quiet():
         common = context.args or DEFAULTS.split()
         turns = time_updates(str(data), settings, common, rounds, updates)
@@ -96,7 +95,7 @@ def updates(
         )
     Console().print(table)
     if output is not None:
-        with output.open("w", newline="", encoding="utf-8") as file:
+        with plain_errors(), output.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["setting", "seconds", "ratio", "first_quartile", "third_quartile"])
             for row in results:

@@ -32,7 +32,8 @@ cwn         --norm-encoder batch --norm-weight cwn
 post:deepnorm  --norm-placement deepnorm
 pre:sub        --norm-placement sub
 '
-common='--share-all-embeddings --dropout 0.1 --max-tokens 2000 '
+common='--share-all-embeddings --dropout 0.1 --max-tokens 2000 --optimizer adam '
+common+='--adam-betas (0.9,0.98) --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 '
 common+='--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1'
 # Shortened with the training, whose epoch has 852 updates; for the timing, over at once.
 schedules='--norm-renorm-start 300 --norm-renorm-d-end 500 --norm-renorm-r-end 700 '
@@ -47,9 +48,8 @@ train() { # PLACEMENT NAME OPTIONS...
     shift 2
     [[ -f $out/checkpoint$epochs.pt || -f $out/failed ]] && return
     mkdir -p "$out"
-    rbn train "$data/bin" --arch "$arch" "${options[@]}" --optimizer adam --adam-betas '(0.9, 0.98)' \
-        --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-epoch "$epochs" \
-        --seed 1 --cpu --num-workers 0 --no-progress-bar --log-interval 100 \
+    rbn train "$data/bin" --arch "$arch" "${options[@]}" --max-epoch "$epochs" --seed 1 \
+        --cpu --num-workers 0 --no-progress-bar --log-interval 100 \
         --save-dir "$out" "$@" >>"$out/train.log" 2>>"$out/train.err" && return
     touch "$out/failed" # a run that diverged is a result
     echo "$out failed, see train.err; to try again remove failed" >&2
@@ -87,7 +87,7 @@ for placement in post pre; do
     read -ra options <<<"$common $over"
     while read -r name own; do settings+=(--setting "$name: $own"); done < <(of "$placement")
     [[ -f $work/updates-$placement.csv ]] ||
-        rbn bench updates "$data/bin" "${settings[@]}" --rounds 20 --updates 2 \
+        rbn bench updates "$data/bin" "${settings[@]}" --rounds 12 --updates 2 \
             --output "$work/updates-$placement.csv" -- --arch "$arch" "${options[@]}"
 done
 
