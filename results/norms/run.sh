@@ -91,4 +91,4 @@ for placement in post pre; do
             --output "$work/updates-$placement.csv" -- --arch "$arch" "${options[@]}"
 done
 
-python results/norms/table.py "$work" "$epochs" >results/norms/table.md
+python results/norms/table.py "$work" "$epochs"
