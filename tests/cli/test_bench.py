@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from command import rbn, user_error
+from rbn_fairseq.bench.updates import DEFAULTS
 
 
 def test_updates(data_bin, tmp_path):
@@ -37,6 +38,11 @@ def test_updates(data_bin, tmp_path):
 def test_updates_refusals(capsys, data_bin, settings, said):
     given = [part for each in settings for part in ("--setting", each)]
     assert said in user_error(capsys, "bench", "updates", data_bin, *given)
+
+
+def test_help_tells_the_defaults():
+    said = " ".join(rbn("bench", "updates", "--help").stdout.replace("`", " ").split())
+    assert DEFAULTS in said
 
 
 def test_output_is_tried_before_the_work(capsys, data_bin, tmp_path):

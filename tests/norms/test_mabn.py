@@ -8,16 +8,7 @@ import torch
 from torch import nn
 
 from rbn_fairseq.norms import MovingAverageBatchNorm, MovingAverageBatchNormOptions, ValidTokens
-from simulations import (
-    SCOPES,
-    assert_evaluation,
-    assert_frozen_divides_by_the_batch,
-    assert_half_precision,
-    assert_nothing_moves,
-    assert_steps_agree,
-    batch,
-    run,
-)
+from simulations import assert_steps_agree, batch, run
 
 # 70 steps cross both bounds; the correction's limits bind.
 OPTIONS = {"window": 5, "momentum": 0.1, "warmup": 12, "r_max": 1.05, "r_start": 30}
@@ -128,25 +119,6 @@ def test_within_its_limits_training_is_evaluation():
     y = norm(x, ValidTokens(valid))
     running.copy_(before)
     torch.testing.assert_close(y, norm.eval()(x), rtol=1e-5, atol=1e-5)  # another order
-
-
-def test_evaluation():
-    assert_evaluation(random_norm())
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(torch.half, 2e-3), (torch.bfloat16, 2e-2)])
-def test_half_precision(dtype, tolerance):
-    assert_half_precision(random_norm(16), dtype, tolerance)
-
-
-@SCOPES
-@pytest.mark.parametrize("step", [1, 50], ids=["in the warm-up", "behind it"])
-def test_statistics_that_must_not_move(scope, step):
-    assert_nothing_moves(random_norm(), scope, step)
-
-
-def test_frozen_in_training_divides_by_the_batch():
-    assert_frozen_divides_by_the_batch(random_norm(warmup=0, r_start=0))
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,7 @@ import torch
 from torch import nn
 
 from rbn_fairseq.norms import PowerNorm, PowerNormOptions
-from simulations import (
-    SCOPES,
-    assert_evaluation,
-    assert_frozen_divides_by_the_batch,
-    assert_half_precision,
-    assert_nothing_moves,
-    assert_steps_agree,
-    batch,
-    run,
-)
+from simulations import assert_steps_agree, batch, run
 
 # A warm-up that 60 steps cross, and alphas that differ.
 OPTIONS = {"alpha_forward": 0.8, "alpha_backward": 0.7, "warmup": 25}
@@ -91,25 +82,6 @@ def test_interrupted_run_goes_on():
     resumed = random_norm()
     resumed.load_state_dict(norm.state_dict())
     assert_steps_agree(resumed, simulation, range(20, 40))
-
-
-def test_evaluation():
-    assert_evaluation(random_norm())
-
-
-@pytest.mark.parametrize("dtype, tolerance", [(torch.half, 2e-3), (torch.bfloat16, 2e-2)])
-def test_half_precision(dtype, tolerance):
-    assert_half_precision(random_norm(16), dtype, tolerance)
-
-
-@SCOPES
-@pytest.mark.parametrize("step", [1, 50], ids=["in the warm-up", "behind it"])
-def test_statistics_that_must_not_move(scope, step):
-    assert_nothing_moves(random_norm(), scope, step)
-
-
-def test_frozen_in_training_divides_by_the_batch():
-    assert_frozen_divides_by_the_batch(random_norm(warmup=0))
 
 
 @pytest.mark.parametrize(
