@@ -1,0 +1,71 @@
+"""What a report consists of, before it becomes HTML, LaTeX, Markdown, CSV, SVG and PNG."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from matplotlib.figure import Figure as Canvas
+
+__all__ = ["Cell", "Figure", "Section", "Table"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        text: what is read.
+        value: what the column is sorted by, and what CSV has; ``None`` = the text.
+        paper: it is the paper's own number, not measured here: grey and labelled.
+        note: what is told of it, such as the command that would fill an empty cell.
+        colour: a dot before the text, the run's colour in every figure.
+    """
+
+    text: str
+    value: Optional[float] = None
+    paper: bool = False
+    note: str = ""
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; ``name`` is that of its files, ``notes`` stand below it."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with the numbers that it shows.
+
+    Attributes:
+        name: that of its files.
+        title: its heading, such as ``Figure 1: training dynamics``.
+        caption: what it shows, in which units, and what the paper has.
+        draw: makes it; called once for each file.
+        header: names of the columns of its CSV.
+        rows: the CSV.
+        notes: what is missing, and the command that would fill it.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[], Canvas]
+    header: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page."""
+
+    title: str
+    text: str
+    blocks: tuple[Table | Figure, ...]
