@@ -8,9 +8,17 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms import BatchNorm, PopulationNorm, freeze_statistics, record_moments
+from rbn_fairseq.diagnostics.batch_norms import (
+    TorchBatchNorm,
+    batch_norms,
+    epsilon,
+    population_norms,
+    running_statistics,
+)
+from rbn_fairseq.norms import ValidTokens, freeze_statistics, record_moments
+from rbn_fairseq.norms.moments import Moments, batch_moments
 
-__all__ = ["LayerMoments", "batch_norms", "collect_moments", "population_norms"]
+__all__ = ["LayerMoments", "collect_moments", "measuring"]
 
 
 @dataclass(frozen=True)
@@ -20,38 +28,62 @@ class LayerMoments:
     Attributes:
         mean: ``(batches, C)``; 0 for a norm that divides by a quadratic mean.
         var: ``(batches, C)``, biased; there the mean of squares.
-        count: ``(batches,)``, real tokens.
+        count: ``(batches,)``, real tokens (for images: positions).
+        running: the norm's running mean and variance meanwhile, each ``(C,)``; ``None`` = none.
+        eps: what keeps the norm's standard deviation away from 0.
     """
 
     mean: Tensor
     var: Tensor
     count: Tensor
-
-
-def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
-    """Return the batch norms of a model by name, in the order of its modules."""
-    return {name: part for name, part in model.named_modules() if isinstance(part, BatchNorm)}
-
-
-def population_norms(model: nn.Module) -> dict[str, PopulationNorm]:
-    """Return the norms with running statistics by name, in the order of the model's modules."""
-    return {name: part for name, part in model.named_modules() if isinstance(part, PopulationNorm)}
+    running: Optional[tuple[Tensor, Tensor]] = None
+    eps: float = 0.0
 
 
 @contextmanager
-def _measuring(model: nn.Module, dropout: bool) -> Iterator[None]:
-    """Let norms use batch statistics without moving anything; restore modes and RNG."""
+def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
+    """Let all norms use batch statistics without moving anything; restore modes and RNG."""
     modes = {module: module.training for module in model.modules()}
+    tracking = [
+        norm
+        for norm in batch_norms(model).values()
+        if isinstance(norm, TorchBatchNorm) and norm.track_running_stats
+    ]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
         model.train(dropout)
-        for norm in population_norms(model).values():
+        for norm in (*population_norms(model).values(), *batch_norms(model).values()):
             norm.train()
+        for norm in tracking:  # torch's norms then leave their running statistics alone
+            norm.track_running_stats = False
         with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad():
             yield
     finally:
+        for norm in tracking:
+            norm.track_running_stats = True
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[tuple[nn.Module, Moments]]]:
+    """Collect the moments of every forward: ours record them, torch's need a hook."""
+
+    def record(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].movedim(1, -1)  # (N, C, ...) -> (N, ..., C)
+        rows = x.reshape(-1, x.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))
+        sync = isinstance(norm, nn.SyncBatchNorm)
+        records.append((norm, batch_moments(rows, ValidTokens(), sync)))
+
+    torchs = [norm for norm in norms if isinstance(norm, TorchBatchNorm)]
+    hooks = [norm.register_forward_pre_hook(record) for norm in torchs]
+    records: list[tuple[nn.Module, Moments]]
+    try:
+        with record_moments() as records:  # type: ignore[assignment]
+            yield records
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def collect_moments(
@@ -59,7 +91,7 @@ def collect_moments(
     batches: Iterable[Any],
     forward: Callable[[nn.Module, Any], Any],
     dropout: bool = False,
-    norms: Optional[Mapping[str, PopulationNorm]] = None,
+    norms: Optional[Mapping[str, nn.Module]] = None,
 ) -> dict[str, LayerMoments]:
     """Run ``forward(model, batch)`` over batches and return each layer's batch statistics.
 
@@ -69,7 +101,7 @@ def collect_moments(
     they were. Memory: 16 bytes per batch, layer and channel.
 
     Args:
-        model: any module with batch norms.
+        model: any module with batch norms, this package's or torch's own.
         batches: what ``forward`` takes.
         forward: runs the model on a batch.
         dropout: leave dropout (and all else that training mode means) on.
@@ -82,9 +114,9 @@ def collect_moments(
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}
     seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in norms}
-    with _measuring(model, dropout):
+    with measuring(model, dropout):
         for batch in batches:
-            with record_moments() as records:
+            with _record_all(names) as records:
                 forward(model, batch)
             for norm, moments in records:
                 if norm in names:
@@ -94,5 +126,8 @@ def collect_moments(
         kept = [row for row in rows if row[2] > 0]
         if kept:
             mean, var, count = (torch.stack(column).double() for column in zip(*kept, strict=True))
-            layers[name] = LayerMoments(mean, var, count)
+            running = running_statistics(norms[name])
+            if running is not None:
+                running = (running[0].cpu().double(), running[1].cpu().double())
+            layers[name] = LayerMoments(mean, var, count, running, epsilon(norms[name]))
     return layers

@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from rbn_fairseq.diagnostics.collect import collect_moments, population_norms
-from rbn_fairseq.diagnostics.tid import population
+from rbn_fairseq.diagnostics.batch_norms import population_norms
+from rbn_fairseq.diagnostics.collect import collect_moments
+from rbn_fairseq.diagnostics.population import ESTIMATES, population
 
 __all__ = ["recalibrate"]
 
@@ -34,9 +35,11 @@ def recalibrate(
         The number of batches used.
 
     Raises:
-        ValueError: if the model has no such norm, a layer saw no token, or a layer's statistics
-            are not finite.
+        ValueError: for another estimate, if the model has no such norm, a layer saw no token, or a
+            layer's statistics are not finite.
     """
+    if estimate not in ESTIMATES:
+        raise ValueError(f"unknown estimate `{estimate}`. Known: {', '.join(ESTIMATES)}.")
     norms = population_norms(model)
     if not norms:
         raise ValueError("The model has no norm with running statistics: nothing to estimate.")

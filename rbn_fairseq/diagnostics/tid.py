@@ -1,15 +1,16 @@
 """Training Inference Discrepancy (paper, Definition 1)."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from rbn_fairseq.diagnostics.collect import LayerMoments
+from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
+from rbn_fairseq.diagnostics.population import population
 
-__all__ = ["POPULATIONS", "TID", "average_tid", "population", "tid"]
+__all__ = ["TID", "average_tid", "measure_tid", "tid", "tid_error"]
 
-POPULATIONS = ("mean-of-batches", "pooled")
 _TINY = 1e-12  # the paper's "small positive constant" in the denominator; its value is not given
 
 
@@ -20,40 +21,64 @@ class TID(NamedTuple):
     var: float
 
 
-def population(moments: LayerMoments, estimate: str = "mean-of-batches") -> tuple[Tensor, Tensor]:
-    """Estimate a layer's population mean and variance, each ``(C,)``, from batch statistics.
-
-    ``mean-of-batches``: the arithmetic mean over batches of batch means and of batch variances,
-    what the running average of the paper's Eq. 3 estimates. ``pooled``: mean and variance over
-    all tokens (Chan et al., 1979), larger by the variance of the batch means.
-
-    Raises:
-        ValueError: for another name.
-    """
-    if estimate == "mean-of-batches":
-        return moments.mean.mean(0), moments.var.mean(0)
-    if estimate == "pooled":
-        weight = (moments.count / moments.count.sum()).unsqueeze(1)  # (batches, 1)
-        mean = (weight * moments.mean).sum(0)
-        return mean, (weight * (moments.var + (moments.mean - mean).square())).sum(0)
-    raise ValueError(f"unknown population `{estimate}`. Known: {', '.join(POPULATIONS)}.")
+def _distances(moments: LayerMoments, estimate: str) -> tuple[Tensor, Tensor]:
+    """Return each batch's distance to the population in mean and in standard deviation."""
+    mean, var = population(moments, estimate)
+    std = var.sqrt()
+    scale = std.norm() + _TINY
+    return (
+        (moments.mean - mean).norm(dim=1) / scale,
+        (moments.var.sqrt() - std).norm(dim=1) / scale,
+    )
 
 
 def tid(moments: LayerMoments, estimate: str = "mean-of-batches") -> TID:
     """Compute a layer's TID over its batches, each batch counting the same.
 
     ``Mean TID = E ||mu_B - mu|| / ||sigma||``, ``Variance TID = E ||sigma_B - sigma|| / ||sigma||``
-    (paper, Eq. 5; sigma is a standard deviation).
+    (paper, Eq. 5; sigma is a standard deviation). ``estimate`` names the population, see
+    :func:`~rbn_fairseq.diagnostics.population`.
     """
-    mean, var = population(moments, estimate)
-    std = var.sqrt()
-    scale = std.norm() + _TINY
-    return TID(
-        ((moments.mean - mean).norm(dim=1) / scale).mean().item(),
-        ((moments.var.sqrt() - std).norm(dim=1) / scale).mean().item(),
-    )
+    return TID(*(distance.mean().item() for distance in _distances(moments, estimate)))
+
+
+def tid_error(moments: LayerMoments, total: int, estimate: str = "mean-of-batches") -> TID:
+    """Compute the standard error of :func:`tid` from a sample of ``total`` batches.
+
+    That of a mean of draws without replacement: ``s / sqrt(m) * sqrt(1 - m / total)`` for m
+    measured batches; 0 where all were measured, NaN for one of several. The population's own
+    error, of relative size 1/(2m), is not in it.
+    """
+    used = len(moments.count)
+    if used >= total:
+        return TID(0.0, 0.0)
+    factor = math.sqrt((1 - used / total) / used)
+    return TID(*(factor * distance.std().item() for distance in _distances(moments, estimate)))
 
 
 def average_tid(layers: Mapping[str, TID]) -> TID:
     """Return the average over layers (paper, Figure 4)."""
     return TID(*(sum(values) / len(layers) for values in zip(*layers.values(), strict=True)))
+
+
+def measure_tid(
+    model: nn.Module,
+    batches: Iterable[Any],
+    forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch),
+    dropout: bool = False,
+    estimate: str = "mean-of-batches",
+) -> dict[str, TID]:
+    """Measure the TID of every batch norm of a model, by layer name, in one pass over batches.
+
+    For any torch model: this package's batch norms and torch's own are found alike. The model is
+    left as it was.
+
+    Args:
+        model: the model.
+        batches: batches composed as in training; what ``forward`` takes.
+        forward: runs the model on a batch; without it ``model(batch)``.
+        dropout: leave dropout on.
+        estimate: the population, see :func:`~rbn_fairseq.diagnostics.population`.
+    """
+    layers = collect_moments(model, batches, forward, dropout)
+    return {name: tid(moments, estimate) for name, moments in layers.items()}

@@ -3,27 +3,28 @@
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from types import MappingProxyType
+from typing import Any
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.diagnostics import POPULATIONS, TID, average_tid, batch_norms, collect_moments, tid
+from rbn_fairseq.diagnostics import average_tid, batch_norms
 from rbn_fairseq.norms import PopulationNorm, has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
-from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
+from rbn_fairseq.tasks.batches import sample_batches
+from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records, read_tid
+from rbn_fairseq.tasks.tensorboard import write_layers
 
 __all__ = [
     "MonitorConfig",
     "TIDMonitor",
-    "measure_tid",
     "read_tid_log",
-    "tid_records",
     "write_tid_log",
 ]
 
@@ -51,44 +52,7 @@ class MonitorConfig(FairseqDataclass):
     # Known elsewhere; without a help text they do not become options.
     save_dir: str = II("checkpoint.save_dir")
     disable_validation: bool = II("dataset.disable_validation")
-
-
-def measure_tid(
-    model: nn.Module,
-    dataset: Any,
-    batches: Iterable[Any],
-    dropout: bool = False,
-    population: str = POPULATIONS[0],
-) -> tuple[dict[str, TID], int]:
-    """Return TID by layer name over the given batches, and the number of batches."""
-    samples = collate(dataset, batches, model)
-    moments = collect_moments(model, samples, run_norms, dropout=dropout)
-    used = max((len(layer.count) for layer in moments.values()), default=0)
-    return {name: tid(layer, population) for name, layer in moments.items()}, used
-
-
-def tid_records(
-    layers: dict[str, TID],
-    epoch: Optional[int],
-    update: int,
-    batches: int,
-    population: str,
-    dropout: bool,
-) -> list[dict[str, Any]]:
-    """Return the lines of a ``tid.jsonl``, one per layer; TID as fractions."""
-    return [
-        {
-            "epoch": epoch,
-            "update": update,
-            "layer": name,
-            "mean_tid": value.mean,
-            "var_tid": value.var,
-            "batches": batches,
-            "population": population,
-            "dropout": dropout,
-        }
-        for name, value in layers.items()
-    ]
+    tensorboard_logdir: str = II("common.tensorboard_logdir")
 
 
 def read_tid_log(path: Path) -> list[dict[str, Any]]:
@@ -126,6 +90,18 @@ class TIDMonitor:
 
     cfg: Any
     _updates = 0
+    # The running statistics at the measurement before, by layer, to tell their drift.
+    _running: Mapping[str, Any] = MappingProxyType({})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's part of a checkpoint."""
+        return {**super().state_dict(), "running_statistics": dict(self._running)}  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Read the task's part of a checkpoint."""
+        rest = dict(state_dict)
+        self._running = rest.pop("running_statistics", {})
+        super().load_state_dict(rest)  # type: ignore[misc]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """Build the model.
@@ -182,23 +158,36 @@ class TIDMonitor:
         if self.cfg.no_tid or not has_batch_norm(model):
             return
         batches = sample_batches(self._training, self.cfg.tid_batches, self.cfg.tid_seed)
-        shared = world_size(any(norm.sync for norm in batch_norms(model).values()))
+        total = len(self._training.frozen_batches)
+        shared = world_size(
+            any(getattr(norm, "sync", False) for norm in batch_norms(model).values())
+        )
         if shared > 1:  # every process takes its part in the joint batches
             batches = batches[: len(batches) // shared * shared][process_rank() :: shared]
         elif process_rank() > 0:
             return
-        layers, used = measure_tid(model, self._training.dataset, batches, self.cfg.tid_dropout)
-        if process_rank() > 0 or not layers:
-            return
         dropout = self.cfg.tid_dropout
-        records = tid_records(layers, epoch, update, used, POPULATIONS[0], dropout)
+        layers = measure_layers(model, self._training.dataset, batches, dropout)
+        if not layers:
+            return
+        how = How(batches=total // shared, dropout=dropout)
+        records = norm_records(layers, epoch, update, how, self._running)
+        self._running = {name: moments.running for name, moments in layers.items()}
+        if process_rank() > 0:
+            return
         write_tid_log(Path(self.cfg.save_dir) / "tid.jsonl", records)
-        last, average = list(layers.values())[-1], average_tid(layers)
+        if self.cfg.tensorboard_logdir:
+            write_layers(Path(self.cfg.tensorboard_logdir), records, layers)
+        self._log(epoch, update, records)
+
+    def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
+        values = read_tid(records)
+        last, average = list(values.values())[-1], average_tid(values)
         logger.info(
             "TID | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
             "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
             *(epoch, update, 100 * last.mean, 100 * last.var),
-            *(len(layers), 100 * average.mean, 100 * average.var, used),
+            *(len(values), 100 * average.mean, 100 * average.var, records[-1]["batches"]),
         )
         if epoch > 0:
             for place, value in (("last", last), ("average", average)):

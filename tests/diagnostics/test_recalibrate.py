@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import oracles
-from rbn_fairseq.diagnostics import POPULATIONS, recalibrate
+from rbn_fairseq.diagnostics import ESTIMATES, recalibrate
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -46,7 +46,7 @@ def estimates_by_hand(batches, estimate):
     return tuple(sum(parts) / len(batches) for parts in zip(*moments, strict=True))
 
 
-@pytest.mark.parametrize("estimate", POPULATIONS)
+@pytest.mark.parametrize("estimate", ESTIMATES)
 @pytest.mark.parametrize("momentum", [0.05, 1.0])
 def test_running_statistics_become_the_estimates(estimate, momentum):
     norm = BatchNorm(3, BatchNormOptions(momentum)).double()
@@ -61,7 +61,7 @@ def test_running_statistics_become_the_estimates(estimate, momentum):
 
 
 @pytest.mark.parametrize("kind", [PowerNorm, MovingAverageBatchNorm])
-@pytest.mark.parametrize("estimate", POPULATIONS)
+@pytest.mark.parametrize("estimate", ESTIMATES)
 def test_quadratic_means(kind, estimate):
     norm, batches = kind(3).double(), make_batches()
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
@@ -149,7 +149,7 @@ def test_refuses_statistics_that_are_not_finite(value):
 
 
 def test_refuses_unknown_estimates():
-    refused(BatchNorm(3).double(), make_batches(), "unknown population `ema`", estimate="ema")
+    refused(BatchNorm(3).double(), make_batches(), "unknown estimate `ema`", estimate="ema")
 
 
 def test_a_refusal_leaves_all_statistics_alone():

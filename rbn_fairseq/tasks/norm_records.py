@@ -1,0 +1,105 @@
+"""What is told of every batch norm at one moment of training: the lines of ``tid.jsonl``."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from torch import Tensor, nn
+
+from rbn_fairseq.diagnostics import (
+    TID,
+    LayerMoments,
+    collect_moments,
+    deviation,
+    distance,
+    near_eps,
+    population,
+    spread,
+    tid,
+    tid_error,
+)
+from rbn_fairseq.tasks.batches import collate, run_norms
+
+__all__ = ["How", "measure_layers", "norm_records", "read_tid"]
+
+
+@dataclass(frozen=True)
+class How:
+    """How something was measured.
+
+    Attributes:
+        batches: how many there are to measure on, of which a sample may have been used.
+        population: the estimate, one of ``POPULATIONS``.
+        batching: how sentences were put into batches.
+        dropout: whether it was on.
+    """
+
+    batches: int
+    population: str = "mean-of-batches"
+    batching: str = "as-trained"
+    dropout: bool = False
+
+
+def measure_layers(
+    model: nn.Module, dataset: Any, batches: Iterable[Any], dropout: bool = False
+) -> dict[str, LayerMoments]:
+    """Return batch statistics by layer name over batches of sentence indices."""
+    return collect_moments(model, collate(dataset, batches, model), run_norms, dropout)
+
+
+def norm_records(
+    layers: Mapping[str, LayerMoments],
+    epoch: Optional[int],
+    update: int,
+    how: How,
+    before: Optional[Mapping[str, tuple[Tensor, Tensor]]] = None,
+) -> list[dict[str, Any]]:
+    """Return a record for every layer; what is relative is a fraction, not a percentage.
+
+    Args:
+        layers: batch statistics, of :func:`measure_layers`.
+        epoch: epochs so far; ``None`` where nobody knows.
+        update: updates so far.
+        how: how they were measured.
+        before: each layer's running statistics at the measurement before this one.
+    """
+    records = []
+    for name, moments in layers.items():
+        value, error = tid(moments, how.population), tid_error(moments, how.batches, how.population)
+        relative = deviation(moments, how.population)
+        mean, var = population(moments, how.population)
+        drift = lag = None
+        if moments.running is not None:
+            lag = distance(moments.running, (mean, var), var)
+            if before and name in before:
+                drift = distance(moments.running, before[name], var)
+        records.append(
+            {
+                "epoch": epoch,
+                "update": update,
+                "layer": name,
+                "mean_tid": value.mean,
+                "var_tid": value.var,
+                "mean_tid_error": error.mean,
+                "var_tid_error": error.var,
+                "mean_deviation": relative.mean,
+                "var_deviation": relative.var,
+                "mean_drift": drift.mean if drift else None,
+                "var_drift": drift.std if drift else None,
+                "mean_lag": lag.mean if lag else None,
+                "var_lag": lag.std if lag else None,
+                "near_eps": near_eps(var, moments.eps),
+                "spread": spread(var),
+                "batches": len(moments.count),
+                "total_batches": how.batches,
+                "population": how.population,
+                "batching": how.batching,
+                "dropout": how.dropout,
+            }
+        )
+    return records
+
+
+def read_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
+    """Return TID by layer from records of one measurement."""
+    return {record["layer"]: TID(record["mean_tid"], record["var_tid"]) for record in records}

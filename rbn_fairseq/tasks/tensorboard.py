@@ -1,0 +1,43 @@
+"""Per-layer scalars and histograms for TensorBoard."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from rbn_fairseq.diagnostics import LayerMoments
+
+__all__ = ["write_layers"]
+
+_SCALARS = (
+    "mean_tid", "var_tid", "mean_deviation", "var_deviation", "mean_drift", "var_drift",
+    "mean_lag", "var_lag", "near_eps", "spread",
+)  # fmt: skip
+
+
+def write_layers(
+    directory: Path,
+    records: Iterable[Mapping[str, Any]],
+    layers: Mapping[str, LayerMoments],
+) -> None:
+    """Add one measurement to the run ``norms`` beside fairseq's own runs in ``directory``.
+
+    Scalars are what the records have; histograms are, over channels, the means of the batch means
+    and of the batch standard deviations, and, over batches, each batch's distance to the mean
+    of them (whose average is Mean TID).
+    """
+    with SummaryWriter(str(directory / "norms")) as writer:
+        for record in records:
+            layer, update = record["layer"], record["update"]
+            for name in _SCALARS:
+                if record[name] is not None:
+                    writer.add_scalar(f"{name}/{layer}", record[name], update)
+            moments = layers[layer]
+            mean, std = moments.mean.mean(0), moments.var.mean(0).sqrt()
+            distances = (moments.mean - mean).norm(dim=1) / std.norm().clamp(min=1e-12)
+            histograms = {"channel_mean": mean, "channel_std": std, "batch_mean_tid": distances}
+            for name, values in histograms.items():
+                finite = values[values.isfinite()]
+                if len(finite) > 0:  # the writer refuses what is not
+                    writer.add_histogram(f"{name}/{layer}", finite.numpy(), update)
