@@ -70,14 +70,13 @@ def tell(model: nn.Module, images: Tensor) -> None:
     batches = (images[batch] for batch in random_batches(len(images)))
     layers = collect_moments(model, batches, lambda model, batch: model(batch))
     values = {name: tid(moments) for name, moments in layers.items()}
-    print(
-        f"{'layer':10} {'TID %: mean':>12} {'variance':>9} {'deviation %: mean':>19} {'variance':>9}"
-    )
+    form = "{:10}" + 4 * "{:>14}"
+    print(form.format("layer", "mean TID", "variance TID", "mean dev.", "variance dev."))
     for name, moments in layers.items():
-        value, relative = values[name], deviation(moments)
-        row = (100 * value.mean, 100 * value.var, 100 * relative.mean, 100 * relative.var)
-        print("{:10} {:12.2f} {:9.2f} {:19.2f} {:9.2f}".format(name, *row))
-    print("average    {:12.2f} {:9.2f}\n".format(*(100 * part for part in average_tid(values))))
+        row = (*values[name], *deviation(moments))
+        print(form.format(name, *(f"{100 * part:.2f} %" for part in row)))
+    average = (f"{100 * part:.2f} %" for part in average_tid(values))
+    print(form.format("average", *average, "", ""), "\n")
 
 
 def main(epochs: int = 10) -> None:
