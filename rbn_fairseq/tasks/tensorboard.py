@@ -1,6 +1,6 @@
 """Per-layer scalars and histograms for TensorBoard."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ _SCALARS = (
 
 def write_layers(
     directory: Path,
-    records: Iterable[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     layers: Mapping[str, LayerMoments],
 ) -> None:
     """Add one measurement to the run ``norms`` beside fairseq's own runs in ``directory``.
@@ -27,7 +27,8 @@ def write_layers(
     and of the batch standard deviations, and, over batches, each batch's distance to the mean
     of them (whose average is Mean TID).
     """
-    with SummaryWriter(str(directory / "norms")) as writer:
+    suffix = f".{records[0]['update']}"  # files of the same second would overwrite each other
+    with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:
             layer, update = record["layer"], record["update"]
             for name in _SCALARS:
