@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
@@ -52,7 +52,7 @@ class MonitorConfig(FairseqDataclass):
     # Known elsewhere; without a help text they do not become options.
     save_dir: str = II("checkpoint.save_dir")
     disable_validation: bool = II("dataset.disable_validation")
-    tensorboard_logdir: str = II("common.tensorboard_logdir")
+    tensorboard_logdir: Optional[str] = II("common.tensorboard_logdir")
 
 
 def read_tid_log(path: Path) -> list[dict[str, Any]]:
