@@ -1,27 +1,16 @@
 """Seconds per training update of several settings, interleaved on the same batches."""
 
-import contextlib
-import io
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from fairseq import options, tasks, utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.trainer import Trainer
 
-__all__ = ["DEFAULTS", "UpdateTimes", "compare_updates", "time_updates"]
+from rbn_fairseq.bench.training import DEFAULTS, make_trainer, seconds, train
 
-DEFAULTS = (
-    "--arch rbn_transformer_tiny --share-all-embeddings --optimizer adam --max-tokens 2000 "
-    "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
-)
-_FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
+__all__ = ["UpdateTimes", "compare_updates", "time_updates"]
 
 
 @dataclass(frozen=True)
@@ -39,26 +28,6 @@ class UpdateTimes:
     seconds: float
     ratio: float
     quartiles: tuple[float, float]
-
-
-def _trainer(data: str, arguments: Sequence[str]) -> Any:
-    plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
-    given = [data, *plugin, *arguments, *_FIXED]
-    if not torch.cuda.is_available():
-        given.append("--cpu")
-    refusal = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(refusal):
-            parsed = options.parse_args_and_arch(options.get_training_parser(), given)
-    except SystemExit:
-        raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
-    cfg = convert_namespace_to_omegaconf(parsed)
-    utils.set_torch_seed(cfg.common.seed)
-    task = tasks.setup_task(cfg.task)
-    model = task.build_model(cfg.model)
-    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
-    _ = trainer.optimizer  # made when asked for, and perhaps refused
-    return trainer
 
 
 def _batches(trainer: Any, number: int) -> list[Any]:
@@ -83,19 +52,6 @@ def _check_batches(trainers: dict[str, Any]) -> None:
                 f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed and "
                 "the like) must be the same for all settings. Give them behind `--`."
             )
-
-
-def _train(trainer: Any, batches: Sequence[Any]) -> float:
-    """Return the seconds per update."""
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for batch in batches:
-        trainer.train_step([batch])
-    if on_gpu:
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / len(batches)
 
 
 def time_updates(
@@ -126,7 +82,7 @@ def time_updates(
     trainers = {}
     for name, own in settings.items():
         try:
-            trainers[name] = _trainer(data, [*common, *own])
+            trainers[name] = make_trainer(data, [*common, *own])
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from error
     _check_batches(trainers)
@@ -135,9 +91,12 @@ def time_updates(
     for round_ in range(rounds + 1):
         turn = batches[round_ * updates : (round_ + 1) * updates]
         first = round_ % len(names)
-        seconds = {name: _train(trainers[name], turn) for name in names[first:] + names[:first]}
+        times = {
+            name: seconds(partial(train, trainers[name], turn)) / updates
+            for name in names[first:] + names[:first]
+        }
         if round_ > 0:
-            yield {name: seconds[name] for name in names}
+            yield {name: times[name] for name in names}
 
 
 def compare_updates(rounds: Sequence[dict[str, float]]) -> list[UpdateTimes]:
@@ -145,8 +104,8 @@ def compare_updates(rounds: Sequence[dict[str, float]]) -> list[UpdateTimes]:
     reference, *_ = rounds[0]
     results = []
     for name in rounds[0]:
-        ratios = np.array([seconds[name] / seconds[reference] for seconds in rounds])
+        ratios = np.array([times[name] / times[reference] for times in rounds])
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75]).tolist()
-        median = float(np.median([seconds[name] for seconds in rounds]))
+        median = float(np.median([times[name] for times in rounds]))
         results.append(UpdateTimes(name, median, middle, (low, high)))
     return results

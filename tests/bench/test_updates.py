@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from rbn_fairseq.bench import updates
+from rbn_fairseq.bench import training, updates
 from rbn_fairseq.bench.updates import compare_updates, time_updates
 
 
@@ -40,10 +40,10 @@ def test_every_setting_trains_on_the_same_batches_in_changing_order(monkeypatch)
 
     clock = itertools.count()
     monkeypatch.setattr(Recorder, "calls", [])
-    monkeypatch.setattr(updates, "_trainer", build)
+    monkeypatch.setattr(updates, "make_trainer", build)
     monkeypatch.setattr(updates, "_check_batches", lambda trainers: None)
     monkeypatch.setattr(updates, "_batches", lambda trainer, number: list(range(number)))
-    monkeypatch.setattr(updates, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 6.0))
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 6.0))
     settings = {"ln": ["ln"], "bn": ["bn"], "rms": ["rms"]}
     rounds = list(time_updates("data", settings, ["--x"], rounds=3, updates=2))
     assert all(trainer.seen == list(range(8)) for trainer in made.values())
@@ -53,13 +53,13 @@ def test_every_setting_trains_on_the_same_batches_in_changing_order(monkeypatch)
 
 
 def test_settings_really_train(data_bin, monkeypatch):
-    trainers, build = [], updates._trainer
+    trainers, build = [], updates.make_trainer
 
     def remember(data, arguments):
         trainers.append(build(data, arguments))
         return trainers[-1]
 
-    monkeypatch.setattr(updates, "_trainer", remember)
+    monkeypatch.setattr(updates, "make_trainer", remember)
     norms = {"ln": (), "bn": ("--norm-encoder", "batch"), "again": ()}
     list(time_updates(str(data_bin), norms, rounds=1, updates=2))
     layer, batch, again = (trainer.model.state_dict() for trainer in trainers)

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from command import rbn, user_error
-from rbn_fairseq.bench.updates import DEFAULTS
+from rbn_fairseq.bench.training import DEFAULTS
 
 
 def test_updates(data_bin, tmp_path):
