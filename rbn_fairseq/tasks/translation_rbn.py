@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.training import BatchStatisticsTask, TrainingConfig
 
@@ -12,10 +13,10 @@ __all__ = ["TranslationRBNTask"]
 
 
 @dataclass
-class TranslationRBNConfig(MonitorConfig, TrainingConfig, TranslationConfig):
-    """fairseq's options for translation, and the monitor's."""
+class TranslationRBNConfig(MonitorConfig, ConditioningConfig, TrainingConfig, TranslationConfig):
+    """fairseq's options for translation, and the monitors'."""
 
 
 @register_task("translation_rbn", dataclass=TranslationRBNConfig)
-class TranslationRBNTask(TIDMonitor, BatchStatisticsTask, TranslationTask):
-    """fairseq's ``translation`` with the care that batch statistics need, and the TID monitor."""
+class TranslationRBNTask(TIDMonitor, ConditioningMonitor, BatchStatisticsTask, TranslationTask):
+    """fairseq's ``translation`` with the care that batch statistics need, and the monitors."""

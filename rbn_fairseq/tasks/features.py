@@ -1,0 +1,53 @@
+"""Input features of a model's encoder layers, as a forward comes by."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Optional
+
+from torch import Tensor, nn
+
+__all__ = ["record_features"]
+
+
+@contextmanager
+def record_features(model: Any, layers: Sequence[int]) -> Iterator[dict[tuple[int, str], Tensor]]:
+    """Catch input features of encoder layers in the block's first forward through each.
+
+    Places: ``stream``, what enters the layer; and in Pre-Norm ``normalised``, what its first norm
+    passes to self-attention. Nothing stays on the modules afterwards.
+
+    Args:
+        model: with fairseq's TransformerEncoder, or one derived from it, as ``encoder``.
+        layers: which, counted from 1. Those that LayerDrop skips are not among the results.
+
+    Yields:
+        Copies by layer and place, ``(real tokens, C)``, in the dtype of the forward and without
+        its graph; filled while the block runs.
+    """
+    features: dict[tuple[int, str], Tensor] = {}
+    padding: dict[int, Optional[Tensor]] = {}
+
+    def keep(layer: int, place: str, x: Tensor) -> None:  # x: (T, B, C)
+        if (layer, place) not in features:
+            mask = padding[layer]  # (B, T), True = padding
+            rows = x.detach().flatten(0, 1)  # (T*B, C)
+            real = slice(None) if mask is None else mask.logical_not().t().flatten()
+            features[layer, place] = rows[real].clone()
+
+    def enter(layer: int, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        padding[layer] = kwargs["encoder_padding_mask"]
+        keep(layer, "stream", args[0])
+
+    def leave_norm(layer: int, module: nn.Module, args: Any, output: Tensor) -> None:
+        keep(layer, "normalised", output)
+
+    with ExitStack() as hooks:
+        for number in layers:
+            layer = model.encoder.layers[number - 1]
+            hook = layer.register_forward_pre_hook(partial(enter, number), with_kwargs=True)
+            hooks.callback(hook.remove)
+            if layer.normalize_before:
+                norm = layer.self_attn_layer_norm
+                hooks.callback(norm.register_forward_hook(partial(leave_norm, number)).remove)
+        yield features

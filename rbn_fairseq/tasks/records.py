@@ -1,0 +1,35 @@
+"""Measurements of a training as JSON lines in its save directory."""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["read_records", "write_records"]
+
+logger = logging.getLogger(__name__)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines; a line that a killed run left half-written is left out."""
+    records = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            logger.warning("%s: left out a line that is not whole: %.60s", path, line)
+    return records
+
+
+def write_records(path: Path, records: list[dict[str, Any]]) -> None:
+    """Add the records of one measurement to a file of JSON lines, through a temporary file.
+
+    Earlier records of the same update or of later ones go: a resumed run measures again from
+    where it resumed.
+    """
+    kept = [old for old in read_records(path) if old["update"] < records[0]["update"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".jsonl.tmp")
+    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept + records))
+    os.replace(temporary, path)
