@@ -24,12 +24,38 @@ class Session:
         dataset: its training data.
         iterator: fairseq's iterator over them, with the batches that the model was trained on.
         update: number of updates so far.
+        task: the task.
+        cfg: fairseq's whole configuration of the training.
     """
 
     model: nn.Module
     dataset: Any
     iterator: Any
     update: int
+    task: Any
+    cfg: Any
+
+    def validation(self) -> tuple[Any, Any]:
+        """Return the validation data and batches of them, each sentence in one.
+
+        They are sorted by length and cut at the training's --max-tokens and --batch-size, not at
+        those of the validation. Of several validation sets it is the first.
+        """
+        options = self.cfg.dataset
+        subset = options.valid_subset.split(",")[0]
+        self.task.load_dataset(subset, combine=False, epoch=1)
+        iterator = self.task.get_batch_iterator(
+            dataset=self.task.dataset(subset),
+            max_tokens=options.max_tokens,
+            max_sentences=options.batch_size,
+            max_positions=utils.resolve_max_positions(
+                self.task.max_positions(), self.model.max_positions()
+            ),
+            ignore_invalid_inputs=options.skip_invalid_size_inputs_valid_test,
+            seed=self.cfg.common.seed,
+            epoch=1,
+        )
+        return self.task.dataset(subset), iterator.frozen_batches
 
 
 def open_session(path: Path, data: str | None = None) -> Session:
@@ -81,4 +107,5 @@ def open_session(path: Path, data: str | None = None) -> Session:
     if torch.cuda.is_available():
         model.cuda()
     history = state.get("optimizer_history") or [{}]
-    return Session(model, task.dataset(subset), iterator, int(history[-1].get("num_updates", 0)))
+    update = int(history[-1].get("num_updates", 0))
+    return Session(model, task.dataset(subset), iterator, update, task, full)

@@ -22,11 +22,12 @@ app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
 if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
-    from rbn_fairseq.cli import bench, checkpoints, fairseq_commands, prepare, reports
+    from rbn_fairseq.cli import bench, checkpoints, fairseq_commands, measure, prepare, reports
 
     app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
     app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
-    app.command("tid")(checkpoints.tid)
+    app.command("tid")(measure.tid)
+    app.command("cost")(measure.cost)
     app.command("average")(checkpoints.average)
     app.command("recalibrate")(checkpoints.recalibrate)
     app.command("score")(reports.score)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from rbn_fairseq.tasks.monitor import read_tid_log
+from rbn_fairseq.tasks.records import read_records
 
 __all__ = ["LOG", "SCORE", "LayerTID", "Run", "TIDPoint", "Validation", "read_log", "read_run"]
 
@@ -148,5 +148,5 @@ def read_run(name: str, directory: Path) -> Run:
         )
     score = directory / SCORE
     scores = json.loads(score.read_text(encoding="utf-8")) if score.exists() else {}
-    tid = _group_tid(read_tid_log(directory / "tid.jsonl"))
+    tid = _group_tid(read_records(directory / "tid.jsonl"))
     return Run(name, tuple(validations.values()), tid, sum(walls) or None, scores)

@@ -1,8 +1,6 @@
 """The TID monitor: measures every batch norm before training and at the end of every epoch."""
 
-import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +17,10 @@ from rbn_fairseq.norms import PopulationNorm, has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.batches import sample_batches
 from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records, read_tid
+from rbn_fairseq.tasks.records import write_records
 from rbn_fairseq.tasks.tensorboard import write_layers
 
-__all__ = [
-    "MonitorConfig",
-    "TIDMonitor",
-    "read_tid_log",
-    "write_tid_log",
-]
+__all__ = ["MonitorConfig", "TIDMonitor"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,30 +47,6 @@ class MonitorConfig(FairseqDataclass):
     save_dir: str = II("checkpoint.save_dir")
     disable_validation: bool = II("dataset.disable_validation")
     tensorboard_logdir: Optional[str] = II("common.tensorboard_logdir")
-
-
-def read_tid_log(path: Path) -> list[dict[str, Any]]:
-    """Read a ``tid.jsonl``; a line that a killed run left half-written is left out."""
-    records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            logger.warning("%s: left out a line that is not whole: %.60s", path, line)
-    return records
-
-
-def write_tid_log(path: Path, records: list[dict[str, Any]]) -> None:
-    """Add the records of one measurement to a ``tid.jsonl``, through a temporary file.
-
-    Earlier records of the same update or of later ones go: a resumed run measures again from
-    where it resumed.
-    """
-    kept = [old for old in read_tid_log(path) if old["update"] < records[0]["update"]]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".jsonl.tmp")
-    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept + records))
-    os.replace(temporary, path)
 
 
 class TIDMonitor:
@@ -175,7 +145,7 @@ class TIDMonitor:
         self._running = {name: moments.running for name, moments in layers.items()}
         if process_rank() > 0:
             return
-        write_tid_log(Path(self.cfg.save_dir) / "tid.jsonl", records)
+        write_records(Path(self.cfg.save_dir) / "tid.jsonl", records)
         if self.cfg.tensorboard_logdir:
             write_layers(Path(self.cfg.tensorboard_logdir), records, layers)
         self._log(epoch, update, records)

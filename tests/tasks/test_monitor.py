@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 import runs
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.tasks.batches import sample_batches
-from rbn_fairseq.tasks.monitor import read_tid_log, write_tid_log
 
 BATCH = ("--norm-encoder", "batch")
 
@@ -39,28 +38,6 @@ def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
             if isinstance(value, float):
                 expected = pytest.approx(expected, rel=1e-6)
             assert value == expected, name
-
-
-def record(update, layer="a"):
-    return {"epoch": update, "update": update, "layer": layer, "mean_tid": 0.5}
-
-
-def test_later_records_go(tmp_path):
-    path = tmp_path / "save" / "tid.jsonl"
-    for update in (0, 10, 20):
-        write_tid_log(path, [record(update), record(update, "b")])
-    write_tid_log(path, [record(10, "new")])
-    assert read_tid_log(path) == [record(0), record(0, "b"), record(10, "new")]
-    assert [file.name for file in path.parent.iterdir()] == ["tid.jsonl"]
-
-
-def test_half_a_line_is_left_out(tmp_path):
-    path = tmp_path / "tid.jsonl"
-    write_tid_log(path, [record(0)])
-    with path.open("a") as file:
-        file.write('{"epoch": 1, "upd')
-    write_tid_log(path, [record(5)])
-    assert read_tid_log(path) == [record(0), record(5)]
 
 
 def test_sample_is_uniform_seeded_and_in_order():

@@ -1,0 +1,175 @@
+"""Verbs that measure on saved checkpoints."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rbn_fairseq.checkpoints.session import Session, open_session
+from rbn_fairseq.cli.options import (
+    Batches,
+    Checkpoints,
+    Data,
+    Epochs,
+    Output,
+    Population,
+    Seed,
+    check_output,
+    check_population,
+    choose_epochs,
+    progress,
+    write_records,
+)
+from rbn_fairseq.cli.sources import sources_table
+from rbn_fairseq.diagnostics import (
+    POPULATIONS,
+    TID,
+    LayerMoments,
+    average_tid,
+    batch_norms,
+    collect_moments,
+    collect_permuted_moments,
+    independent_tid,
+    population_norms,
+)
+from rbn_fairseq.diagnostics import tid as layer_tid
+from rbn_fairseq.tasks.batches import collate, run_norms, sample
+from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, compose, parse_batching
+from rbn_fairseq.tasks.cost import compare_statistics, cost_records
+from rbn_fairseq.tasks.norm_records import How, norm_records
+
+__all__ = ["cost", "tid"]
+
+
+def _collect(
+    session: Session, batching: str, number: int, seed: int, dropout: bool, label: str
+) -> dict[str, LayerMoments]:
+    frozen = session.iterator.frozen_batches
+    composed = compose(frozen, batching, seed, session.dataset.src_sizes)
+    batches = sample(composed, number, seed)
+    samples = collate(session.dataset, progress(batches, label), session.model)
+    if batching == PERMUTED:
+        deal = len(batches), seed
+        return collect_permuted_moments(session.model, samples, run_norms, *deal, dropout)
+    return collect_moments(session.model, samples, run_norms, dropout)
+
+
+def _summary(layers: dict[str, TID]) -> dict[str, TID]:
+    last, average = list(layers.values())[-1], average_tid(layers)
+    return {"last layer": last, f"average of {len(layers)} layers": average}
+
+
+def tid(
+    checkpoints: Checkpoints,
+    data: Data = None,
+    epochs: Epochs = None,
+    tid_batching: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            help="Which sentences share a batch (repeatable): `as-trained`; `mixed:K`, each batch "
+            "from K length buckets; `random` sentences; `permuted`, tokens dealt at random. "
+            "`as-trained` and `random` together also tell where TID comes from. "
+            "[default: as-trained]"
+        ),
+    ] = None,
+    batches: Batches = 200,
+    seed: Seed = 1,
+    dropout: Annotated[bool, typer.Option(help="Leave dropout on while measuring.")] = False,
+    population: Population = POPULATIONS[0],
+    layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
+    output: Output = None,
+) -> None:
+    """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
+    check_population(population, POPULATIONS)
+    check_output(output)
+    batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
+    for batching in batchings:
+        parse_batching(batching)
+    table = Table()
+    for column in ("checkpoint", "update", "batching", "layer"):
+        table.add_column(column, overflow="fold")
+    table.add_column("mean TID %", justify="right")
+    table.add_column("variance TID %", justify="right")
+    records: list[dict[str, Any]] = []
+    sources: dict[str, dict[str, dict[str, TID]]] = {}
+    for label, path in choose_epochs(checkpoints, epochs):
+        session = open_session(path, None if data is None else str(data))
+        if not batch_norms(session.model):
+            others = {type(norm).__name__ for norm in population_norms(session.model).values()}
+            raise ValueError(
+                f"TID is defined for norms with a batch mean and variance; `{path}` has only "
+                f"{' and '.join(sorted(others))}, with other statistics."
+            )
+        epoch = int(label) if label.isdigit() else None
+        total = len(session.iterator.frozen_batches)
+        sources[label] = {}
+        for batching in batchings:
+            wait = f"{path.name}, {batching}"
+            moments = _collect(session, batching, batches, seed, dropout, wait)
+            values = {name: layer_tid(layer, population) for name, layer in moments.items()}
+            independent = {name: independent_tid(layer.count) for name, layer in moments.items()}
+            sources[label][batching] = _summary(values)
+            if batching == AS_TRAINED:
+                sources[label]["independent"] = _summary(independent)
+            for layer, value in {**(values if layers else {}), **_summary(values)}.items():
+                cells = (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
+                table.add_row(label, str(session.update), batching, layer, *cells)
+            how = How(total, population, batching, dropout)
+            for record in norm_records(moments, epoch, session.update, how):
+                mean, var = independent[record["layer"]]
+                closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}
+                records.append({**record, **closed_form})
+    Console().print(table)
+    if {AS_TRAINED, RANDOM} <= set(batchings):
+        Console().print(sources_table(sources))
+    write_records(output, records)
+
+
+def cost(
+    checkpoints: Checkpoints,
+    data: Data = None,
+    epochs: Epochs = None,
+    batches: Batches = 200,
+    seed: Seed = 1,
+    output: Output = None,
+) -> None:
+    """Measure the likelihood lost by inferring with other statistics than those of training.
+
+    Of the validation data, with dropout off and without label smoothing: with the running
+    statistics, with statistics estimated anew on training batches, and with each batch's own,
+    for batches of sentences of like length and for batches of random sentences.
+    """
+    check_output(output)
+    table = Table(title="Bits per target token, valid set")
+    table.add_column("checkpoint", overflow="fold")
+    table.add_column("update")
+    table.add_column("statistics", no_wrap=True)
+    for column in ("nll", "cost against batch", "against batch-random"):
+        table.add_column(column, justify="right")
+    records: list[dict[str, Any]] = []
+    for label, path in choose_epochs(checkpoints, epochs):
+        session = open_session(path, None if data is None else str(data))
+        for record in _cost(session, batches, seed, path.name):
+            figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
+            table.add_row(label, str(session.update), record["statistics"], *figures)
+            records.append({"checkpoint": str(path), "update": session.update, **record})
+    Console().print(table)
+    write_records(output, records)
+
+
+def _cost(session: Session, number: int, seed: int, label: str) -> list[dict[str, Any]]:
+    model = session.model
+    training = sample(session.iterator.frozen_batches, number, seed)
+    samples = collate(session.dataset, progress(training, f"{label}, training batches"), model)
+    layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
+    dataset, as_trained = session.validation()
+    composed = {"batch-random": compose(as_trained, RANDOM, seed, dataset.src_sizes)}
+
+    def valid(name: str) -> Iterable[dict[str, Any]]:
+        batches = composed.get(name, as_trained)
+        return collate(dataset, progress(batches, f"{label}, {name}"), model)
+
+    padding = session.task.target_dictionary.pad()
+    return cost_records(compare_statistics(model, layers, valid, padding))

@@ -1,0 +1,104 @@
+"""Which sentences share a batch: ways to compose the batches that TID is measured on."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AS_TRAINED", "PERMUTED", "RANDOM", "compose", "parse_batching"]
+
+AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
+
+
+def parse_batching(text: str) -> tuple[str, int]:
+    """Read a value of ``--tid-batching``.
+
+    Returns:
+        Its name, and K for ``mixed:K`` (else 1).
+
+    Raises:
+        ValueError: for another value than ``as-trained``, ``mixed:K``, ``random``, ``permuted``.
+    """
+    if text in (AS_TRAINED, RANDOM, PERMUTED):
+        return text, 1
+    match = re.fullmatch("mixed:([0-9]+)", text)
+    if match is None or int(match[1]) < 2:
+        raise ValueError(
+            "--tid-batching must be `as-trained`, `mixed:K` with an integer K >= 2, `random` or "
+            f"`permuted`, but is `{text}`."
+        )
+    return "mixed", int(match[1])
+
+
+def compose(
+    batches: Sequence[Sequence[int]], batching: str, seed: int, lengths: npt.ArrayLike
+) -> list[list[int]]:
+    """Compose as many batches of the same sentences, each of which occurs exactly once.
+
+    fairseq sorts sentences by length and cuts, so that a batch holds sentences of like length:
+    that saves padding, and makes batches differ from each other in more than the accidents of
+    sampling. The compositions take this away by degrees, at about the same number of tokens a
+    batch, on which batch statistics depend as well:
+
+    - ``as-trained``: the batches as they are.
+    - ``mixed:K``: every batch is drawn from K length buckets. The batches, in random order, are
+      taken in groups of K (the last may be smaller); each is split into K random parts, and new
+      batch j is the union of the j-th parts.
+    - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
+      of the batches as they are, in random order.
+    - ``permuted``: as they are. Here it is tokens that are dealt anew, while the model runs
+      (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
+
+    Mixed and random batches are padded to their longest sentence, and may be several times as
+    wide as those of the training: they are meant for a forward pass, not for training.
+
+    Args:
+        batches: indices of sentences, as in the ``frozen_batches`` of fairseq's iterator.
+        batching: one of the names above.
+        seed: of the composition.
+        lengths: number of tokens of each sentence, by index; read for ``random`` only.
+
+    Raises:
+        ValueError: for another name.
+    """
+    name, buckets = parse_batching(batching)
+    # With a stream of its own: the seed alone also draws the sample of batches.
+    rng = np.random.default_rng([seed, 1])
+    arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
+    if name == "mixed":
+        arrays = _mix(arrays, buckets, rng)
+    elif name == RANDOM:
+        arrays = _shuffle(arrays, np.asarray(lengths), rng)
+    return [array.tolist() for array in arrays]
+
+
+_Indices = npt.NDArray[np.int64]
+
+
+def _mix(batches: list[_Indices], buckets: int, rng: np.random.Generator) -> list[_Indices]:
+    order = rng.permutation(len(batches))
+    mixed = []
+    for start in range(0, len(batches), buckets):
+        group = [rng.permutation(batches[index]) for index in order[start : start + buckets]]
+        # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
+        # more than one sentence more than another.
+        dealt = np.concatenate(group)
+        mixed += [dealt[first :: len(group)] for first in range(len(group))]
+    return mixed
+
+
+def _shuffle(
+    batches: list[_Indices], lengths: npt.NDArray[np.int64], rng: np.random.Generator
+) -> list[_Indices]:
+    sentences = rng.permutation(np.concatenate(batches))
+    sizes = rng.permutation([lengths[batch].sum() for batch in batches])
+    ends = lengths[sentences].cumsum()  # tokens up to and with each sentence
+    wanted = sizes.cumsum()[:-1]
+    middles = ends - lengths[sentences] / 2  # a sentence goes where its larger half does
+    cuts = np.searchsorted(middles, wanted)
+    # At least one sentence a batch.
+    number = np.arange(1, len(batches))
+    cuts = np.maximum.accumulate(np.maximum(cuts - number, 0)) + number
+    cuts = np.minimum(cuts, len(sentences) - number[::-1])
+    return np.split(sentences, cuts)

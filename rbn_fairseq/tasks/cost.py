@@ -1,0 +1,114 @@
+"""Discrepancy cost: what it costs that inference normalises otherwise than training."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rbn_fairseq.diagnostics import LayerMoments, measuring, population_norms, set_population
+
+__all__ = ["STATISTICS", "Likelihood", "compare_statistics", "cost_records", "likelihood"]
+
+STATISTICS = ("running", "recalibrated", "pooled", "batch", "batch-random")
+_ESTIMATES = {"recalibrated": "mean-of-batches", "pooled": "pooled"}
+
+
+class Likelihood(NamedTuple):
+    """Negative log-likelihood in bits per target token, and of how many tokens and sentences."""
+
+    nll: float
+    tokens: int
+    sentences: int
+
+
+@torch.no_grad()
+def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> Likelihood:
+    """Compute fairseq's ``nll_loss``: teacher forcing, no label smoothing, base 2.
+
+    Args:
+        model: a fairseq model, in the modes that it should run in.
+        samples: fairseq's batches, on the model's device.
+        padding: index of padding in the target dictionary.
+    """
+    total: float | Tensor = 0.0
+    tokens: int | Tensor = 0
+    sentences = 0
+    for sample in samples:
+        output = model(**sample["net_input"])
+        logs = model.get_normalized_probs(output, log_probs=True)  # (B, T, V)
+        target = model.get_targets(sample, output)  # (B, T)
+        real = target.ne(padding)
+        total = total - logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[real].double().sum()
+        tokens = tokens + real.sum()
+        sentences += len(target)
+    return Likelihood(float(total) / max(int(tokens), 1) / math.log(2), int(tokens), sentences)
+
+
+@contextmanager
+def _left_alone(model: nn.Module) -> Iterator[None]:
+    """Put modes and running statistics back afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [b for norm in population_norms(model).values() for b in norm.population.buffers()]
+    saved = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for buffer, value in zip(buffers, saved, strict=True):
+            buffer.copy_(value)
+
+
+def compare_statistics(
+    model: nn.Module,
+    layers: Mapping[str, LayerMoments],
+    valid: Callable[[str], Iterable[dict[str, Any]]],
+    padding: int,
+) -> dict[str, Likelihood]:
+    """Compute the likelihood of validation data under every way of normalising, dropout off.
+
+    - ``running``: the running statistics as they are.
+    - ``recalibrated``, ``pooled``: estimates from training batches in their place,
+      ``mean-of-batches`` and ``pooled`` of :func:`~rbn_fairseq.diagnostics.population`.
+    - ``batch``: every validation batch normalises with its own statistics, and nothing moves.
+    - ``batch-random``: likewise, with batches of random sentences.
+
+    Modes and running statistics are left as they were.
+
+    Args:
+        model: a fairseq model.
+        layers: batch statistics of training batches, of every norm with running statistics.
+        valid: from one of these names to the validation batches for it, on the model's device.
+        padding: index of padding in the target dictionary.
+
+    Raises:
+        ValueError: if a layer's batch statistics are missing or not finite.
+    """
+    found = {}
+    with _left_alone(model):
+        model.eval()
+        for name in STATISTICS:
+            if name in _ESTIMATES:
+                set_population(population_norms(model), layers, _ESTIMATES[name])
+            own = name.startswith("batch")
+            with measuring(model, dropout=False) if own else nullcontext():
+                found[name] = likelihood(model, valid(name), padding)
+    return found
+
+
+def cost_records(found: Mapping[str, Likelihood]) -> list[dict[str, Any]]:
+    """Return what each way costs against ``batch`` and ``batch-random``, in bits per token."""
+    return [
+        {
+            "statistics": name,
+            "nll": value.nll,
+            "cost": value.nll - found["batch"].nll,
+            "cost_random": value.nll - found["batch-random"].nll,
+            "tokens": value.tokens,
+            "sentences": value.sentences,
+        }
+        for name, value in found.items()
+    ]
