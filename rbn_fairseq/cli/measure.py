@@ -94,6 +94,7 @@ def tid(
     table.add_column("variance TID %", justify="right")
     records: list[dict[str, Any]] = []
     sources: dict[str, dict[str, dict[str, TID]]] = {}
+    running: dict[str, Any] = {}
     for label, path in choose_epochs(checkpoints, epochs):
         session = open_session(path, None if data is None else str(data))
         if not batch_norms(session.model):
@@ -117,10 +118,12 @@ def tid(
                 cells = (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
                 table.add_row(label, str(session.update), batching, layer, *cells)
             how = How(total, population, batching, dropout)
-            for record in norm_records(moments, epoch, session.update, how):
+            for record in norm_records(moments, epoch, session.update, how, running):
                 mean, var = independent[record["layer"]]
                 closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}
                 records.append({**record, **closed_form})
+        if epoch is not None:  # the next checkpoint is of the same run
+            running = {name: layer.running for name, layer in moments.items()}
     Console().print(table)
     if {AS_TRAINED, RANDOM} <= set(batchings):
         Console().print(sources_table(sources))

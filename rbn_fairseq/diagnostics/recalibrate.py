@@ -21,7 +21,8 @@ def set_population(
     Args:
         norms: by name.
         layers: their batch statistics, by the same names.
-        estimate: ``mean-of-batches`` or ``pooled``, see :func:`~rbn_fairseq.diagnostics.population`.
+        estimate: ``mean-of-batches`` or ``pooled``, as in
+            :func:`~rbn_fairseq.diagnostics.population`.
 
     Raises:
         ValueError: for another estimate, if a layer saw no token, or its statistics are not
@@ -57,7 +58,8 @@ def recalibrate(
         model: any module with such norms.
         batches: training batches, what ``forward`` takes.
         forward: runs the model on a batch.
-        estimate: ``mean-of-batches`` or ``pooled``, see :func:`~rbn_fairseq.diagnostics.population`.
+        estimate: ``mean-of-batches`` or ``pooled``, as in
+            :func:`~rbn_fairseq.diagnostics.population`.
 
     Returns:
         The number of batches used.
