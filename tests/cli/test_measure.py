@@ -1,0 +1,175 @@
+"""The verbs `rbn tid` and `rbn cost`: what they print, write and refuse."""
+
+import json
+import shutil
+
+import pytest
+
+import runs
+from command import rbn, user_error
+from rbn_fairseq.diagnostics import TID, average_tid
+
+BATCHINGS = ["as-trained", "random", "mixed:4", "permuted"]
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def measured(verb, *arguments, tmp_path):
+    result = rbn(verb, *arguments, "--output", tmp_path / "out.jsonl")
+    assert result.exit_code == 0, result.exception
+    return result.output, read(tmp_path / "out.jsonl")
+
+
+def cells(output, *words):
+    """The row of a table in which all these words stand."""
+    rows = [line.split("│")[1:-1] for line in output.splitlines() if "│" in line]
+    found = [row for row in rows if all(word in "".join(row) for word in words)]
+    assert len(found) == 1, (words, found)
+    return [cell.strip() for cell in found[0]]
+
+
+@pytest.fixture(scope="module")
+def tids(rbn_run, tmp_path_factory):
+    options = [word for batching in BATCHINGS for word in ("--tid-batching", batching)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        directory = tmp_path_factory.mktemp("tid")
+        return measured("tid", rbn_run / "checkpoint3.pt", *options, tmp_path=directory)
+
+
+def tid_of(lines, batching, place):
+    """TID of the last layer (0) or the average (1)."""
+    values = {
+        line["layer"]: TID(line["mean_tid"], line["var_tid"])
+        for line in lines
+        if line["batching"] == batching
+    }
+    return list(values.values())[-1] if place == 0 else average_tid(values)
+
+
+def test_tid_of_every_batching(tids, rbn_run):
+    output, lines = tids
+    layers = {row["layer"] for row in runs.tid_rows(rbn_run)}
+    assert [line["batching"] for line in lines] == [b for b in BATCHINGS for _ in layers]
+    assert all(len({line[key] for line in lines}) == 1 for key in ("update", "batches"))
+    for batching in BATCHINGS:
+        for place, word in enumerate(("last layer", "average of")):
+            row = cells(output, f" {batching} ", word)
+            expected = [f"{100 * value:.2f}" for value in tid_of(lines, batching, place)]
+            assert row[-2:] == expected
+
+
+def test_length_bucketing_makes_tid(tids):
+    means = [tid_of(tids[1], batching, 1).mean for batching in BATCHINGS]
+    assert means[0] > means[2] > means[1]
+
+
+def test_closed_form_is_of_the_batches_tokens(tids, data_bin):
+    closed = {line["batching"]: line["independent_mean_tid"] for line in tids[1]}
+    # Batches have the same numbers of tokens, but for the last: those of random batches are off
+    # by half a sentence of at most 40 in 1000; permuted ones by one in sqrt(1000).
+    assert closed["random"] == pytest.approx(closed["as-trained"], rel=0.02)
+    assert closed["permuted"] == pytest.approx(closed["as-trained"], rel=0.10)
+    for line in tids[1]:
+        expected = line["independent_mean_tid"] / 2**0.5
+        assert line["independent_var_tid"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_where_tid_comes_from(tids):
+    output, lines = tids
+    shares = {
+        part: [
+            100 * (r / w) ** 2
+            for place in (0, 1)
+            for r, w in zip(
+                tid_of(lines, part, place), tid_of(lines, "as-trained", place), strict=True
+            )
+        ]
+        for part in ("random", "permuted")
+    }
+    assert cells(output, "sentence sampling")[2:] == [f"{share:.1f}" for share in shares["random"]]
+    rest = [f"{100 - share:.1f}" for share in shares["random"]]
+    assert cells(output, "length bucketing")[2:] == rest
+    permuted = cells(output, "permuted tokens", "a reference, not a floor")
+    assert permuted[2:] == [f"{share:.1f}" for share in shares["permuted"]]
+    independent = cells(output, "independent tokens", "a reference, not a floor")
+    first = next(line for line in lines if line["batching"] == "as-trained")
+    share = (first["independent_mean_tid"] / tid_of(lines, "as-trained", 0).mean) ** 2
+    assert independent[2] == f"{100 * share:.1f}"
+
+
+def test_as_trained_is_the_default(rbn_run, tmp_path):
+    output, lines = measured("tid", rbn_run, "--epochs", 2, tmp_path=tmp_path)
+    assert {line["batching"] for line in lines} == {"as-trained"}
+    assert "Where TID comes from" not in output
+    logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] == 2]
+    for line, row in zip(lines, logged, strict=True):
+        assert line["mean_tid"] == pytest.approx(row["mean_tid"], rel=1e-6)  # fp32
+
+
+def test_files_of_one_name_are_told_apart(rbn_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    other = tmp_path / "checkpoint1.pt"
+    shutil.copy(rbn_run / "checkpoint2.pt", other)
+    arguments = (rbn_run / "checkpoint1.pt", other, "--batches", 2)
+    output, lines = measured("tid", *arguments, tmp_path=tmp_path)
+    assert len({line["update"] for line in lines}) == 2
+    assert str(rbn_run / "checkpoint1.pt") in output and str(other) in output
+
+
+def test_cost(rbn_run, tmp_path):
+    path = rbn_run / "checkpoint3.pt"
+    output, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
+    names = ["running", "recalibrated", "pooled", "batch", "batch-random"]
+    assert [line["statistics"] for line in lines] == names
+    nll = {line["statistics"]: line["nll"] for line in lines}
+    for line in lines:
+        name = line["statistics"]
+        assert (line["checkpoint"], line["sentences"]) == (str(path), 60)
+        assert line["tokens"] == lines[0]["tokens"] > 60
+        assert line["cost"] == nll[name] - nll["batch"]
+        assert line["cost_random"] == nll[name] - nll["batch-random"]
+        row = cells(output, f" {name} ")
+        figures = (line["nll"], line["cost"], line["cost_random"])
+        assert row[1:] == [str(line["update"]), name, *(f"{figure:.4f}" for figure in figures)]
+
+
+def test_cost_of_norms_with_quadratic_means_in_both_stacks(data_bin, tmp_path):
+    encoder, decoder = "groupscale+power", runs.decoder_plans("mabn", 2)[0]
+    runs.train(
+        data_bin, tmp_path, "--norm-encoder", encoder, "--norm-decoder", decoder,
+        "--max-update", 2, "--no-tid", "--disable-validation", "--no-epoch-checkpoints",
+    )  # fmt: skip
+    path = tmp_path / "checkpoint_last.pt"
+    _, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
+    nll = {line["statistics"]: line["nll"] for line in lines}
+    assert nll["running"] != nll["recalibrated"] == pytest.approx(nll["pooled"], rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def layer_norms(data_bin, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("layer")
+    runs.train(data_bin, directory, "--max-update", 1, "--no-epoch-checkpoints")
+    return directory / "checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("verb", ["tid", "cost"])
+def test_models_without_running_statistics(capsys, layer_norms, verb):
+    capsys.readouterr()
+    assert "has no norm with running statistics" in user_error(capsys, verb, layer_norms)
+
+
+@pytest.mark.parametrize("verb", ["tid", "cost"])
+def test_output_in_no_directory(capsys, rbn_run, tmp_path, verb):
+    output = tmp_path / "nowhere" / "out.jsonl"
+    line = user_error(capsys, verb, rbn_run, "--output", output)
+    assert "--output" in line and "nowhere" in line
+
+
+@pytest.mark.parametrize("value", ["mixed", "mixed:1", "shuffled"])
+def test_unknown_batching(capsys, rbn_run, value):
+    arguments = ("--tid-batching", "random", "--tid-batching", value)
+    line = user_error(capsys, "tid", rbn_run, *arguments)
+    assert "--tid-batching" in line and f"`{value}`" in line and "`permuted`" in line

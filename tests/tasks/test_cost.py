@@ -1,0 +1,169 @@
+"""Discrepancy cost, against fairseq-validate and models whose population is the batch's."""
+
+import copy
+import dataclasses
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import runs
+from rbn_fairseq.checkpoints.session import open_session
+from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms, recalibrate
+from rbn_fairseq.tasks.batches import collate, run_norms
+from rbn_fairseq.tasks.cost import (
+    STATISTICS,
+    Likelihood,
+    compare_statistics,
+    cost_records,
+    likelihood,
+)
+
+
+@pytest.fixture(scope="module")
+def session(rbn_run):
+    return open_session(rbn_run / "checkpoint2.pt")
+
+
+@pytest.fixture(scope="module")
+def padding(session):
+    return session.task.target_dictionary.pad()
+
+
+def samples(session, number=None):
+    """Batches of 20; the 60 sentences would fit into one."""
+    dataset, (sentences,) = session.validation()
+    batches = [sentences[start : start + 20] for start in (0, 20, 40)]
+    return list(collate(dataset, batches[:number], session.model))
+
+
+def training(session):
+    return list(collate(session.dataset, session.iterator.frozen_batches[:5], session.model))
+
+
+def moments(session):
+    norms = population_norms(session.model)
+    return collect_moments(session.model, training(session), run_norms, norms=norms)
+
+
+def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    log = runs.call(
+        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
+        "--path", rbn_run / "checkpoint2.pt", "--cpu", "--num-workers", 0, "--max-tokens", 300,
+    )  # fmt: skip
+    nll = float(re.search(r"\| nll_loss ([\d.]+)", log)[1])
+    assert found["running"].nll == pytest.approx(nll, abs=0.0006)  # printed with three decimals
+    assert found["running"].sentences == 60
+
+
+def test_likelihood_is_cross_entropy_without_padding(session, padding):
+    model = session.model.eval()
+    total, tokens = 0.0, 0
+    for sample in samples(session):
+        for logits, target in zip(model(**sample["net_input"])[0], sample["target"], strict=True):
+            real = target[target != padding]
+            total += F.cross_entropy(logits[target != padding], real, reduction="sum").item()
+            tokens += len(real)
+    found = likelihood(model, samples(session), padding)
+    assert found == (pytest.approx(total / tokens / math.log(2), rel=1e-5), tokens, 60)  # fp32
+
+
+def without_dropout(model):
+    model = copy.deepcopy(model)
+    for part in model.modules():
+        if hasattr(part, "p"):
+            part.p = 0.0
+    return model
+
+
+def test_batch_is_a_population_that_is_the_batchs(session, padding):
+    total, tokens = 0.0, 0
+    for sample in samples(session):
+        model = without_dropout(session.model).train()
+        for norm in batch_norms(model).values():
+            norm.population.momentum = 1.0
+        with torch.no_grad():
+            model(**sample["net_input"])
+        one = likelihood(model.eval(), [sample], padding)
+        total, tokens = total + one.nll * one.tokens, tokens + one.tokens
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    assert found["batch"].nll == pytest.approx(total / tokens, rel=1e-5)  # fp32
+    assert found["batch"].nll != pytest.approx(found["running"].nll, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, estimate", [("recalibrated", "mean-of-batches"), ("pooled", "pooled")]
+)
+def test_estimates_take_the_place_of_the_running_statistics(session, padding, name, estimate):
+    model = copy.deepcopy(session.model)
+    recalibrate(model, training(session), run_norms, estimate)
+    expected = likelihood(model.eval(), samples(session), padding)
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    assert found[name] == expected
+
+
+def test_each_way_has_its_batches(session, padding):
+    asked = []
+
+    def valid(name):
+        asked.append(name)
+        return samples(session, number=len(asked))
+
+    found = compare_statistics(session.model, moments(session), valid, padding)
+    assert tuple(asked) == tuple(found) == STATISTICS
+    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60]
+
+
+def test_validation_batches_are_cut_as_in_training(session):
+    cfg = copy.deepcopy(session.cfg)
+    cfg.dataset.max_tokens, cfg.dataset.max_tokens_valid = 200, 100_000
+    dataset, batches = dataclasses.replace(session, cfg=cfg).validation()
+    assert sorted(index for batch in batches for index in batch) == list(range(60))
+    widths = [max(dataset.num_tokens(index) for index in batch) for batch in batches]
+    areas = [width * len(batch) for width, batch in zip(widths, batches, strict=True)]
+    assert 100 < max(areas) <= 200
+    longest = [max(dataset.src_sizes[batch]) for batch in batches]
+    assert longest == sorted(longest)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_leaves_the_model_alone(session, padding, mode):
+    model = session.model.train(mode)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    layers = moments(session)
+
+    def valid(name):
+        if name == "batch":
+            raise KeyError
+        return []
+
+    with pytest.raises(KeyError):  # after other statistics have been set
+        compare_statistics(model, layers, valid, padding)
+    compare_statistics(model, layers, lambda name: samples(session), padding)
+    assert all(part.training == mode for part in model.modules())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    model.eval()
+
+
+def test_cost_is_against_both_ways_of_batching():
+    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 4.5, 3.5, 3.75)]
+    records = cost_records(dict(zip(STATISTICS, values, strict=True)))
+    assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.0, 0.25]
+    assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.25, 0.0]
+    assert {(record["tokens"], record["sentences"]) for record in records} == {(10, 2)}
+
+
+def test_no_token_costs_nothing(session, padding):
+    assert likelihood(nn.Identity(), [], padding) == (0, 0, 0)
