@@ -206,3 +206,13 @@ def test_independent_tid_is_that_of_independent_normal_tokens():
     # As in test_tid.py: errors of 1.4 %, and 1.3 % due to the mean of the same batches.
     expected = pytest.approx(independent_tid(torch.tensor(sizes)), rel=0.06)
     assert tid(collect_moments(norm, batches, call)[""]) == expected
+
+
+def test_torchs_own_norms():
+    norm, x = nn.BatchNorm2d(3), torch.randn(4, 3, 5, 2)
+    before = norm.running_mean.clone()
+    moments = collect_permuted_moments(norm, [x], lambda norm, x: norm(x), 1, 1)[""]
+    mean, var = oracles.moments(x.movedim(1, -1).reshape(-1, 3).double())
+    torch.testing.assert_close(moments.mean[0], mean)
+    torch.testing.assert_close(moments.var[0], var)
+    assert moments.count.tolist() == [40] and torch.equal(norm.running_mean, before)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.logging import progress_bar
 from typer.testing import CliRunner
 
 import runs
@@ -72,6 +73,22 @@ def test_sample_is_uniform_seeded_and_in_order():
     draws = [batch[0] for seed in range(400) for batch in sample_batches(iterator, 5, seed)]
     # 100 expected each, standard deviation 8.7: five of them.
     assert all(abs(draws.count(index) - 100) < 45 for index in range(20))
+
+
+def test_weights_and_biases_get_it_from_fairseq(data_bin, tmp_path, monkeypatch):
+    logged = {}
+    service = SimpleNamespace(
+        init=lambda **options: None, config={}, log=lambda values, step: logged.update(values)
+    )
+    monkeypatch.setattr(progress_bar, "wandb", service)
+    runs.train(
+        data_bin, tmp_path, *BATCH, "--wandb-project", "p", "--tid-batches", 2,
+        "--max-epoch", 1, "--no-save",
+    )  # fmt: skip
+    rows = [row for row in runs.tid_rows(tmp_path) if row["epoch"] == 1]
+    assert logged["train/tid_mean_last"] == pytest.approx(rows[-1]["mean_tid"], abs=1e-5)
+    average = sum(row["var_tid"] for row in rows) / len(rows)
+    assert logged["train/tid_var_average"] == pytest.approx(average, abs=1e-5)
 
 
 def test_disabled_validation_is_refused(data_bin, tmp_path):
