@@ -32,8 +32,8 @@ def record_features(model: Any, layers: Sequence[int]) -> Iterator[dict[tuple[in
         if (layer, place) not in features:
             mask = padding[layer]  # (B, T), True = padding
             rows = x.detach().flatten(0, 1)  # (T*B, C)
-            real = slice(None) if mask is None else mask.logical_not().t().flatten()
-            features[layer, place] = rows[real].clone()
+            copy = rows.clone() if mask is None else rows[mask.logical_not().t().flatten()]
+            features[layer, place] = copy
 
     def enter(layer: int, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         padding[layer] = kwargs["encoder_padding_mask"]
