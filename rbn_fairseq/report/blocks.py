@@ -1,12 +1,12 @@
 """What a report consists of, before it becomes HTML, LaTeX, Markdown, CSV, SVG and PNG."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from matplotlib.figure import Figure as Canvas
 
-__all__ = ["Cell", "Figure", "Section", "Table"]
+__all__ = ["Cell", "Figure", "Section", "Sentences", "Table"]
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,33 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Sentences:
+    """Sentences side by side, such as a source, its reference and what the runs made of it.
+
+    Attributes:
+        title: its heading.
+        translations: a mapping of a label to a text for each sentence, in the order to be shown.
+        colours: of the labels that are runs: the dot before a run's name.
+        notes: stand below it.
+    """
+
+    title: str
+    translations: tuple[Mapping[str, str], ...]
+    colours: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Section:
-    """A part of the page."""
+    """A part of the page.
+
+    Attributes:
+        title: its heading.
+        text: paragraphs, an empty line between them; lines that begin with ``- `` are a list. As in
+            captions and notes, what stands between backticks is code, such as a command.
+        blocks: what it shows, in this order.
+    """
 
     title: str
     text: str
-    blocks: tuple[Table | Figure, ...]
+    blocks: tuple[Table | Figure | Sentences, ...]
