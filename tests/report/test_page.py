@@ -1,155 +1,213 @@
-"""The page and the figures: what they show, and that they need nothing else."""
+"""The page: what it shows, that its links lead somewhere, and that it needs nothing else."""
 
-import csv
-import io
+import math
 import re
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
+from sections import ABOUT, make_sections
 
-from rbn_fairseq.report.figures import colours, draw
-from rbn_fairseq.report.page import render, write_report
-from rbn_fairseq.report.runs import LayerTID, Run, TIDPoint, Validation
+from rbn_fairseq.report.blocks import Cell, Section, Sentences, Table
+from rbn_fairseq.report.page import render
 
-
-def make_run(name, shift=0.0):
-    validations = tuple(Validation(e, 100 * e, 6 - e + shift, 5.5 - e + shift) for e in (1, 2))
-    first = LayerTID("a", 0.25, 0.01 + shift)
-    points = tuple(
-        TIDPoint(e, 100 * e, (first, LayerTID("b", 0.015 + e / 100, 0.2))) for e in range(3)
-    )
-    score = {"bleu": 12.34 + shift, "brevity_penalty": 0.9, "signature": "nrefs:1|<tok>"}
-    tid = () if name == "layer" else points
-    return Run(name, validations, tid, 90.0, {"sacrebleu": score})
+# Elements of HTML that have no end.
+VOID = {"meta", "link", "br", "input"}
 
 
-RUNS = [make_run("layer"), make_run("batch", 0.01), make_run("rbn", 0.02)]
+class Page(HTMLParser):
+    """A page's elements; every one must end where HTML says."""
 
-
-class Rows(HTMLParser):
-    """Cells of the page's table, and every address that a browser would load."""
-
-    def __init__(self):
+    def __init__(self, text):
         super().__init__()
-        self.rows, self.loads, self._cell = [], [], False
+        self.elements, self.rows, self.text, self._open = [], [], Counter(), []
+        self.feed(text)
+        assert not self._open
 
-    def handle_starttag(self, tag, attrs):
-        self.loads += [
-            value for name, value in attrs if name in ("src", "href", "xlink:href", "data")
-        ]
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
-        self._cell = tag in ("td", "th") or self._cell
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag):
-        self._cell = self._cell and tag not in ("td", "th")
+        assert self._open.pop() == tag
 
     def handle_data(self, data):
-        if self._cell:
+        self.text[self._open[-1] if self._open else ""] += data.count("") - 1
+        if {"td", "th"} & set(self._open):
             self.rows[-1][-1] += data
 
-
-def parse(page):
-    rows = Rows()
-    rows.feed(page)
-    return rows
+    def all(self, attribute):
+        return [attributes[attribute] for _, attributes in self.elements if attribute in attributes]
 
 
-def test_table():
-    copying = {"bleu": 1.25, "brevity_penalty": 1.0, "signature": "s"}
-    rows = parse(render("Title", RUNS, copying=copying)).rows
-    assert rows[1][:2] == ["copying the source", "1.2"]
-    assert [row[0] for row in rows[2:]] == ["layer", "batch", "rbn"]
-    assert rows[2][1:5] == ["12.3", "3.500", "", ""]
-    assert rows[3][1:5] == ["12.3", "3.510", "3.50", "20.00"]
-    assert rows[4][5:] == ["2", "1.5"]
+@pytest.fixture(scope="module")
+def text():
+    return render("Title", make_sections(), ABOUT)
 
 
-def test_nothing_is_loaded():
-    page = render("Title", RUNS)
-    assert all(address.startswith("#") for address in parse(page).loads)
-    assert "@import" not in page and not re.search(r"url\((?!#)", page)
+def with_table(*rows, columns=("a", "b"), notes=(), name="t"):
+    return [Section("S", "", (Table(name, "T", columns, rows, notes),))]
+
+
+def body(sections):
+    """A page without its style and its script."""
+    return re.sub(r"(?s)<(style|script)>.*?</\1>", "", render("Title", sections))
+
+
+def test_tables_have_every_cell(text):
+    expected = []
+    for section in make_sections():
+        for table in section.blocks:
+            if isinstance(table, Table):
+                expected.append([(column, "") for column in table.columns])
+                expected += [[(cell.text, cell.note) for cell in row] for row in table.rows]
+    rows = Page(text).rows
+    assert len(rows) == len(expected) == 9 + 4 + 4
+    for row, cells in zip(rows, expected, strict=True):
+        for shown, (words, note) in zip(row, cells, strict=True):
+            assert re.fullmatch(re.escape(words) + ("[a-z]" if note else ""), shown)
+
+
+def test_nothing_is_loaded(text):
+    page = Page(text)
+    addresses = [it for key in ("src", "href", "xlink:href", "data") for it in page.all(key)]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    assert not any(tag in ("iframe", "object", "base") for tag, _ in page.elements)
+
+
+def test_ids_are_unique_and_links_lead_to_them(text):
+    page = Page(text)
+    ids = Counter(page.all("id"))
+    assert max(ids.values()) == 1
+    targets = [it[1:] for key in ("href", "xlink:href") for it in page.all(key) if it[0] == "#"]
+    targets += page.all("aria-labelledby") + re.findall(r"url\(#([^)]*)\)", text)
+    assert len(targets) > 100 and set(targets) <= set(ids)
+
+
+def test_a_figure_refers_to_itself_only(text):
+    drawings = re.findall(r"(?s)<svg.*?</svg>", text)
+    assert len(drawings) == 6
+    for drawing in drawings:
+        own = set(re.findall(r' id="([^"]*)"', drawing))
+        used = set(re.findall(r'href="#([^"]*)"', drawing) + re.findall(r"url\(#([^)]*)", drawing))
+        assert used and used <= own
 
 
 def test_text_is_escaped():
-    sentence = {"source": "<b>a</b> & b", "reference": "r", "layer": "1", "batch": "2", "rbn": "3"}
-    page = render("a < b", RUNS, translations=[sentence])
-    assert "&lt;b&gt;a&lt;/b&gt; &amp; b" in page and "<b>a" not in page
-    assert "nrefs:1|&lt;tok&gt;" in page and "a &lt; b" in page
-
-
-def test_runs_without_batch_norm_or_score():
-    run = Run("layer", RUNS[0].validations, (), None, {})
-    page = render("Title", [run])
-    assert page.count("<svg") == 1 and "sacreBLEU" not in page
-    assert "nrefs:1" in render("Title", [run, RUNS[1]])
-
-
-def test_colour_of_a_norm_is_always_the_same():
-    assert colours(["rbn"])["rbn"] == colours(["x", "layer", "rbn", "y"])["rbn"]
-    several = colours(["layer", "batch", "rbn", "x", "y", "z"])
-    assert len(set(several.values())) == 6
-
-
-@pytest.mark.parametrize(
-    "panel, expected",
-    [
-        ("valid_loss", {"layer": [4.5, 3.5], "batch": [4.51, 3.51]}),
-        ("tid_mean", {"batch": [1.5, 2.5, 3.5]}),
-        ("tid_variance", {"rbn": [20, 20, 20]}),
-    ],
-)
-def test_curves(panel, expected):
-    axes = draw([panel], RUNS).axes[0]
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
-    for name, values in expected.items():
-        assert lines[name] == pytest.approx(values)
-    assert ("layer" in lines) == (panel == "valid_loss")
-    dashed = [line.get_ydata() for line in axes.get_lines() if line.get_linestyle() == "--"]
-    if panel == "tid_mean":
-        assert list(dashed[0]) == pytest.approx([13.25, 13.75, 14.25])  # of both layers
-    colour = {line.get_label(): line.get_color() for line in axes.get_lines()}
-    assert colour["rbn"] == colours(["rbn"])["rbn"]
-
-
-def test_bars():
-    axes = draw(["tid_mean_by_layer"], RUNS).axes[0]
-    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
-    assert heights == [pytest.approx([25, 3.5])] * 2
-
-
-def test_many_runs():
-    """As many as a grid has: each has its colour, and no legend squeezes the panel."""
-    names = [f"run{number}" for number in range(16)]
-    assert len(set(colours(["rbn", *names]).values())) == 17
-    few, many = (
-        draw(["tid_mean"], [make_run(name) for name in chosen]) for chosen in (names[:3], names)
-    )
-    named = [
-        [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-        for figure in (few, many)
+    cell = Cell("<b>&", note="a < b", colour='"><i>')
+    label = {"<u>": "<b>a</b> & b"}
+    sections = [
+        Section("<h>", "a < `<code> --x<y`", (Sentences("s", (label,), {"<u>": "red"}),)),
+        *with_table((cell, cell), columns=("<c>", "d & e"), notes=("n < `m & o`",)),
     ]
-    assert named == [[*names[:3], "last layer", "average"], ["last layer", "average"]]
-    assert (
-        draw(["tid_mean_by_layer"], [make_run(name) for name in names]).axes[0].get_legend() is None
-    )
+    page = body(sections)
+    names = {tag for tag, _ in Page(page).elements}
+    assert not names & {"b", "i", "u", "h", "c", "y"}
+    for words in ("&lt;b&gt;a&lt;/b&gt; &amp; b", "d &amp; e", "<code>m &amp; o</code>"):
+        assert words in page
+    assert "<code>&lt;code&gt; " in page and "&lt;h&gt;" in page
 
 
-def test_files(tmp_path):
-    written = write_report(tmp_path, "Title", RUNS)
-    names = [path.name for path in written]
-    assert names == ["index.html", "valid.csv", "tid.csv", "scores.csv", "curves.png"]
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "tid.csv").read_text())))
-    assert len(rows) == 2 * 3 * 2  # runs, epochs, layers
-    assert rows[1] == {
-        "run": "batch", "epoch": "0", "update": "0", "layer": "b", "mean_tid": "0.015",
-        "var_tid": "0.2",
-    }  # fmt: skip
-    first = (tmp_path / "index.html").read_text()
-    write_report(tmp_path, "Title", RUNS)
-    assert (tmp_path / "index.html").read_text() == first  # the same runs, the same file
-    write_report(tmp_path, "Title", RUNS[:1])
-    assert not (tmp_path / "tid.csv").exists()  # that was of other runs
+def test_backticks_mark_code():
+    page = body([Section("S", "run `rbn tid a.pt --dropout` or a ` alone", ())])
+    command = 'rbn tid a.pt <span class="option">--dropout</span>'
+    assert f"<p>run <code>{command}</code> or a ` alone</p>" in page
+
+
+def test_paragraphs_and_lists():
+    page = body([Section("S", "one\ntwo\n\nthree:\n- four\n- five `six`\n", ())])
+    found = re.findall("<(?:p|li)>(.*?)</(?:p|li)>", page)
+    assert found == ["one two", "three:", "four", "five <code>six</code>"]
+    assert page.count("<ul>") == 1
+
+
+@pytest.mark.parametrize("number, listed", [(3, False), (4, True)])
+def test_contents(number, listed):
+    sections = [Section(f"part {it}", "", ()) for it in range(number)]
+    page = body(sections)
+    links = re.findall(r'<li><a href="#([^"]*)">(.*?)</a>', page)
+    assert [title for _, title in links] == [it.title for it in sections] * listed
+    assert all(f'<section id="{target}">\n<h2>{title}</h2>' in page for target, title in links)
+
+
+def test_equal_notes_share_a_letter():
+    rows = [(Cell("x", note=first), Cell("", note=second)) for first, second in ("uv", "vu", "wu")]
+    page = body(with_table(*rows))
+    assert Page(page).rows[1:] == [["xa", "b"], ["xb", "a"], ["xc", "a"]]
+    notes = re.findall(r'id="note-t-(.)"><sup>(.)</sup> (.)<', page)
+    assert notes == [("a", "a", "u"), ("b", "b", "v"), ("c", "c", "w")]
+
+
+def test_letters_go_on_after_z():
+    rows = [(Cell(f"{number}", note=f"{number}"),) for number in range(28)]
+    rows = Page(body(with_table(*rows, columns=("a",)))).rows
+    assert [rows[1 + number][0] for number in (25, 26, 27)] == ["25z", "26aa", "27ab"]
+
+
+def test_numbers_of_the_paper_are_grey():
+    ours, theirs = Cell("1", 1), Cell("2", 2, paper=True)
+    page = body(with_table((ours, theirs)))
+    assert re.findall(r'class="([^"]*)" data-value="2.0">2<', page) == ["paper"]
+    assert len(re.findall("paper", body(with_table((ours, ours))))) == 0
+    assert "the paper’s own numbers, not measured here" in page
+
+
+def test_what_cells_are_sorted_by():
+    cells = (0.1 + 0.2, -math.inf, math.nan, None)
+    row = tuple(Cell("x", value) for value in cells) + (Cell(""), Cell("", note="n"))
+    columns = tuple("abcdef")
+    found = [
+        {key: value for key, value in attributes.items() if key.startswith("data-")}
+        for tag, attributes in Page(body(with_table(row, columns=columns))).elements
+        if tag in ("td", "th")
+    ][len(columns) :]
+    numbers = [float(it["data-value"].replace("Infinity", "inf")) for it in found[:2]]
+    assert numbers == [0.1 + 0.2, -math.inf] and "Infinity" in found[1]["data-value"]
+    assert found[2:] == [{"data-text": "x"}, {"data-text": "x"}, {}, {}]
+
+
+def test_columns_of_text_stand_at_the_left():
+    row = (Cell("1", 1), Cell("2", 2), Cell("x"), Cell(""))
+    elements = Page(body(with_table(row, row, columns=tuple("abcd")))).elements
+    classes = [attributes.get("class") for tag, attributes in elements if tag in ("td", "th")]
+    assert classes == ["text", None, "text", None] * 3
+
+
+def test_sentences():
+    translations = ({"source": "eins", "LN": "one"}, {"source": "zwei", "LN": "two"})
+    page = body([Section("S", "", (Sentences("Ten", translations, {"LN": "#123"}, ("how",)),))])
+    assert re.findall("<dd>(.*?)</dd>", page) == ["eins", "one", "zwei", "two"]
+    dotted = re.findall(r"<dt>(?:<span[^>]*background:(.*?)\"></span>)?(.*?)</dt>", page)
+    assert dotted == [("", "source"), ("#123", "LN")] * 2
+    assert '<p class="note">how</p>' in page
+
+
+def test_a_table_between_figures_stays_there():
+    figures = make_sections()[1].blocks
+    (section,) = with_table((Cell("1"), Cell("2")))
+    blocks = (figures[0], section.blocks[0], figures[1], figures[2])
+    page = body([Section("S", "", blocks)])
+    order = re.findall(r'class="figures"|figure id="[^"]*"|<table>', page)
+    assert order == [
+        'class="figures"', f'figure id="figure-{figures[0].name}"', "<table>",
+        'class="figures"', *(f'figure id="figure-{it.name}"' for it in figures[1:3]),
+    ]  # fmt: skip
+
+
+def test_refusals():
+    row = (Cell("1"), Cell("2"))
+    with pytest.raises(ValueError, match="Table `t`: row 2 has 1 cells, but there are 2 columns"):
+        render("Title", with_table(row, row[:1]))
+    with pytest.raises(ValueError, match="Table `a/b`: a name has letters"):
+        render("Title", with_table(row, name="a/b"))
+    with pytest.raises(ValueError, match="Table `T`: “T” and “T” have the same name"):
+        render("Title", with_table(row) + with_table(row, name="T"))

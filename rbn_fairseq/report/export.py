@@ -1,0 +1,114 @@
+"""A report as files: the page, its figures, its tables, their numbers."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
+from rbn_fairseq.report.latex import to_latex
+from rbn_fairseq.report.layout import check_table, has_paper
+from rbn_fairseq.report.markdown import to_markdown
+from rbn_fairseq.report.page import GENERATOR, check_names, render
+from rbn_fairseq.report.svg import to_svg
+
+__all__ = ["to_csv", "write_report"]
+
+_DPI = 150  # of the PNG files
+_PAGE = "index.html"
+
+
+def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def to_csv(table: Table) -> str:
+    """Return the table's values in full precision under the names of its columns.
+
+    Where some are the paper's, a last column ``from the paper`` names the columns that hold them.
+    """
+
+    def value(cell: Cell) -> Any:
+        return cell.text if cell.value is None else cell.value
+
+    if not has_paper(table):
+        return _csv(table.columns, (map(value, row) for row in table.rows))
+    rows = []
+    for row in table.rows:
+        named = zip(table.columns, row, strict=True)
+        rows.append([*map(value, row), "; ".join(column for column, cell in named if cell.paper)])
+    return _csv((*table.columns, "from the paper"), rows)
+
+
+def write_report(
+    directory: Path, title: str, sections: Sequence[Section], about: Sequence[tuple[str, str]] = ()
+) -> list[Path]:
+    """Write the page and beside it each figure as SVG, PNG and CSV, each table as CSV and more.
+
+    An older report in the directory is replaced file by file. Those of its files that the new one
+    does not have are removed: the files in ``figures`` and ``tables`` that its page links to. The
+    same sections give the same bytes.
+
+    Args:
+        directory: made if need be; ``index.html``, ``figures/NAME.{svg,png,csv}`` and
+            ``tables/NAME.{csv,md,tex}`` go there.
+        title: the page's heading.
+        sections: what the page shows.
+        about: what was run on what, as pairs of a name and a text.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        ValueError: if two blocks have the same name, or a table's rows do not fit its columns.
+    """
+    check_names(sections)
+    blocks = [block for section in sections for block in section.blocks]
+    drawn: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    for block in blocks:
+        if isinstance(block, Figure):
+            canvas, place = block.draw(), f"figures/{block.name}"
+            drawn[block.name] = to_svg(canvas, f"svg-{block.name}", block.title)
+            canvas.set_layout_engine(
+                "none"
+            )  # it is laid out; to do it again takes most of the time
+            picture = io.BytesIO()
+            canvas.savefig(picture, format="png", dpi=_DPI)
+            svg = f'<?xml version="1.0" encoding="utf-8"?>\n{drawn[block.name]}\n'
+            files[f"{place}.svg"] = svg.encode()
+            files[f"{place}.png"] = picture.getvalue()
+            files[f"{place}.csv"] = _csv(block.header, block.rows).encode()
+        elif isinstance(block, Table):
+            check_table(block)
+            for suffix, form in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
+                files[f"tables/{block.name}.{suffix}"] = form(block).encode()
+    page = render(title, sections, about, drawn=drawn)
+    older = _files_of(directory / _PAGE)
+    for name, content in files.items():
+        _replace(directory / name, content)
+    # Last, so that a report that was interrupted still has a page that names its files.
+    _replace(directory / _PAGE, page.encode())
+    for name in older - set(files):
+        (directory / name).unlink(missing_ok=True)
+    return [directory / name for name in (_PAGE, *files)]
+
+
+def _files_of(page: Path) -> set[str]:
+    """Return what a report's page links to; nothing where it is not a page of ours."""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
+    if f'content="{GENERATOR}"' not in text:
+        return set()
+    linked = r'href="(figures/[\w.-]+\.(?:svg|png|csv)|tables/[\w.-]+\.(?:csv|md|tex))"'
+    return set(re.findall(linked, text))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
