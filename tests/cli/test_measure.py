@@ -4,9 +4,11 @@ import json
 import shutil
 
 import pytest
+import torch
 
 import runs
 from command import rbn, user_error
+from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.diagnostics import TID, average_tid
 
 BATCHINGS = ["as-trained", "random", "mixed:4", "permuted"]
@@ -120,11 +122,15 @@ def test_files_of_one_name_are_told_apart(rbn_run, tmp_path, monkeypatch):
 
 
 def test_cost(rbn_run, tmp_path):
-    path = rbn_run / "checkpoint3.pt"
+    path = tmp_path / "checkpoint3.pt"
+    state = read_checkpoint(rbn_run / "checkpoint3.pt")
+    state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
+    torch.save(state, path)
     output, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
     names = ["running", "recalibrated", "pooled", "batch", "batch-random"]
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
+    assert len(set(nll.values())) == 5
     for line in lines:
         name = line["statistics"]
         assert (line["checkpoint"], line["sentences"]) == (str(path), 60)

@@ -101,6 +101,12 @@ def test_random_batches_have_the_numbers_of_tokens_of_the_training(lengths):
     assert np.mean([np.std(lengths[batch]) for batch in composed]) > 0.9 * np.std(lengths)
 
 
+def test_sizes_of_random_batches_are_in_random_order():
+    batches = np.split(np.arange(820), np.arange(1, 40).cumsum())  # of 1 to 40 sentences
+    sizes = [len(batch) for batch in compose(batches, "random", 1, np.ones(820, dtype=int))]
+    assert sorted(sizes) == list(range(1, 41)) != sizes
+
+
 def test_random_cuts_are_the_closest():
     lengths = np.array([10, 1, 1, 10])
     for seed in range(50):
