@@ -1,67 +1,81 @@
-"""What a training run left behind: its log, its TID and its score."""
+"""What a training run left behind: its log, its measurements and its score."""
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from rbn_fairseq.tasks.records import read_records
+from rbn_fairseq.report.configuration import parse_configuration
+from rbn_fairseq.report.log import read_log
+from rbn_fairseq.report.records import (
+    Conditioning,
+    Cost,
+    LayerTID,
+    TIDPoint,
+    read_lines,
+    tid_points,
+)
 
-__all__ = ["LOG", "SCORE", "LayerTID", "Run", "TIDPoint", "Validation", "read_log", "read_run"]
+__all__ = [
+    "LOG",
+    "SCORE",
+    "LayerTID",
+    "Run",
+    "TIDPoint",
+    "TrainEpoch",
+    "Validation",
+    "read_log",
+    "read_run",
+    "read_runs",
+]
 
 LOG, SCORE = "train.log", "score.json"
 
 
 @dataclass(frozen=True)
 class Validation:
-    """One validation; losses in bits per target token, ``loss`` label-smoothed."""
+    """One validation; losses in bits per target token, ``loss`` label-smoothed.
+
+    ``bleu`` is that of --eval-bleu, ``None`` without it.
+    """
 
     epoch: int
     update: int
     loss: float
     nll_loss: float
+    bleu: Optional[float] = None
 
 
 @dataclass(frozen=True)
-class LayerTID:
-    """TID of one batch norm, as fractions (paper, Definition 1)."""
-
-    layer: str
-    mean_tid: float
-    var_tid: float
-
-
-@dataclass(frozen=True)
-class TIDPoint:
-    """TID of all batch norms at one epoch, in the model's order; epoch 0 = before training."""
+class TrainEpoch:
+    """fairseq's averages over an epoch, by names such as ``nll_loss``, ``gnorm``, ``rbn_mean``."""
 
     epoch: int
     update: int
-    layers: tuple[LayerTID, ...]
-
-    @property
-    def last(self) -> LayerTID:
-        """The last layer."""
-        return self.layers[-1]
-
-    @property
-    def average(self) -> LayerTID:
-        """The average over layers."""
-        number = len(self.layers)
-        mean = sum(layer.mean_tid for layer in self.layers) / number
-        var = sum(layer.var_tid for layer in self.layers) / number
-        return LayerTID(f"average of {number} layers", mean, var)
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Run:
     """A run by the name it has in tables and figures.
 
-    ``seconds`` is the time that the training took by fairseq's own count, with validation and TID,
-    summed over resumptions, in each up to the end of its last epoch; ``None`` before the first.
-    ``scores`` is what ``rbn score`` wrote, by kind of BLEU.
+    Attributes:
+        name: unique among the runs of a report.
+        validations: one an epoch, perhaps more.
+        tid: measured before training and after each epoch; empty without batch norms.
+        seconds: the time that the training took by fairseq's own count, with validation and TID,
+            summed over resumptions, in each up to the end of its last epoch; ``None`` before it.
+        scores: what ``rbn score`` wrote, by kind of BLEU.
+        settings: fairseq's configuration of the last process, by section; empty if the log has
+            none.
+        train: averages over each epoch.
+        conditioning: of the encoder layers' inputs.
+        batching: TID with batches made in several ways.
+        cost: discrepancy cost, by way of normalising.
+        ended: whether the last process ended as it should.
+        problems: what could not be read, or is missing; a sentence each.
     """
 
     name: str
@@ -69,84 +83,185 @@ class Run:
     tid: tuple[TIDPoint, ...]
     seconds: Optional[float]
     scores: dict[str, dict[str, Any]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    train: tuple[TrainEpoch, ...] = ()
+    conditioning: tuple[Conditioning, ...] = ()
+    batching: tuple[TIDPoint, ...] = ()
+    cost: tuple[Cost, ...] = ()
+    ended: bool = False
+    problems: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain containers for JSON."""
+        """Return plain containers for JSON; what was not measured is left out."""
+
+        def measured(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+            return {name: value for name, value in pairs if value is not None}
+
         return {
-            "valid": [asdict(validation) for validation in self.validations],
-            "tid": [asdict(point) for point in self.tid],
+            "valid": [asdict(it, dict_factory=measured) for it in self.validations],
+            "tid": [asdict(point, dict_factory=measured) for point in self.tid],
             "seconds": self.seconds,
             "scores": self.scores,
         }
 
 
-def _read_simple(text: str) -> dict[str, str]:
-    """Read ``valid | epoch 001 | loss 5.9 | …`` of --log-format simple into JSON's keys."""
-    kind, _, rest = text.partition(" | ")
-    pairs = (part.strip().split(" ") for part in rest.split(" | "))
-    values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    epoch = values.pop("epoch", "")
-    return {"epoch": epoch, **{f"{kind}_{name}": value for name, value in values.items()}}
+@dataclass
+class _Log:
+    validations: dict[int, Validation] = field(default_factory=dict)
+    train: dict[int, TrainEpoch] = field(default_factory=dict)
+    walls: list[float] = field(default_factory=lambda: [0.0])  # of each process
+    settings: dict[str, Any] = field(default_factory=dict)
+    ended: bool = False
 
 
-def read_log(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the end-of-epoch lines of fairseq-train's log, ``valid_…`` and ``train_…``.
-
-    Where a process begins, a line with the key ``start`` comes first. Reads --log-format json and
-    simple (which is also what --no-progress-bar gives).
-    """
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
-            at = line.find('{"epoch": ')
-            if simple:
-                yield _read_simple(simple[1])
-            elif "{'_name'" in line:
-                yield {"start": ""}
-            elif at >= 0 and '"update": ' not in line:
-                try:
-                    yield json.loads(line[at:])
-                except json.JSONDecodeError:  # a killed run's last line
-                    continue
+def _float(text: Any) -> Optional[float]:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
 
 
-def _group_tid(records: list[dict[str, Any]]) -> tuple[TIDPoint, ...]:
-    points: dict[tuple[int, int], list[LayerTID]] = {}
-    for record in records:
-        layer = LayerTID(record["layer"], record["mean_tid"], record["var_tid"])
-        points.setdefault((record["epoch"], record["update"]), []).append(layer)
-    return tuple(TIDPoint(*key, tuple(layers)) for key, layers in points.items())
+def _add_validation(log: _Log, values: Mapping[str, str]) -> None:
+    update, loss = int(values["valid_num_updates"]), float(values["valid_loss"])
+    nll, bleu = _float(values.get("valid_nll_loss")), _float(values.get("valid_bleu"))
+    log.validations = {u: v for u, v in log.validations.items() if u < update}
+    log.validations[update] = Validation(
+        int(values["epoch"]), update, loss, loss if nll is None else nll, bleu
+    )
+
+
+def _add_epoch(log: _Log, values: Mapping[str, str]) -> None:
+    log.walls[-1] = _float(values.get("train_wall")) or log.walls[-1]
+    epoch = int(values["epoch"])
+    named = ((name.removeprefix("train_"), _float(value)) for name, value in values.items())
+    numbers = {name: value for name, value in named if value is not None and name != "epoch"}
+    log.train = {e: it for e, it in log.train.items() if e < epoch}
+    log.train[epoch] = TrainEpoch(epoch, int(numbers.get("num_updates", 0)), numbers)
+
+
+def _read_train_log(path: Path, problems: list[str]) -> _Log:
+    log, unread = _Log(), 0
+    for values in read_log(path):
+        try:
+            if "start" in values:
+                log.walls.append(0.0)
+                log.ended = False
+                log.settings = parse_configuration(values["start"])
+            elif "end" in values:
+                log.ended = True
+            elif "valid_loss" in values:
+                _add_validation(log, values)
+            elif any(name.startswith("train_") for name in values):
+                _add_epoch(log, values)
+        except (ValueError, KeyError, TypeError):
+            unread += 1
+    if unread:
+        problems.append(f"`{LOG}`: left out {unread} lines that cannot be read.")
+    return log
+
+
+def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            kind: score for kind, score in content.items() if math.isfinite(float(score["bleu"]))
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problems.append(
+            f"`{path.name}` is not what `rbn score` writes ({error!r}); no BLEU. Remove it and "
+            "score again."
+        )
+        return {}
+
+
+def _missing(epochs: Sequence[int], first: int) -> str:
+    absent = sorted(set(range(first, max(epochs, default=first - 1) + 1)) - set(epochs))
+    return ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+
+
+def _check(directory: Path, log: _Log, tid: Sequence[TIDPoint]) -> list[str]:
+    """Say what is missing."""
+    if not directory.is_dir():
+        return [f"There is no directory `{directory}`."]
+    if not (directory / LOG).is_file():
+        return [
+            f"There is no `{directory / LOG}`, so no losses and no settings. Train with --log-file "
+            f"{directory / LOG} (scripts/iwslt14/train.sh does)."
+        ]
+    problems = []
+    if not log.settings:
+        problems.append(
+            f"`{LOG}` does not begin with fairseq's configuration, so the settings are unknown: "
+            "norm, placement, seed and data. The run is compared with no other."
+        )
+    if not log.validations:
+        problems.append(f"`{LOG}` has no validation yet.")
+    if (log.settings.get("dataset") or {}).get("validate_interval", 1) != 1:
+        return problems
+    epochs = [it.epoch for it in log.validations.values()]
+    for what, absent in (
+        (f"`{LOG}` has no validation of", _missing(epochs, 1)),
+        ("`tid.jsonl` has no measurement of", _missing([it.epoch for it in tid], 0)),
+    ):
+        if absent:
+            number = "epochs" if "," in absent else "epoch"
+            problems.append(f"{what} {number} {absent}; curves join their neighbours.")
+    return problems
 
 
 def read_run(name: str, directory: Path) -> Run:
-    """Read ``train.log``, ``tid.jsonl`` and ``score.json`` of a save directory, finished or not.
+    """Read what lies in a save directory, of a finished or a running training.
 
-    A run that was resumed has some epochs twice in its log; the later ones count.
+    ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``, ``cost.jsonl``
+    and ``score.json``; what is missing or damaged is told in :attr:`Run.problems`. A run that was
+    resumed has some epochs twice in its log; the later ones count.
+    """
+    problems: list[str] = []
+    log = _read_train_log(directory / LOG, problems)
+
+    def lines(file: str, make: Any) -> list[Any]:
+        return read_lines(directory / file, make, problems)
+
+    def points(file: str) -> tuple[TIDPoint, ...]:
+        return tid_points(lines(file, LayerTID), problems, file)
+
+    tid = points("tid.jsonl")
+    return Run(
+        name,
+        tuple(log.validations.values()),
+        tid,
+        sum(log.walls) or None,
+        _read_scores(directory / SCORE, problems),
+        log.settings,
+        tuple(log.train.values()),
+        tuple(record for record, _ in lines("conditioning.jsonl", Conditioning)),
+        points("tid_batching.jsonl"),
+        tuple(record for record, _ in lines("cost.jsonl", Cost)),
+        log.ended,
+        (*_check(directory, log, tid), *problems),
+    )
+
+
+def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
+    """Read runs by their names.
 
     Raises:
-        ValueError: if the directory has no validation in a ``train.log``.
+        ValueError: if two have the same name, or there is nothing in any of them.
     """
-    validations: dict[int, Validation] = {}
-    walls = [0.0]  # of each process, up to the end of its last epoch
-    for values in read_log(directory / LOG):
-        if "start" in values:
-            walls.append(0.0)
-        elif "valid_loss" in values:
-            update = int(values["valid_num_updates"])
-            loss = values["valid_loss"]
-            losses = float(loss), float(values.get("valid_nll_loss", loss))
-            validations = {u: v for u, v in validations.items() if u < update}
-            validations[update] = Validation(int(values["epoch"]), update, *losses)
-        elif "train_wall" in values:
-            walls[-1] = float(values["train_wall"])
-    if not validations:
+    runs = [read_run(name, Path(path)) for name, path in named]
+    names = [run.name for run in runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
         raise ValueError(
-            f"`{directory / LOG}` has no validation yet. A run's report needs the log of its "
-            "training: rbn train … --save-dir DIR --log-format json --log-file DIR/train.log"
+            f"Two runs are called the same ({', '.join(twice)}); give them as NAME=DIR."
         )
-    score = directory / SCORE
-    scores = json.loads(score.read_text(encoding="utf-8")) if score.exists() else {}
-    tid = _group_tid(read_records(directory / "tid.jsonl"))
-    return Run(name, tuple(validations.values()), tid, sum(walls) or None, scores)
+    if not any(run.validations or run.train or run.tid for run in runs):
+        told = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
+        raise ValueError(
+            f"There is nothing to report: no run has a validation yet, or anything else. {told} "
+            "A run's report needs the log of its training: rbn train … --save-dir DIR "
+            "--log-format json --log-file DIR/train.log"
+        )
+    return runs

@@ -1,0 +1,55 @@
+"""The commands that would fill what the tables of a report lack."""
+
+import shlex
+from typing import Optional
+
+from rbn_fairseq.report.grouping import Group, Series
+from rbn_fairseq.report.runs import Run
+
+__all__ = ["score_command", "train_command"]
+
+_SCRIPTS = {"LN": "ln", "BN": "bn", "RBN": "rbn", "PN-only": "pn", "PN+LS": "pn_ls", "BRN": "brn",
+            "MABN": "mabn"}  # fmt: skip
+_PLANS = {
+    "LN": ("--norm-encoder", "layer"),
+    "BN": ("--norm-encoder", "batch"),
+    "RBN": ("--norm-encoder", "batch", "--rbn-mean-weight", "0.1", "--rbn-std-weight", "0.01"),
+    "PN-only": ("--norm-encoder", "power"),
+    "PN+LS": ("--norm-encoder", "groupscale+power"),
+    "BRN": ("--norm-encoder", "renorm"),
+    "MABN": ("--norm-encoder", "mabn"),
+}
+_BEFORE = ("--encoder-normalize-before", "--decoder-normalize-before")
+
+
+def benchmark_of(data: str) -> Optional[str]:
+    """Return the benchmark that the scripts of this repository call so, by the data's name."""
+    return next((name for name in ("iwslt14", "wmt16") if name in data.lower()), None)
+
+
+def train_command(group: Group, placement: str, norm: str) -> str:
+    """Return what would train a norm that a table lacks, with the settings of the others."""
+    known = [one for one in group.series if one.setup.path]
+    benchmark = benchmark_of(known[0].setup.data) if known else None
+    if benchmark and norm in _SCRIPTS and placement in ("Post-Norm", "Pre-Norm"):
+        words = f"{_SCRIPTS[norm]} {placement.partition('-')[0].lower()} 1 2 3"
+        both = (f"bash scripts/{benchmark}/{verb}.sh {words}" for verb in ("train", "evaluate"))
+        return f"`{' && '.join(both)}`"
+    data = shlex.quote(known[0].setup.path) if known else "DATA"
+    own = next((it.setup.settings["model.norm_encoder"] for it in known if it.norm == norm), norm)
+    plan = _PLANS.get(norm, ("--norm-encoder", own))
+    plan = " ".join((*plan, *(_BEFORE if placement == "Pre-Norm" else ())))
+    like = _like(group.of(placement) or known)
+    return f"`rbn train {data} --save-dir DIR --log-file DIR/train.log {plan}`{like}"
+
+
+def _like(series: tuple[Series, ...] | list[Series]) -> str:
+    return f", other options as in {series[0].runs[0].name}" if series else ""
+
+
+def score_command(run: Run) -> str:
+    """Return what would score a run."""
+    return (
+        f"{run.name}: `rbn generate DATA --path SAVE_DIR/checkpoint_best.pt > generate.txt && rbn "
+        "score generate.txt --lang LANG --output SAVE_DIR/score.json`"
+    )

@@ -1,0 +1,155 @@
+"""What a report says about runs: sections of tables and figures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rbn_fairseq.report.blocks import Cell, Section, Table
+from rbn_fairseq.report.correlation_table import correlation_table
+from rbn_fairseq.report.figures import (
+    batching,
+    cost,
+    replacement,
+    statistics,
+    tid,
+    training,
+    weights,
+)
+from rbn_fairseq.report.figures.conditioning import conditioning
+from rbn_fairseq.report.figures.missing import Drawn, Missing
+from rbn_fairseq.report.figures.scatter import scatter
+from rbn_fairseq.report.figures.style import norm_colours
+from rbn_fairseq.report.gaps import Point, points
+from rbn_fairseq.report.grouping import Group, group_runs
+from rbn_fairseq.report.paper_tables import paper_tables
+from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.summary import summary
+
+__all__ = ["sections"]
+
+_Make = Callable[[Group, dict[str, str], str], Drawn]
+
+
+@dataclass(frozen=True)
+class _Theme:
+    title: str
+    text: str
+    figures: tuple[_Make, ...]
+    with_conditioning: bool = False
+
+
+_THEMES = (
+    _Theme(
+        "Training",
+        "Losses, gradients and the penalty by epoch.",
+        (training.losses, training.dynamics, training.penalty),
+    ),
+    _Theme(
+        "Training Inference Discrepancy",
+        "How far the statistics of batches, which training uses, are from those of the "
+        "population, which inference uses.",
+        (tid.average_tid, tid.deviation, tid.deviation_by_depth, tid.depth_map),
+    ),
+    _Theme(
+        "TID and the gap to layer norm",
+        "Whether a norm that has more TID does worse.",
+        (replacement.bottom_layers, replacement.gap_through_training, weights.penalty_weights),
+    ),
+    _Theme(
+        "Where TID comes from, and what it costs",
+        "",
+        (batching.decomposition, batching.by_buckets, cost.discrepancy_cost),
+    ),
+    _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (), True),
+    _Theme(
+        "Population statistics",
+        "Useful where batch norm fails.",
+        (statistics.drift, statistics.channels),
+    ),
+)
+
+
+def _seeds(group: Group) -> str:
+    number, settings = len(group.runs), len(group.series)
+    runs = "1 run" if number == 1 else f"{number} runs"
+    text = f"{runs} of {settings} {'setting' if settings == 1 else 'settings'}. "
+    if number == settings:
+        return text + "One seed each: small differences may be chance."
+    return text + "In figures the bold line is the mean over seeds, thin lines are seeds."
+
+
+def _themes(
+    group: Group, colours: dict[str, str], suffix: str, where: str, absent: list[Missing]
+) -> list[Section]:
+    found = []
+    for theme in _THEMES:
+        drawn = [make(group, colours, suffix) for make in theme.figures]
+        if theme.with_conditioning:
+            drawn += conditioning(group, colours, suffix)
+        absent += [it for it in drawn if isinstance(it, Missing)]
+        figures = tuple(it for it in drawn if not isinstance(it, Missing))
+        if figures:
+            found.append(Section(f"{theme.title}{where}", theme.text, figures))
+    return found
+
+
+def _not_measured(absent: Sequence[tuple[str, Missing]], several: bool) -> list[Section]:
+    if not absent:
+        return []
+    columns = ("figure", "what is missing", "what would fill it")
+    rows = tuple(
+        (Cell(it.title), Cell(it.reason), Cell(it.command), *([Cell(title)] if several else []))
+        for title, it in absent
+    )
+    columns += ("runs",) if several else ()
+    table = Table("not_measured", "Figures that are not drawn", columns, rows)
+    return [Section("Not measured", "", (table,))]
+
+
+def _problems(runs: Sequence[Run]) -> list[Section]:
+    rows = tuple((Cell(run.name), Cell(problem)) for run in runs for problem in run.problems)
+    if not rows:
+        return []
+    table = Table("problems", "What could not be read, or is missing", ("run", "problem"), rows)
+    return [Section("Problems", "Everything else is drawn.", (table,))]
+
+
+def _correlation(measured: Sequence[tuple[str, Point]], colours: dict[str, str]) -> list[Section]:
+    text = (
+        "Over all settings with batch norm that have a layer norm to be compared with, beside the "
+        "paper's own 20 settings."
+    )
+    blocks = (scatter(measured, colours), correlation_table(measured))
+    return [Section("Correlation of TID with the gap to layer norm", text, blocks)]
+
+
+def sections(runs: Sequence[Run]) -> list[Section]:
+    """Return the report's sections.
+
+    Runs of different data or model sizes are in groups of their own: first a section for each
+    with its runs and the paper's tables, then its figures by theme. What no run has measured
+    stands at the end with the command that measures it, and so do problems of reading.
+
+    Args:
+        runs: as read; their names are unique.
+    """
+    groups = group_runs(runs)
+    several = len(groups) > 1
+    colours = norm_colours([one.norm for group in groups for one in group.series])
+    found: list[Section] = []
+    absent: list[tuple[str, Missing]] = []
+    for number, group in enumerate(groups, 1):
+        suffix = f"_{number}" if number > 1 else ""
+        where = f" (group {number})" if several else ""
+        known = any(one.placement for one in group.series)
+        tables = paper_tables(group, colours, suffix) if known else []
+        title = f"Group {number}: {group.title}" if several else group.title
+        text = _seeds(group)
+        if several:
+            text += " Runs of other data or model sizes are in groups of their own."
+        found.append(Section(title, text, (summary(group, colours, suffix), *tables)))
+        own: list[Missing] = []
+        found += _themes(group, colours, suffix, where, own)
+        absent += [(title, it) for it in own]
+    measured = [(group.title, point) for group in groups for point in points(group)]
+    found += _correlation(measured, colours) if measured else []
+    return [*found, *_not_measured(absent, several), *_problems(runs)]

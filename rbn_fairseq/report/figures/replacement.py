@@ -1,0 +1,122 @@
+"""Figure 3: batch norm in the bottom L layers, and the gap to layer norm through training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.missing import Drawn, Missing, or_missing
+from rbn_fairseq.report.figures.style import legend_below, sheet
+from rbn_fairseq.report.figures.tid import MEASURE
+from rbn_fairseq.report.figures.training import placed
+from rbn_fairseq.report.gaps import Point, gaps_of, points
+from rbn_fairseq.report.grouping import Group
+
+__all__ = ["bottom_layers", "gap_through_training"]
+
+_SWEEP = "`rbn train … --norm-encoder batch@0-1:layer` for L = 2, and so on for every L"
+
+
+def _by_recipe(found: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
+    """Put the points that differ in L only together, L ascending."""
+    lines: dict[tuple[str, str], list[Point]] = {}
+    for point in sorted(found, key=lambda it: it.series.setup.bottom or 0):
+        lines.setdefault((point.series.placement, point.series.recipe), []).append(point)
+    return {key: line for key, line in lines.items() if len(line) > 1}
+
+
+def bottom_layers(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+    """Figure 3, left: gap to layer norm against variance TID, for each L."""
+    title = "Figure 3, left: number of bottom layers with batch norm"
+    found = _by_recipe([it for it in points(group) if it.series.setup.bottom])
+    if not found:
+        reason = "no two runs that differ in how many bottom layers have batch norm"
+        return Missing(title, reason, _SWEEP)
+    in_bleu = all(point.bleu is not None for line in found.values() for point in line)
+    unit = "BLEU, LN - BN" if in_bleu else "valid nll, BN - LN, bits per token"
+    lines = {
+        placement or "runs": [
+            (point.series.setup.bottom, point.var_tid, point.bleu if in_bleu else point.nll)
+            for point in line
+        ]
+        for (placement, _), line in found.items()
+    }
+    rows = tuple((name, *values) for name, line in lines.items() for values in line)
+    caption = (
+        "Batch norm in the bottom L encoder layers, layer norm above (L = 0 is layer norm, with "
+        "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
+        "positive: worse than LN. Numbers beside points are L. The paper (IWSLT14, Post-Norm) "
+        "finds the two highly correlated."
+    )
+    return Figure(
+        f"figure3_left{suffix}", title, caption, lambda: _draw(lines, unit),
+        ("placement", "L", "var_tid_percent", "bleu_gap" if in_bleu else "nll_gap"), rows,
+    )  # fmt: skip
+
+
+def _draw(lines: dict[str, list[tuple[Any, ...]]], unit: str) -> Canvas:
+    with sheet(1, 2) as (canvas, ((by_number, against),)):
+        for number, (name, line) in enumerate(lines.items()):
+            style = {"color": "#D55E00", "linestyle": ("-", "--", ":", "-.")[number % 4]}
+            _by_number(by_number, line, style, name)
+            against.plot(
+                [tid for _, tid, _ in line], [gap for *_, gap in line], "o", color=style["color"]
+            )
+            for bottom, tid, gap in line:
+                against.annotate(
+                    str(bottom), (tid, gap), xytext=(5, 4), textcoords="offset points", fontsize=9
+                )
+        by_number.set(title="by L", xlabel="L, bottom layers with BN", ylabel="variance TID, %")
+        by_number.xaxis.set_major_locator(MaxNLocator(integer=True))
+        against.set(title="gap against TID", xlabel="variance TID of the last BN, %", ylabel=unit)
+        against.axhline(0, color="black", linewidth=0.8)
+        legend_below(canvas, canvas.axes)
+        return canvas
+
+
+def _by_number(axes: Axes, line: list[tuple[Any, ...]], style: dict[str, Any], name: str) -> None:
+    xs = [bottom for bottom, _, _ in line]
+    axes.plot(xs, [tid for _, tid, _ in line], marker="o", label=f"{name}: variance TID", **style)
+    axes.set_ylim(bottom=0)
+
+
+def gap_through_training(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+    """Figure 3, right: variance TID of the last layer, and the gap of validation loss."""
+    gaps = {name: own for series in group.series for name, own in gaps_of(group, series).items()}
+    grid = []
+    for placement in group.placements:
+        series = [one for one in group.of(placement) if any(run.tid for run in one.runs)]
+        tid = curves(
+            series, colours, lambda run: ((it.epoch, 100 * it.last.var_tid) for it in run.tid)
+        )
+        gap = curves(series, colours, lambda run: gaps.get(run.name, ()))
+        grid.append(
+            [
+                Panel(
+                    placed(placement, "var. TID, last layer"), "var_tid_last", "epoch", "%", tid,
+                    zero=True,
+                ),
+                Panel(
+                    placed(placement, "valid nll - LN's"), "nll_gap", "epoch",
+                    "bits per target token", gap, line=0.0,
+                ),
+            ]
+        )  # fmt: skip
+    title = "Figure 3, right: TID and the gap to layer norm through training"
+    caption = (
+        "Variance TID of the last batch norm, and validation nll minus that of layer norm with "
+        "the same seed (the mean of all seeds where that seed is missing); above 0: worse than "
+        "LN. The paper (IWSLT14, Post-Norm): BN is ahead at first, and falls behind when TID "
+        "explodes."
+    )
+    notes = []
+    if not gaps:
+        notes.append(
+            "Gap: no layer norm with the same settings; `rbn train … --norm-encoder layer`."
+        )
+    figure = figure_of_curves(f"figure3_right{suffix}", title, caption, grid, notes)
+    return or_missing(figure, title, "no run measured TID", MEASURE)

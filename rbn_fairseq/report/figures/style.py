@@ -1,0 +1,95 @@
+"""What all figures share: colours, fonts, the sheet they are drawn on, the legend below."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure as Canvas
+
+__all__ = ["GREY", "STYLE", "legend_below", "norm_colours", "sheet"]
+
+GREY = "#777777"  # the paper's numbers, and reference lines
+STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e5e5e5",
+    "legend.frameon": False,
+    "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
+}
+# Okabe and Ito's palette, told apart by colour-blind readers too.
+_KNOWN = {
+    "LN": "#0072B2",
+    "BN": "#D55E00",
+    "RBN": "#009E73",
+    "PN-only": "#CC79A7",
+    "PN+LS": "#56B4E9",
+    "BRN": "#E69F00",
+    "MABN": "#000000",
+}
+_OTHERS = ("#8C6D31", "#7B4FB5", "#9AA300", "#A0A0A0")
+
+
+def _tint(colour: str, strength: float) -> str:
+    """Mix with white; 1 = the colour itself."""
+    return to_hex([1 - strength * (1 - part) for part in to_rgb(colour)])
+
+
+def norm_colours(norms: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each norm; the paper's norms always have the same.
+
+    ``BN@0-3`` and its like are tints of BN, the paler the fewer layers have it.
+    """
+    found: dict[str, str] = {}
+    for family in ("BN", "RBN"):
+        partial = sorted({norm for norm in norms if norm.startswith(f"{family}@")})
+        for number, norm in enumerate(partial, 1):
+            found[norm] = _tint(_KNOWN[family], 0.25 + 0.6 * number / len(partial))
+    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN and norm not in found]
+    if len(others) <= len(_OTHERS):
+        found |= dict(zip(others, _OTHERS, strict=False))
+    else:
+        scale = matplotlib.colormaps["cividis"].resampled(len(others))
+        found |= {norm: to_hex(scale(number)) for number, norm in enumerate(others)}
+    return {norm: _KNOWN.get(norm) or found[norm] for norm in norms}
+
+
+@contextmanager
+def sheet(
+    rows: int = 1, columns: int = 1, width: float = 4.4, height: float = 3.0
+) -> Iterator[tuple[Canvas, list[list[Axes]]]]:
+    """Give a canvas with axes in rows, each ``width`` by ``height`` inches."""
+    with matplotlib.rc_context(STYLE):
+        size = (max(width * columns, 5.0), height * rows + 0.5)
+        canvas = Canvas(figsize=size, layout="constrained")
+        grid = canvas.subplots(rows, columns, squeeze=False)
+        yield canvas, [list(row) for row in grid]
+
+
+def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
+    """Put one legend below all panels, where it covers no curve; each label once."""
+    entries: dict[str, Any] = {}
+    for one in axes:
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if not entries:
+        return
+    longest = max(map(len, entries))
+    room = int(canvas.get_figwidth() * 13 / (longest + 6))  # characters of 9 points an inch
+    canvas.legend(
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=max(1, min(len(entries), room)),
+        fontsize=9,
+        columnspacing=1.2,
+        handlelength=2.0,
+    )

@@ -1,0 +1,108 @@
+"""Figure 5: BLEU over the penalty's two weights."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.figures.missing import Drawn, Missing
+from rbn_fairseq.report.figures.style import sheet
+from rbn_fairseq.report.figures.training import placed
+from rbn_fairseq.report.gaps import bleu_kind, bleu_of
+from rbn_fairseq.report.grouping import Group, Series
+from rbn_fairseq.report.runs import Run
+
+__all__ = ["penalty_weights"]
+
+Cells = dict[tuple[float, float], float]
+
+
+def _grids(group: Group) -> dict[tuple[str, str, str], list[Series]]:
+    """Put together what differs in the weights only; BN is their corner (0, 0)."""
+    found: dict[tuple[str, str, str], list[Series]] = {}
+    for one in group.series:
+        if one.norm == "RBN":
+            key = (one.placement, one.setup.convention, f"{one.recipe}{one.length}")
+            found.setdefault(key, []).append(one)
+    for (placement, _, recipe), line in found.items():
+        line += [
+            one
+            for one in group.of(placement)
+            if one.norm == "BN" and f"{one.recipe}{one.length}" == recipe
+        ]
+    sizes = {
+        key: len({(it.setup.mean_weight, it.setup.std_weight) for it in line})
+        for key, line in found.items()
+    }
+    return {key: line for key, line in found.items() if sizes[key] >= 3}
+
+
+def _last_nll(run: Run) -> Optional[float]:
+    return run.validations[-1].nll_loss if run.validations else None
+
+
+def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+    """Figure 5: a map of BLEU, or of validation nll without it, a map a placement."""
+    title = "Figure 5: BLEU over the weights of RBN's penalty"
+    grids = _grids(group)
+    if not grids:
+        command = "`bash scripts/iwslt14/grid.sh --minutes N --parallel P` (16 runs)"
+        return Missing(title, "fewer than three pairs of weights in one placement", command)
+    kind = bleu_kind(group.runs)
+    members = [run for line in grids.values() for one in line for run in one.runs]
+    in_bleu = all(bleu_of(run, kind) is not None for run in members)
+    maps: list[tuple[str, Cells]] = []
+    rows: list[tuple[Any, ...]] = []
+    for (placement, convention, _), line in grids.items():
+        cells: Cells = {}
+        for one in line:
+            pair = (one.setup.mean_weight, one.setup.std_weight)
+            values = [bleu_of(run, kind) if in_bleu else _last_nll(run) for run in one.runs]
+            known = [value for value in values if value is not None]
+            if known:
+                cells[pair] = statistics.fmean(known)
+                rows.append((placement, convention, *pair, cells[pair], len(known)))
+        maps.append((placed(placement, f"convention {convention}"), cells))
+    unit = f"BLEU ({kind})" if in_bleu else "valid nll, bits per target token"
+    caption = (
+        f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
+        "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
+        "and moderate weights of both are best."
+    )
+    name = "bleu" if in_bleu else "nll"
+    header = ("placement", "convention", "lambda", "nu", name, "seeds")
+    return Figure(
+        f"figure5{suffix}", title, caption, lambda: _draw(maps, unit, in_bleu), header, tuple(rows)
+    )
+
+
+def _draw(maps: Sequence[tuple[str, Cells]], unit: str, in_bleu: bool) -> Canvas:
+    with sheet(1, len(maps), width=5.2, height=4.0) as (canvas, (row,)):
+        for axes, (heading, cells) in zip(row, maps, strict=True):
+            _draw_map(axes, heading, cells, unit, in_bleu)
+        return canvas
+
+
+def _draw_map(axes: Axes, heading: str, cells: Cells, unit: str, in_bleu: bool) -> None:
+    means = sorted({mean for mean, _ in cells})
+    stds = sorted({std for _, std in cells})
+    values = np.array([[cells.get((mean, std), np.nan) for mean in means] for std in stds])
+    palette = "viridis" if in_bleu else "viridis_r"  # bright is good in both
+    image = axes.imshow(values, origin="lower", cmap=palette, aspect="auto")
+    dark = (np.nanmin(values) + np.nanmax(values)) / 2
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if not np.isnan(value):
+                on_dark = (value < dark) == in_bleu
+                text = f"{value:.1f}" if in_bleu else f"{value:.3f}"
+                colour = "white" if on_dark else "black"
+                axes.text(column, row, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(means)), [f"{mean:g}" for mean in means])
+    axes.set_yticks(range(len(stds)), [f"{std:g}" for std in stds])
+    axes.grid(visible=False)
+    axes.set(title=heading, xlabel="λ, weight of the mean term", ylabel="ν, of the deviation term")
+    axes.figure.colorbar(image, ax=axes, label=unit)

@@ -1,0 +1,143 @@
+"""What a run is: placement, norm, seed, data and model, read from its configuration."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import PurePath
+from typing import Any, Optional
+
+from rbn_fairseq.models.config import RBNTransformerConfig
+from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.settings import flatten
+
+__all__ = ["PLACEMENTS", "Setup", "describe"]
+
+#: In the order of tables.
+PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
+
+#: The paper's names of norms, by plan.
+_FAMILIES = {
+    "layer": "LN",
+    "batch": "BN",
+    "renorm": "BRN",
+    "power": "PN-only",
+    "groupscale+power": "PN+LS",
+    "mabn": "MABN",
+}
+_GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
+_SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What distinguishes a run from others.
+
+    Attributes:
+        placement: of :data:`PLACEMENTS`; empty where the settings are unknown.
+        norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), the paper's names of other
+            norms, ``BN@0-3`` where only some layers have it, else the encoder's plan; the run's
+            name where the settings are unknown.
+        seed: of the training.
+        data: name of its directory; empty where unknown.
+        path: that directory, as the run was given it.
+        sizes: of encoder and decoder, by name; empty where unknown.
+        mean_weight, std_weight: the penalty's lambda and nu.
+        convention: the penalty's.
+        bottom: number of bottom encoder layers with batch norm, the others having layer norm.
+        depth: number of encoder layers.
+        settings: everything that shapes the training, by names such as ``optimization.lr``.
+    """
+
+    placement: str
+    norm: str
+    seed: Optional[int] = None
+    data: str = ""
+    path: str = ""
+    sizes: tuple[tuple[str, Any], ...] = ()
+    mean_weight: float = 0.0
+    std_weight: float = 0.0
+    convention: str = "paper"
+    bottom: Optional[int] = None
+    depth: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def size(self) -> str:
+        """The model's size in words; the encoder's where the decoder's is the same."""
+        if not self.sizes:
+            return "model unknown"
+        size = dict(self.sizes)
+        names = ("width", "feed-forward", "heads")
+        words = [f"{size['encoder_layers']} + {size['decoder_layers']} layers"]
+        for name, key in zip(names, _SIZES[1:], strict=True):
+            both = (size[f"encoder_{key}"], size[f"decoder_{key}"])
+            words.append(f"{name} {' + '.join(map(str, dict.fromkeys(both)))}")
+        return ", ".join(words)
+
+
+def _data_name(path: str) -> str:
+    parts = [part for part in PurePath(path.split(":")[0]).parts if part not in ("/", "..", ".")]
+    if not parts:
+        return path
+    generic = parts[-1] in _GENERIC and len(parts) > 1
+    return "/".join(parts[-2:]) if generic else parts[-1]
+
+
+def _placement(flat: Mapping[str, Any]) -> str:
+    special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(flat["model.norm_placement"]))
+    return special or ("Pre-Norm" if flat["model.encoder_normalize_before"] else "Post-Norm")
+
+
+def _norm(flat: Mapping[str, Any], penalised: bool) -> str:
+    plan, decoder = str(flat["model.norm_encoder"]), str(flat["model.norm_decoder"])
+    part = re.fullmatch(r"batch@([\d-]+):layer", plan)
+    name = f"BN@{part[1]}" if part else _FAMILIES.get(plan, plan)
+    if penalised:
+        name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
+    if str(flat["model.norm_weight"]) != "none":
+        name += f", {str(flat['model.norm_weight']).upper()}"
+    return name if decoder == "layer" else f"{name}, decoder {_FAMILIES.get(decoder, decoder)}"
+
+
+def _bottom(flat: Mapping[str, Any], depth: int) -> Optional[int]:
+    """Read L of ``batch@0-(L-1):layer``; other plans have none."""
+    plan = str(flat["model.norm_encoder"])
+    others = (flat["model.norm_decoder"], flat["model.norm_weight"])
+    if tuple(map(str, others)) != ("layer", "none"):
+        return None
+    if plan in ("layer", "batch"):
+        return depth if plan == "batch" else 0
+    found = re.fullmatch(r"batch@0(?:-(\d+))?:layer", plan)
+    return int(found[1] or 0) + 1 if found else None
+
+
+def _with_plain_model(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep of the model's settings its own: older configurations have all options there."""
+    model = cfg["model"]
+    own = {item.name: model.get(item.name) for item in fields(RBNTransformerConfig)}
+    return {**cfg, "model": own | {"_name": model.get("_name") or model.get("arch")}}
+
+
+def describe(run: Run) -> Setup:
+    """Read a run's configuration; without one, only its name is known."""
+    try:
+        flat = flatten(_with_plain_model(run.settings))
+        seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
+    except (KeyError, TypeError, AttributeError):
+        return Setup("", run.name)
+    weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
+    depth = int(flat["model.encoder_layers"])
+    names = (f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES)
+    return Setup(
+        _placement(flat),
+        _norm(flat, any(weights)),
+        seed,
+        _data_name(path),
+        path,
+        tuple((name, flat[f"model.{name}"]) for name in names),
+        *weights,
+        str(flat.get("criterion.rbn_convention", "paper")),
+        None if any(weights) else _bottom(flat, depth),
+        depth,
+        flat,
+    )
