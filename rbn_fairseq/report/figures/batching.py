@@ -7,11 +7,12 @@ from typing import Optional
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.missing import Drawn, Missing
-from rbn_fairseq.report.figures.style import GREY, legend_below, sheet
+from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
+from rbn_fairseq.report.figures.tid import first_seeds
 from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.records import TIDPoint
@@ -38,7 +39,7 @@ def _latest(run: Run) -> dict[str, TIDPoint]:
 
 
 def _measured(group: Group, needed: Sequence[str]) -> list[Measured]:
-    found = [(one, run, _latest(run)) for one in group.series for run in one.runs]
+    found = [(one, run, _latest(run)) for one, run in first_seeds(group)]
     return [it for it in found if all(name in it[2] for name in needed)]
 
 
@@ -79,13 +80,15 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
             rows += [(run.name, kind, depth, *line) for depth, line in enumerate(lines, 1)]
             below = [n for n, part in enumerate(columns["length bucketing"], 1) if part < 0]
             if below:
-                layers = ", ".join(map(str, below))
-                negative.append(
-                    f"{run.name}, {kind}, batch norm {layers}: length bucketing is negative: "
-                    "random batches have more TID than those of training; drawn as it is."
-                )
+                negative.append(f"{run.name}, {kind}: {', '.join(map(str, below))}")
+    notes = []
+    if negative:
+        notes.append(
+            "Length bucketing is negative, and drawn as it is, where random batches have more TID "
+            f"than those of training, in the batch norms of {'; '.join(negative)}."
+        )
     if len(found) > len(shown):
-        negative.append(f"Drawn: the first {len(shown)} of {len(found)} runs; CSV has all.")
+        notes.append(f"Drawn: the first {len(shown)} of {len(found)} runs; CSV has all.")
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
         "tokens. Length bucketing: what batches as trained, of sentences of like length, have "
@@ -97,7 +100,7 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
     header = ("run", "kind", "depth", *(f"{part}_squared_percent" for part in parts))
     return Figure(
         f"batching{suffix}", title, caption, lambda: _draw_bars(shown), header, tuple(rows),
-        tuple(negative),
+        tuple(notes),
     )  # fmt: skip
 
 
@@ -173,7 +176,8 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
     caption = (
         "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
         "is fairseq's own batching. Grey: 1/sqrt(K) from the first run's K = 1. Dotted: random "
-        "batches. Logarithmic axes."
+        "batches. A line a run; "
+        "logarithmic axes."
     )
     return Figure(
         f"buckets{suffix}", title, caption, lambda: _draw_buckets(found, colours),
@@ -187,20 +191,20 @@ def _draw_buckets(found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
         for axes, (kind, name) in zip(row, _KINDS.items(), strict=True):
             first = 100 * getattr(found[0][2]["as-trained"].last, name)
             law = [first / math.sqrt(number) for number in numbers]
-            axes.plot(numbers, law, "--", color=GREY, label="1/sqrt(K)")
-            for series, run, points in found:
+            axes.plot(numbers, law, "-.", color=GREY, label="1/sqrt(K)")
+            for series, _, points in found:
                 own = _by_number(points)
                 values = [100 * getattr(point.last, name) for point in own.values()]
                 style = {"color": colours[series.norm], "linewidth": 1.4}
-                axes.plot(list(own), values, marker="o", markersize=4, label=run.name, **style)
+                dash = "--" if series.placement == "Pre-Norm" else "-"
+                label = placed(series.placement, series.norm)
+                axes.plot(list(own), values, dash, marker="o", markersize=4, label=label, **style)
                 if "random" in points:
                     level = 100 * getattr(points["random"].last, name)
                     axes.axhline(level, linestyle=":", **style)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.set_xticks(numbers, list(map(str, numbers)))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FixedFormatter(list(map(str, numbers))))
+            plain_log(axes.xaxis)
+            plain_log(axes.yaxis)
+            axes.xaxis.set_major_locator(FixedLocator(numbers))
             axes.set(title=f"{kind} TID, last layer", xlabel="K, length buckets", ylabel="%")
         legend_below(canvas, canvas.axes)
         return canvas

@@ -14,6 +14,7 @@ from rbn_fairseq.report.grouping import Group
 
 __all__ = ["discrepancy_cost"]
 
+_MOST = 8  # settings that are drawn
 _WAYS = {
     "running": "running statistics",
     "recalibrated": "recalibrated",
@@ -50,8 +51,14 @@ def discrepancy_cost(group: Group, colours: dict[str, str], suffix: str = "") ->
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
         "the final weights; pooled: over all tokens. Means over seeds."
     )
+    notes = []
+    if len(bars) > _MOST:
+        notes.append(f"Drawn: the first {_MOST} of {len(bars)} settings; CSV has all.")
+        bars = dict(list(bars.items())[:_MOST])
     header = ("placement", "norm", "run", "statistics", "nll", "cost", "cost_random")
-    return Figure(f"cost{suffix}", title, caption, lambda: _draw(bars), header, tuple(rows))
+    return Figure(
+        f"cost{suffix}", title, caption, lambda: _draw(bars), header, tuple(rows), tuple(notes)
+    )
 
 
 def _draw(bars: Bars) -> Canvas:

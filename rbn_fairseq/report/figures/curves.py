@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.style import GREY, legend_below, sheet
+from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
 from rbn_fairseq.report.grouping import Series
 from rbn_fairseq.report.runs import Run
 
@@ -29,6 +29,7 @@ class Curve:
     colour: str
     dash: Any
     label: str
+    many: bool
     points: tuple[tuple[Run, Points], ...]
 
 
@@ -41,11 +42,11 @@ class Panel:
         quantity: what CSV calls the values.
         x, y: labels of the axes, with units.
         curves: what is drawn.
-        log: whether the values' axis is logarithmic.
+        log: whether the values' axis is logarithmic, where they are positive and span more than a
+            factor of ten.
         zero: whether it begins at 0.
         references: the paper's values, each with its name.
         line: where a black line is drawn across, such as at 0.
-        whole: whether x is counted in whole numbers.
     """
 
     title: str
@@ -57,7 +58,6 @@ class Panel:
     zero: bool = False
     references: tuple[tuple[float, str], ...] = ()
     line: Optional[float] = None
-    whole: bool = True
 
 
 def curves(
@@ -81,7 +81,7 @@ def curves(
         if points:
             label = f"{one.norm}, {number[one.norm]} settings" if many else one.label
             dash = "-" if many else _DASHES[index]
-            found.append(Curve(one, colours[one.norm], dash, label, points))
+            found.append(Curve(one, colours[one.norm], dash, label, many, points))
     return tuple(found)
 
 
@@ -92,50 +92,61 @@ def mean_curve(curve: Curve) -> Points:
     return tuple((x, sum(column[x] for column in columns) / len(columns)) for x in shared)
 
 
-def _draw_points(axes: Axes, points: Points, edge: dict[float, str], **style: Any) -> None:
+def _draw_points(axes: Axes, points: Points, edge: set[str], level: float, **style: Any) -> None:
+    """Draw a line; what is not finite as a marker near the top edge, remembered in ``edge``."""
     finite = [(x, y if math.isfinite(y) else math.nan) for x, y in points]
     if any(not math.isnan(y) for _, y in finite):
-        marker = "o" if len(finite) <= 30 else None
-        axes.plot(*zip(*finite, strict=True), marker=marker, markersize=3, **style)
+        marker = "o" if len(finite) <= 30 and style["linewidth"] > 0.7 else None
+        marker = "o" if len(finite) == 1 else marker
+        size = 6 if len(finite) == 1 else 3
+        axes.plot(*zip(*finite, strict=True), marker=marker, markersize=size, **style)
     for x, y in points:
         if not math.isfinite(y):
-            edge[x] = "nan" if math.isnan(y) else "infinite"
-            marker = {"nan": "x", "infinite": "^"}[edge[x]]
+            kind = "nan" if math.isnan(y) else "infinite"
+            edge.add(kind)
             axes.plot(
-                [x], [0.985], marker, color=style["color"], markersize=6,
-                transform=axes.get_xaxis_transform(), clip_on=False,
+                [x], [level], {"nan": "x", "infinite": "^"}[kind], color=style["color"],
+                markersize=6, transform=axes.get_xaxis_transform(), clip_on=False,
             )  # fmt: skip
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw one pair of axes."""
-    edge: dict[float, str] = {}
-    for curve in panel.curves:
-        thin = len(curve.points) > 1
+    edge: set[str] = set()
+    for height, curve in enumerate(panel.curves):
+        several = len(curve.points) > 1
         style = {"color": curve.colour, "linestyle": curve.dash}
-        if thin:
-            for _, points in curve.points:
-                _draw_points(axes, points, edge, linewidth=0.6, alpha=0.5, **style)
-        width = 2.2 if thin else 1.4
-        _draw_points(axes, mean_curve(curve), edge, linewidth=width, label=curve.label, **style)
+        level = 0.985 - 0.035 * (height % 8)
+        for _, points in curve.points if several else ():
+            _draw_points(axes, points, edge, level, linewidth=0.6, alpha=0.5, **style)
+        style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
+        style |= {"alpha": 0.6} if curve.many else {}
+        _draw_points(axes, mean_curve(curve), edge, level, label=curve.label, **style)
     if panel.line is not None:
         axes.axhline(panel.line, color="black", linewidth=0.8)
     for value, name in panel.references:
         axes.axhline(value, color=GREY, linestyle="--", linewidth=1)
         axes.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), xytext=(0, 2),
+            name, (1, value), xycoords=("axes fraction", "data"), xytext=(0, 1),
             textcoords="offset points", ha="right", va="bottom", fontsize=8, color=GREY,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}, zorder=5,
         )  # fmt: skip
     for kind, marker in (("infinite", "^"), ("nan", "x")):
-        if kind in edge.values():
+        if kind in edge:
             name = {"nan": "not a number (NaN)", "infinite": "infinite"}[kind]
             axes.plot([], [], marker, color=GREY, markersize=6, label=f"{name}, at the top edge")
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    if panel.log:
-        axes.set_yscale("log")
+    places = {x for curve in panel.curves for _, points in curve.points for x, _ in points}
+    values = [y for curve in panel.curves for _, points in curve.points for _, y in points]
+    finite = [value for value in values if math.isfinite(value)]
+    if panel.log and finite and min(finite) > 0 and max(finite) > 10 * min(finite):
+        plain_log(axes.yaxis) if max(finite) < 1e3 * min(finite) else axes.set_yscale("log")
     elif panel.zero:
         axes.set_ylim(bottom=0)
-    if panel.whole:
+    if len(places) == 1:
+        (place,) = places
+        axes.set(xlim=(place - 0.5, place + 0.5), xticks=[place])
+    else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

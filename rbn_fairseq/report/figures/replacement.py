@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
@@ -59,29 +58,29 @@ def bottom_layers(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
 
 
 def _draw(lines: dict[str, list[tuple[Any, ...]]], unit: str) -> Canvas:
-    with sheet(1, 2) as (canvas, ((by_number, against),)):
+    with sheet(1, 3, width=3.8) as (canvas, ((tids, gaps, against),)):
         for number, (name, line) in enumerate(lines.items()):
-            style = {"color": "#D55E00", "linestyle": ("-", "--", ":", "-.")[number % 4]}
-            _by_number(by_number, line, style, name)
-            against.plot(
-                [tid for _, tid, _ in line], [gap for *_, gap in line], "o", color=style["color"]
-            )
-            for bottom, tid, gap in line:
+            bottom, tid, gap = (list(column) for column in zip(*line, strict=True))
+            style = {"color": "#D55E00", "marker": "o"}
+            dash = ("-", "--", ":", "-.")[number % 4]
+            tids.plot(bottom, tid, linestyle=dash, label=name, **style)
+            gaps.plot(bottom, gap, linestyle=dash, **style)
+            against.plot(tid, gap, linestyle="none", **style)
+            for at in line:
                 against.annotate(
-                    str(bottom), (tid, gap), xytext=(5, 4), textcoords="offset points", fontsize=9
+                    str(at[0]), at[1:], xytext=(5, 4), textcoords="offset points", fontsize=9
                 )
-        by_number.set(title="by L", xlabel="L, bottom layers with BN", ylabel="variance TID, %")
-        by_number.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axes, label in ((tids, "variance TID of the last BN, %"), (gaps, unit)):
+            axes.set(xlabel="L, bottom layers with BN", ylabel=label)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        tids.set_title("TID by L")
+        tids.set_ylim(bottom=0)
+        gaps.set_title("gap by L")
         against.set(title="gap against TID", xlabel="variance TID of the last BN, %", ylabel=unit)
-        against.axhline(0, color="black", linewidth=0.8)
+        for axes in (gaps, against):
+            axes.axhline(0, color="black", linewidth=0.8)
         legend_below(canvas, canvas.axes)
         return canvas
-
-
-def _by_number(axes: Axes, line: list[tuple[Any, ...]], style: dict[str, Any], name: str) -> None:
-    xs = [bottom for bottom, _, _ in line]
-    axes.plot(xs, [tid for _, tid, _ in line], marker="o", label=f"{name}: variance TID", **style)
-    axes.set_ylim(bottom=0)
 
 
 def gap_through_training(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:

@@ -6,10 +6,12 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-__all__ = ["GREY", "STYLE", "legend_below", "norm_colours", "sheet"]
+__all__ = ["GREY", "STYLE", "legend_below", "norm_colours", "plain_log", "sheet"]
 
 GREY = "#777777"  # the paper's numbers, and reference lines
 STYLE: dict[str, Any] = {
@@ -74,6 +76,24 @@ def sheet(
         yield canvas, [list(row) for row in grid]
 
 
+def _columns(labels: Sequence[str], room: float) -> int:
+    """How many columns of a legend fit into so many characters; it is filled column by column."""
+    for number in range(len(labels), 1, -1):
+        rows = -(-len(labels) // number)
+        columns = [labels[start : start + rows] for start in range(0, len(labels), rows)]
+        if sum(max(map(len, column)) + 6 for column in columns) <= room:
+            return number
+    return 1
+
+
+def plain_log(axis: Axis) -> None:
+    """Make an axis logarithmic, with ticks that read as numbers: 0.2, 0.5, 1."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
     """Put one legend below all panels, where it covers no curve; each label once."""
     entries: dict[str, Any] = {}
@@ -82,13 +102,12 @@ def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
-    longest = max(map(len, entries))
-    room = int(canvas.get_figwidth() * 13 / (longest + 6))  # characters of 9 points an inch
+    number = _columns(list(entries), 13 * canvas.get_figwidth())
     canvas.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=max(1, min(len(entries), room)),
+        ncols=number,
         fontsize=9,
         columnspacing=1.2,
         handlelength=2.0,

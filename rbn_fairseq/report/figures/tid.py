@@ -12,12 +12,20 @@ from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, Missing, or_missing
 from rbn_fairseq.report.figures.style import sheet
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.grouping import Group
+from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.published import published
 from rbn_fairseq.report.records import LayerTID
 from rbn_fairseq.report.runs import Run
 
-__all__ = ["MEASURE", "average_tid", "depth_map", "deviation", "deviation_by_depth", "percent"]
+__all__ = [
+    "MEASURE",
+    "average_tid",
+    "depth_map",
+    "deviation",
+    "deviation_by_depth",
+    "first_seeds",
+    "percent",
+]
 
 #: What measures TID during training; it does so by default.
 MEASURE = "`rbn train … --norm-encoder batch` (without --no-tid), or `rbn tid SAVE_DIR`"
@@ -173,13 +181,19 @@ def average_tid(group: Group, colours: dict[str, str], suffix: str = "") -> Draw
     return or_missing(figure, title, "no run measured TID", MEASURE)
 
 
+def first_seeds(group: Group) -> list[tuple[Series, Run]]:
+    """All runs: BN's before others', and of each the first seed before the second."""
+    ordered = sorted(group.series, key=lambda one: one.norm != "BN")
+    found = [(at, one, run) for one in ordered for at, run in enumerate(one.runs)]
+    return [(one, run) for _, one, run in sorted(found, key=lambda it: it[0])]
+
+
 def depth_map(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """Figure 2, bottom: the same by layer and epoch, a map a run, BN's first."""
     title = "Figure 2, map: variance deviation by depth and epoch"
     measured = [
         (series, run)
-        for series in sorted(group.series, key=lambda one: not one.norm.startswith("BN"))
-        for run in series.runs
+        for series, run in first_seeds(group)
         if len(run.tid) > 1 and len({len(point.layers) for point in run.tid}) == 1
     ][:_MAPS]
     if not measured:

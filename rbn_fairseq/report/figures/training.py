@@ -76,7 +76,8 @@ def dynamics(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     title = "Gradient norm and learning rate"
     caption = (
         "Norm of the gradient before clipping, averaged over an epoch's updates, and the learning "
-        "rate at the epoch's end. Logarithmic axes."
+        "rate at the epoch's end. Axes are logarithmic where values span more "
+        "than a factor of ten."
     )
     figure = figure_of_curves(f"gradients{suffix}", title, caption, grid)
     return or_missing(figure, title, "no training log", _COMMAND)
@@ -103,7 +104,7 @@ def penalty(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     caption = (
         "Distance of batch from population means, and of standard deviations (variances with "
         "--rbn-convention official), summed over layers, unweighted; what both add to the loss "
-        "with their weights. Averages over each epoch; logarithmic axes."
+        "with their weights. Averages over each epoch."
     )
     figure = figure_of_curves(f"penalty{suffix}", title, caption, grid)
     command = "`rbn train … --norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01`"

@@ -1,0 +1,169 @@
+"""Which runs are compared, and which are averaged."""
+
+import statistics
+
+import pytest
+
+from rbn_fairseq.report.gaps import bleu_gap, bleu_kind, nll_gap, points
+from rbn_fairseq.report.grouping import group_runs, mean_over_seeds
+from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.setups import describe
+from run_directories import configuration, norm, write_run
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Write a run and read it."""
+
+    def one(name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run):
+        cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
+        return read_run(name, write_run(tmp_path / name, cfg, **run))
+
+    return one
+
+
+def bleu(run):
+    return run.scores["sacrebleu"]["bleu"] if run.scores else None
+
+
+@pytest.mark.parametrize(
+    "changes, placement, name",
+    [
+        ({}, "Post-Norm", "LN"),
+        ({"model.norm_encoder": "batch"}, "Post-Norm", "BN"),
+        ({"model.norm_encoder": "batch", "criterion.rbn_std_weight": 1.0}, "Post-Norm", "RBN"),
+        ({"model.norm_encoder": "batch@0-3:layer"}, "Post-Norm", "BN@0-3"),
+        ({"model.norm_encoder": "groupscale+power"}, "Post-Norm", "PN+LS"),
+        ({"model.norm_encoder": "batch@1.ffn:rms"}, "Post-Norm", "batch@1.ffn:rms"),
+        ({"model.norm_encoder": "batch", "model.norm_weight": "cwn"}, "Post-Norm", "BN, CWN"),
+        ({"model.encoder_normalize_before": True}, "Pre-Norm", "LN"),
+        ({"model.norm_placement": "deepnorm"}, "DeepNorm", "LN"),
+        ({"model.norm_decoder": "batch"}, "Post-Norm", "LN, decoder BN"),
+    ],
+)
+def test_names(make, changes, placement, name):
+    setup = describe(make("x", changes=changes | {"model.encoder_layers": 6}))
+    assert (setup.placement, setup.norm) == (placement, name)
+
+
+@pytest.mark.parametrize(
+    "plan, bottom",
+    [("layer", 0), ("batch@0:layer", 1), ("batch@0-3:layer", 4), ("batch", 6), ("rms", None),
+     ("batch@1-3:layer", None)],
+)  # fmt: skip
+def test_bottom_layers(make, plan, bottom):
+    changes = {"model.norm_encoder": plan, "model.encoder_layers": 6}
+    assert describe(make("x", changes=changes)).bottom == bottom
+
+
+def test_sizes_are_those_of_the_architecture(make):
+    group = group_runs([make("x")])[0]
+    assert group.title == "iwslt14; 2 + 2 layers, width 128, feed-forward 256, heads 4"
+
+
+def test_means_over_seeds(make):
+    scores = [34.1, 34.5, 35.9]
+    runs = [make(f"bn{n}", "BN", seed=n, bleu=it) for n, it in enumerate(scores, 1)]
+    (group,) = group_runs([runs[2], *runs[:2]])
+    (series,) = group.series
+    assert series.seeds == (1, 2, 3) and series.detail == ""
+    mean = mean_over_seeds(series, bleu)
+    assert mean.value == pytest.approx(statistics.mean(scores))
+    assert mean.deviation == pytest.approx(statistics.stdev(scores))
+    assert mean.number == 3
+
+
+def test_a_mean_of_one_has_no_deviation(make):
+    (group,) = group_runs([make("a", seed=1, bleu=30), make("b", seed=2)])
+    mean = mean_over_seeds(group.series[0], bleu)
+    assert (mean.value, mean.deviation, mean.number) == (30, None, 1)
+
+
+def test_settings_are_not_mixed(make):
+    runs = [
+        make("a", "RBN", seed=1, changes={"optimization.lr": [0.001]}),
+        make("b", "RBN", seed=2, changes={"optimization.lr": [0.002]}),
+        make("c", "RBN", seed=1, weights=(1.0, 0.0)),
+    ]
+    (group,) = group_runs(runs)
+    assert [len(one.runs) for one in group.series] == [1, 1, 1]
+    assert group.series[0].label == "RBN (λ 0.1, ν 0.01, lr 0.001)"
+    assert {one.label for one in group.series} >= {"RBN (λ 1, ν 0, lr 0.0005)"}
+
+
+def test_data_and_sizes_are_apart(make):
+    runs = [
+        make("a"),
+        make("b", changes={"task.data": "other/wmt16"}),
+        make("c", changes={"model.encoder_layers": 4}),
+        make("d", "BN"),
+    ]
+    groups = group_runs(runs)
+    assert [[run.name for run in group.runs] for group in groups] == [["a", "d"], ["b"], ["c"]]
+    assert groups[2].title.endswith("4 + 2 layers, width 128, feed-forward 256, heads 4")
+
+
+def test_order(make):
+    names = ["rms", "RBN", "BN", "batch@0:layer", "LN"]
+    runs = [make(f"pre{n}", it, "Pre-Norm") for n, it in enumerate(names)]
+    runs += [make("post", "BN")]
+    (group,) = group_runs(runs)
+    found = [(one.placement, one.norm) for one in group.series]
+    pre = [("Pre-Norm", it) for it in ("LN", "BN@0", "BN", "RBN", "rms")]
+    assert found == [("Post-Norm", "BN"), *pre]
+
+
+def test_unknown_settings(make, tmp_path):
+    run = make("known")
+    (tmp_path / "old").mkdir()
+    line = '{"epoch": 1, "valid_loss": "4.5", "valid_num_updates": "9"}\n'
+    (tmp_path / "old" / "train.log").write_text(line)
+    groups = group_runs([run, read_run("old", tmp_path / "old")])
+    assert [group.title for group in groups][1] == "Settings unknown"
+    assert groups[1].series[0].norm == "old"
+
+
+def test_gap_to_the_same_seed_else_to_the_mean(make):
+    runs = [
+        make("l1", "LN", seed=1, nll=(5.0, 3.0), bleu=30),
+        make("l2", "LN", seed=2, nll=(5.0, 4.0), bleu=32),
+        make("b1", "BN", seed=1, nll=(5.0, 3.5), bleu=29, tid=(0.02, 0.1)),
+        make("b9", "BN", seed=9, nll=(5.0, 4.5), bleu=28, tid=(0.03, 0.1)),
+    ]
+    (group,) = group_runs(runs)
+    series = group.series[1]
+    # Seed 1: 3.5 - 3 and 30 - 29; seed 9: 4.5 - 3.5 and 31 - 28.
+    assert nll_gap(group, series) == pytest.approx((0.5 + 1.0) / 2)
+    assert bleu_gap(group, series, "sacrebleu") == pytest.approx((1 + 3) / 2)
+    (point,) = points(group)
+    assert point.tid == pytest.approx((12 + 13) / 2) and point.var_tid == pytest.approx(10)
+    assert (point.bleu, point.nll) == (pytest.approx(2), pytest.approx(0.75))
+
+
+def test_gap_at_the_last_epoch_of_both(make):
+    length = {"optimization.max_epoch": 2}
+    runs = [
+        make("ln", "LN", nll=(5.0, 4.0, 2.0), bleu=30),
+        make("bn", "BN", nll=(5.5, 4.25), changes=length, bleu=29),
+    ]
+    (group,) = group_runs(runs)
+    assert nll_gap(group, group.series[1]) == pytest.approx(0.25)
+    assert bleu_gap(group, group.series[1], "sacrebleu") is None  # of other epochs
+
+
+def test_no_baseline(make):
+    runs = [
+        make("ln", "LN", changes={"optimizer._name": "sgd"}),
+        make("pre", "LN", "Pre-Norm"),
+        make("bn", "BN", tid=(0.1, 0.1)),
+    ]
+    (group,) = group_runs(runs)
+    assert points(group) == []
+
+
+def test_kind_of_bleu(make):
+    runs = [make("a", bleu=30), make("b", "BN", bleu=30)]
+    runs[0].scores["tokenised"] = {"bleu": 31}
+    assert bleu_kind(runs) == "sacrebleu"
+    runs[1].scores["tokenised"] = {"bleu": 31}
+    assert bleu_kind(runs) == "tokenised"
