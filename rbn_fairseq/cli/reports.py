@@ -61,6 +61,14 @@ def score(
     language_pair: Annotated[
         Optional[str], typer.Option(help="With --test-set: such as en-de.")
     ] = None,
+    against: Annotated[
+        Optional[Path],
+        typer.Option(
+            metavar="GENERATED",
+            help="Also test the difference to these translations, such as layer norm's (paired "
+            "bootstrap, 1,000 samples).",
+        ),
+    ] = None,
     output: Annotated[Optional[Path], typer.Option(help="Also write the scores as JSON.")] = None,
 ) -> None:
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
@@ -71,6 +79,7 @@ def score(
         read_generated,
         split_compounds,
     )
+    from rbn_fairseq.significance import paired_bootstrap
 
     if raw_reference is not None and test_set is not None:
         raise ValueError("--raw-reference and --test-set both name references; give one of them.")
@@ -87,17 +96,25 @@ def score(
         plain = _read_lines(raw_reference)
     else:
         plain = detokenise(references, lang)
-    scores = {"tokenised": bleu(hypotheses, references, "none")}
+    others = [] if against is None else [it.hypothesis for it in read_generated(against)]
+    texts = {"tokenised": (hypotheses, others, references, "none")}
     if compound_split:
-        split = (split_compounds(side) for side in (hypotheses, references))
-        scores["compound_split"] = bleu(*split, tokenize="none")
-    scores["sacrebleu"] = bleu(detokenise(hypotheses, lang), plain, lang=lang, test_set=test_set)
-    for kind, value in scores.items():
-        typer.echo(
-            f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
-        )
+        split = (split_compounds(side) for side in (hypotheses, others, references))
+        texts["compound_split"] = (*split, "none")
+    texts["sacrebleu"] = (detokenise(hypotheses, lang), detokenise(others, lang), plain, None)
+    scores = {}
+    for kind, (own, other, right, tokenize) in texts.items():
+        named = {"lang": lang, "test_set": test_set} if kind == "sacrebleu" else {}
+        value = bleu(own, right, tokenize, **named)
+        scores[kind] = asdict(value)
+        told = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
+        if against is not None:
+            found = paired_bootstrap(own, other, right, tokenize, lang, against=str(against))
+            scores[kind]["significance"] = asdict(found)
+            told += f"\n{'':14} BLEU {found.bleu:.2f} against it, p = {found.p:.3f}"
+        typer.echo(told)
     if output is not None:
-        text = json.dumps({kind: asdict(value) for kind, value in scores.items()}, indent=1)
+        text = json.dumps(scores, indent=1)
         _write_whole(output, text + "\n")
 
 
@@ -114,18 +131,22 @@ def report(
     out: Annotated[Path, typer.Option(help="Directory to write to.")],
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Runs",
 ) -> None:
-    """Write a page with curves of validation loss and TID, the figures, and the numbers as CSV."""
-    from rbn_fairseq.report.page import write_report
-    from rbn_fairseq.report.runs import read_run
+    """Draw the paper's figures and tables from runs: a page, and every figure and table as files.
+
+    What was not measured is named with the command that measures it, and the paper's own numbers
+    stand beside in grey.
+    """
+    from rbn_fairseq.report.content import sections
+    from rbn_fairseq.report.export import write_report
+    from rbn_fairseq.report.runs import read_runs
 
     named = [run.partition("=") if "=" in run else (Path(run).name, "=", run) for run in runs]
-    names = [name for name, _, _ in named]
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"Two runs are called the same ({', '.join(names)}); give them as NAME=DIR."
-        )
-    for path in write_report(out, title, [read_run(name, Path(path)) for name, _, path in named]):
-        typer.echo(f"wrote {path}")
+    read = read_runs((name, Path(path)) for name, _, path in named)
+    for run in read:
+        for problem in run.problems:
+            typer.echo(f"{run.name}: {problem}", err=True)
+    page, *others = write_report(out, title, sections(read))
+    typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
 
 
 @plain_errors()

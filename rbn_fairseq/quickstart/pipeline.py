@@ -20,6 +20,9 @@ from rich.table import Table
 
 from rbn_fairseq.quickstart.data import Data, prepare
 from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
+from rbn_fairseq.report.blocks import Section, Sentences
+from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.page import render
 from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
@@ -268,15 +271,22 @@ def _conclude(
         ("text", data.about["text"]),
         ("sentences", sentences),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
+        ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
         ("machine", begun[0]["machine"]),
         ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
     )
-    how = (
-        f"Translated with the average of the last {min(_AVERAGED, runs[0].validations[-1].epoch)} "
-        f"epochs, batch norms recalibrated, beam 5, {len(data.reference)} sentences."
+    translations = Sentences(
+        "Ten sentences of the test set",
+        tuple(results["translations"]),
+        dict(zip(NORMS, norm_colours(("LN", "BN", "RBN")).values(), strict=True)),
+        (
+            f"Translated with the average of the last "
+            f"{min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, batch norms recalibrated, "
+            f"beam 5; so were all {len(data.reference)} that BLEU is of.",
+        ),
     )
-    title = "Layer norm, batch norm, RBN"
-    page = render(title, runs, about, asdict(copying), results["translations"], how)
+    shown = [*sections(runs), Section("Translations", "", (translations,))]
+    page = render("Layer norm, batch norm, RBN", shown, about)
     _replace(out / "report.html", page)
     _show(console, runs, copying)
     console.print(

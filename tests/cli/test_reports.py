@@ -107,3 +107,27 @@ def test_quickstart_refusals(capsys, tmp_path):
 def test_help_names_the_defaults():
     text = CliRunner().invoke(app, ["quickstart", "--help"], terminal_width=200).output
     assert "one a core" in text and "runs/quickstart-NAME" in text
+
+
+def test_score_tests_the_difference_to_another(tmp_path):
+    lines = ["the cat sat on the mat", "a dog ran far away", "birds sing in the morning"] * 5
+    files = {"own": lines, "other": [line.replace("the", "one") for line in lines]}
+    for name, texts in files.items():
+        (tmp_path / name).write_text(
+            "".join(
+                f"S-{i}\ts\nT-{i}\t{right}\nD-{i}\t-0.1\t{text}\n"
+                for i, (right, text) in enumerate(zip(lines, texts, strict=True))
+            )
+        )
+    output = tmp_path / "score.json"
+    arguments = (tmp_path / "own", "--lang", "en", "--against", tmp_path / "other")
+    said = rbn("score", *arguments, "--output", output).output
+    scores = json.loads(output.read_text())
+    assert set(scores) == {"tokenised", "sacrebleu"}
+    for score in scores.values():
+        found = score["significance"]
+        assert found["against"] == str(tmp_path / "other") and found["samples"] == 1000
+        assert found["bleu"] < score["bleu"] == pytest.approx(100) and found["p"] < 0.05
+    assert said.count("against it, p = 0.0") == 2
+    without = rbn("score", *arguments[:3], "--output", output)
+    assert without.exit_code == 0 and "significance" not in output.read_text()

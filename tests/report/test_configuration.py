@@ -20,7 +20,7 @@ class Model:
     path: Optional[str] = None
     lr: list[float] = field(default_factory=lambda: [0.004, 1e-05])
     pair: str = "(0.9, 0.98)"
-    quoted: str = "it's \"so\""
+    quoted: str = 'it\'s "so"'
     below: float = -1.0
     flag: bool = True
 
