@@ -3,7 +3,7 @@
 from typing import Optional
 
 from rbn_fairseq.report.blocks import Cell
-from rbn_fairseq.report.grouping import Mean
+from rbn_fairseq.report.series import Mean
 
 __all__ = ["empty", "mean_cell", "number_cell", "paper_cell"]
 
@@ -15,14 +15,15 @@ def number_cell(value: Optional[float], digits: int, note: str = "", sign: bool 
     return Cell(f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}", value)
 
 
-def mean_cell(mean: Optional[Mean], digits: int, note: str = "") -> Cell:
-    """Return mean ± standard deviation over seeds."""
+def mean_cell(mean: Optional[Mean], digits: int, runs: int, note: str = "") -> Cell:
+    """Return mean ± standard deviation over seeds; a note where some of the runs lack it."""
     if mean is None:
         return Cell("", note=note)
     text = f"{mean.value:.{digits}f}"
     if mean.deviation is not None:
         text += f" ± {mean.deviation:.{digits}f}"
-    return Cell(text, mean.value)
+    part = f"{mean.number} of {runs} seeds" if mean.number < runs else ""
+    return Cell(text, mean.value, note=part)
 
 
 def paper_cell(value: Optional[float], sign: bool = False) -> Cell:

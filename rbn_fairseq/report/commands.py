@@ -3,8 +3,8 @@
 import shlex
 from typing import Optional
 
-from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["score_command", "train_command"]
 

@@ -7,7 +7,9 @@ from rbn_fairseq.report.blocks import Cell, Section, Table
 from rbn_fairseq.report.correlation_table import correlation_table
 from rbn_fairseq.report.figures import (
     batching,
+    buckets,
     cost,
+    deviation,
     replacement,
     statistics,
     tid,
@@ -15,13 +17,15 @@ from rbn_fairseq.report.figures import (
     weights,
 )
 from rbn_fairseq.report.figures.conditioning import conditioning
+from rbn_fairseq.report.figures.depth_map import depth_map
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.scatter import scatter
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.gaps import Point, points
-from rbn_fairseq.report.grouping import Group, group_runs
+from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.paper_tables import paper_tables
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group
 from rbn_fairseq.report.summary import summary
 
 __all__ = ["sections"]
@@ -47,7 +51,7 @@ _THEMES = (
         "Training Inference Discrepancy",
         "How far the statistics of batches, which training uses, are from those of the "
         "population, which inference uses.",
-        (tid.average_tid, tid.deviation, tid.deviation_by_depth, tid.depth_map),
+        (tid.average_tid, deviation.deviation, deviation.deviation_by_depth, depth_map),
     ),
     _Theme(
         "TID and the gap to layer norm",
@@ -57,7 +61,7 @@ _THEMES = (
     _Theme(
         "Where TID comes from, and what it costs",
         "",
-        (batching.decomposition, batching.by_buckets, cost.discrepancy_cost),
+        (batching.decomposition, buckets.by_buckets, cost.discrepancy_cost),
     ),
     _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (), True),
     _Theme(

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["Point", "bleu_gap", "bleu_kind", "bleu_of", "gaps_of", "nll_gap", "points", "total_tid"]
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from rbn_fairseq.report.configuration import parse_configuration
 from rbn_fairseq.report.log import read_log
 from rbn_fairseq.report.records import (
     Conditioning,
@@ -16,6 +15,12 @@ from rbn_fairseq.report.records import (
     TIDPoint,
     read_lines,
     tid_points,
+)
+from rbn_fairseq.report.training_log import (
+    TrainEpoch,
+    TrainingLog,
+    Validation,
+    read_training_log,
 )
 
 __all__ = [
@@ -32,29 +37,6 @@ __all__ = [
 ]
 
 LOG, SCORE = "train.log", "score.json"
-
-
-@dataclass(frozen=True)
-class Validation:
-    """One validation; losses in bits per target token, ``loss`` label-smoothed.
-
-    ``bleu`` is that of --eval-bleu, ``None`` without it.
-    """
-
-    epoch: int
-    update: int
-    loss: float
-    nll_loss: float
-    bleu: Optional[float] = None
-
-
-@dataclass(frozen=True)
-class TrainEpoch:
-    """fairseq's averages over an epoch, by names such as ``nll_loss``, ``gnorm``, ``rbn_mean``."""
-
-    epoch: int
-    update: int
-    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -105,61 +87,6 @@ class Run:
         }
 
 
-@dataclass
-class _Log:
-    validations: dict[int, Validation] = field(default_factory=dict)
-    train: dict[int, TrainEpoch] = field(default_factory=dict)
-    walls: list[float] = field(default_factory=lambda: [0.0])  # of each process
-    settings: dict[str, Any] = field(default_factory=dict)
-    ended: bool = False
-
-
-def _float(text: Any) -> Optional[float]:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return None
-
-
-def _add_validation(log: _Log, values: Mapping[str, str]) -> None:
-    update, loss = int(values["valid_num_updates"]), float(values["valid_loss"])
-    nll, bleu = _float(values.get("valid_nll_loss")), _float(values.get("valid_bleu"))
-    log.validations = {u: v for u, v in log.validations.items() if u < update}
-    log.validations[update] = Validation(
-        int(values["epoch"]), update, loss, loss if nll is None else nll, bleu
-    )
-
-
-def _add_epoch(log: _Log, values: Mapping[str, str]) -> None:
-    log.walls[-1] = _float(values.get("train_wall")) or log.walls[-1]
-    epoch = int(values["epoch"])
-    named = ((name.removeprefix("train_"), _float(value)) for name, value in values.items())
-    numbers = {name: value for name, value in named if value is not None and name != "epoch"}
-    log.train = {e: it for e, it in log.train.items() if e < epoch}
-    log.train[epoch] = TrainEpoch(epoch, int(numbers.get("num_updates", 0)), numbers)
-
-
-def _read_train_log(path: Path, problems: list[str]) -> _Log:
-    log, unread = _Log(), 0
-    for values in read_log(path):
-        try:
-            if "start" in values:
-                log.walls.append(0.0)
-                log.ended = False
-                log.settings = parse_configuration(values["start"])
-            elif "end" in values:
-                log.ended = True
-            elif "valid_loss" in values:
-                _add_validation(log, values)
-            elif any(name.startswith("train_") for name in values):
-                _add_epoch(log, values)
-        except (ValueError, KeyError, TypeError):
-            unread += 1
-    if unread:
-        problems.append(f"`{LOG}`: left out {unread} lines that cannot be read.")
-    return log
-
-
 def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
@@ -181,7 +108,7 @@ def _missing(epochs: Sequence[int], first: int) -> str:
     return ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
 
 
-def _check(directory: Path, log: _Log, tid: Sequence[TIDPoint]) -> list[str]:
+def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[str]:
     """Say what is missing."""
     if not directory.is_dir():
         return [f"There is no directory `{directory}`."]
@@ -219,7 +146,7 @@ def read_run(name: str, directory: Path) -> Run:
     resumed has some epochs twice in its log; the later ones count.
     """
     problems: list[str] = []
-    log = _read_train_log(directory / LOG, problems)
+    log = read_training_log(directory / LOG, problems)
 
     def lines(file: str, make: Any) -> list[Any]:
         return read_lines(directory / file, make, problems)

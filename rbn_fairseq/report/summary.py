@@ -5,8 +5,8 @@ from typing import Optional
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, number_cell
 from rbn_fairseq.report.gaps import bleu_kind, bleu_of
-from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["summary"]
 

@@ -6,8 +6,9 @@ import pytest
 from run_directories import configuration, norm, write_run
 
 from rbn_fairseq.report.gaps import bleu_gap, bleu_kind, nll_gap, points
-from rbn_fairseq.report.grouping import group_runs, mean_over_seeds
+from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.series import mean_over_seeds
 from rbn_fairseq.report.setups import describe
 
 

@@ -10,7 +10,7 @@ from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.grouping import Group
+from rbn_fairseq.report.series import Group
 
 __all__ = ["discrepancy_cost"]
 

@@ -1,8 +1,7 @@
 """Curves by norm: a thin line a seed, the mean bold, the paper's numbers grey and dashed."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from matplotlib.axes import Axes
@@ -10,86 +9,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.figures.panel import HEADER, Panel, Points, mean_curve, rows_of
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
-from rbn_fairseq.report.grouping import Series
-from rbn_fairseq.report.runs import Run
 
-__all__ = ["Curve", "Panel", "curves", "figure_of_curves", "mean_curve", "rows_of"]
-
-Points = tuple[tuple[float, float], ...]
-_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-_SETTINGS = 4  # of one norm, that have a legend's entry each
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One series: its points by run."""
-
-    series: Series
-    colour: str
-    dash: Any
-    label: str
-    many: bool
-    points: tuple[tuple[Run, Points], ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes.
-
-    Attributes:
-        title: above it.
-        quantity: what CSV calls the values.
-        x, y: labels of the axes, with units.
-        curves: what is drawn.
-        log: whether the values' axis is logarithmic, where they are positive and span more than a
-            factor of ten.
-        zero: whether it begins at 0.
-        references: the paper's values, each with its name.
-        line: where a black line is drawn across, such as at 0.
-    """
-
-    title: str
-    quantity: str
-    x: str
-    y: str
-    curves: tuple[Curve, ...]
-    log: bool = False
-    zero: bool = False
-    references: tuple[tuple[float, str], ...] = ()
-    line: Optional[float] = None
-
-
-def curves(
-    series: Sequence[Series],
-    colours: dict[str, str],
-    values: Callable[[Run], Iterable[tuple[float, Optional[float]]]],
-) -> tuple[Curve, ...]:
-    """Return a curve for each series that has points; ``values`` gives (x, y) of a run."""
-    number: dict[str, int] = {}
-    for one in series:
-        number[one.norm] = number.get(one.norm, 0) + 1
-    seen: dict[str, int] = {}
-    found = []
-    for one in series:
-        index = seen[one.norm] = seen.get(one.norm, -1) + 1
-        many = number[one.norm] > _SETTINGS
-        points = tuple(
-            (run, tuple((x, y) for x, y in values(run) if y is not None)) for run in one.runs
-        )
-        points = tuple((run, own) for run, own in points if own)
-        if points:
-            label = f"{one.norm}, {number[one.norm]} settings" if many else one.label
-            dash = "-" if many else _DASHES[index]
-            found.append(Curve(one, colours[one.norm], dash, label, many, points))
-    return tuple(found)
-
-
-def mean_curve(curve: Curve) -> Points:
-    """Average over seeds where all of them have a point."""
-    columns = [dict(points) for _, points in curve.points]
-    shared = sorted(set.intersection(*(set(column) for column in columns)))
-    return tuple((x, sum(column[x] for column in columns) / len(columns)) for x in shared)
+__all__ = ["draw_panel", "figure_of_curves"]
 
 
 def _draw_points(axes: Axes, points: Points, edge: set[str], level: float, **style: Any) -> None:
@@ -124,12 +47,12 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         _draw_points(axes, mean_curve(curve), edge, level, label=curve.label, **style)
     if panel.line is not None:
         axes.axhline(panel.line, color="black", linewidth=0.8)
-    for value, name in panel.references:
-        axes.axhline(value, color=GREY, linestyle="--", linewidth=1)
+    for number, (value, name) in enumerate(panel.references):
+        dash = ("--", ":")[number % 2]
+        axes.axhline(value, color=GREY, linestyle=dash, linewidth=1, label=f"paper: {name}")
         axes.annotate(
-            name, (1, value), xycoords=("axes fraction", "data"), xytext=(0, 1),
-            textcoords="offset points", ha="right", va="bottom", fontsize=8, color=GREY,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}, zorder=5,
+            f"{value:g}", (1, value), xycoords=("axes fraction", "data"), xytext=(3, 0),
+            textcoords="offset points", va="center", fontsize=8, color=GREY,
         )  # fmt: skip
     for kind, marker in (("infinite", "^"), ("nan", "x")):
         if kind in edge:
@@ -160,23 +83,6 @@ def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:
                     draw_panel(one, panel)
         legend_below(canvas, canvas.axes)
         return canvas
-
-
-def rows_of(panels: Iterable[Panel]) -> tuple[tuple[Any, ...], ...]:
-    """Return the CSV of panels: a line a point."""
-    return tuple(
-        (
-            one.series.placement, one.series.norm, one.series.detail, run.name,
-            one.series.seeds[one.series.runs.index(run)], panel.quantity, panel.x, x, y,
-        )
-        for panel in panels
-        for one in panel.curves
-        for run, points in one.points
-        for x, y in points
-    )  # fmt: skip
-
-
-HEADER = ("placement", "norm", "setting", "run", "seed", "quantity", "axis", "x", "value")
 
 
 def figure_of_curves(

@@ -7,13 +7,14 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, Missing, or_missing
+from rbn_fairseq.report.figures.panel import Panel, curves
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.tid import MEASURE
 from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.gaps import Point, gaps_of, points
-from rbn_fairseq.report.grouping import Group
+from rbn_fairseq.report.series import Group
 
 __all__ = ["bottom_layers", "gap_through_training"]
 

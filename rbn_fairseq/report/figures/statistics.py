@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Optional
 
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, or_missing
+from rbn_fairseq.report.figures.panel import Panel, curves
 from rbn_fairseq.report.figures.tid import percent
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.grouping import Group
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group
 
 __all__ = ["channels", "drift"]
 

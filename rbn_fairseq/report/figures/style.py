@@ -79,9 +79,10 @@ def sheet(
 def _columns(labels: Sequence[str], room: float) -> int:
     """How many columns of a legend fit into so many characters; it is filled column by column."""
     for number in range(len(labels), 1, -1):
-        rows = -(-len(labels) // number)
-        columns = [labels[start : start + rows] for start in range(0, len(labels), rows)]
-        if sum(max(map(len, column)) + 6 for column in columns) <= room:
+        short, longer = divmod(len(labels), number)
+        ends = [short * n + min(n, longer) for n in range(number + 1)]
+        columns = [labels[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        if sum(max(map(len, column)) + 7 for column in columns) <= room:
             return number
     return 1
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Optional
 
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, or_missing
-from rbn_fairseq.report.grouping import Group, Series
+from rbn_fairseq.report.figures.panel import Panel, curves
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["dynamics", "losses", "penalty", "placed"]
 

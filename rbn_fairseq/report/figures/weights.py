@@ -13,8 +13,8 @@ from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import sheet
 from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.gaps import bleu_kind, bleu_of
-from rbn_fairseq.report.grouping import Group, Series
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["penalty_weights"]
 

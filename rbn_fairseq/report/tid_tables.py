@@ -1,0 +1,82 @@
+"""Tables 1 and 4: TID of the last layer beside the gap between BN and LN."""
+
+from rbn_fairseq.report.blocks import Cell, Table
+from rbn_fairseq.report.cells import empty, number_cell, paper_cell
+from rbn_fairseq.report.gaps import bleu_gap, nll_gap
+from rbn_fairseq.report.published import published
+from rbn_fairseq.report.series import Series
+from rbn_fairseq.report.table_maker import TableMaker
+
+__all__ = ["gap_table", "tid_table"]
+
+
+def _row(make: TableMaker, placement: str, one: Series) -> tuple[Cell, ...]:
+    layer = make.group.baseline(one)
+    gap = bleu_gap(make.group, one, make.kind)
+    return (
+        Cell(", ".join(filter(None, (placement, one.detail, "here")))),
+        make.bleu(layer) if layer else make.absent(placement, "LN"),
+        make.bleu(one),
+        number_cell(None if gap is None else -gap, 2, sign=True),
+        number_cell(nll_gap(make.group, one), 3, sign=True),
+        make.tid(one, "mean_tid"),
+        make.tid(one, "var_tid"),
+        Cell(str(len(one.runs)), len(one.runs)),
+    )
+
+
+def _row_of_paper(placement: str, dataset: str) -> tuple[Cell, ...]:
+    paper = published()
+    layer, batch = (paper.performance(placement, norm, dataset) for norm in ("LN", "BN"))
+    gap = None if layer is None or batch is None else batch - layer
+    tids = (paper.last_tid(placement, it, "BN", dataset) for it in ("mean", "variance"))
+    return (
+        Cell(f"{placement}, paper, {dataset}", paper=True),
+        paper_cell(layer),
+        paper_cell(batch),
+        paper_cell(gap, sign=True),
+        empty(),
+        *map(paper_cell, tids),
+        empty(),
+    )
+
+
+def gap_table(make: TableMaker) -> Table:
+    """Return Table 1: LN, BN, their gap, and BN's TID of the last layer."""
+    columns = ("", f"LN, BLEU ({make.kind})", "BN, BLEU", "BN - LN, BLEU", "BN - LN, nll",
+               "mean TID, %", "variance TID, %", "n")  # fmt: skip
+    rows = []
+    for placement in make.placements():
+        for one in make.series(placement, "BN"):
+            rows.append(_row(make, placement, one))
+        if not make.series(placement, "BN"):
+            gap, ours = make.absent(placement, "BN"), make.series(placement, "LN")
+            layer = make.bleu(ours[0]) if ours else make.absent(placement, "LN")
+            rows.append((Cell(f"{placement}, here"), layer, gap, *[empty()] * 5))
+        for dataset in make.datasets:
+            rows.append(_row_of_paper(placement, dataset))
+    return make.table("table1", "Table 1: BN against LN", columns, rows)
+
+
+def tid_table(make: TableMaker) -> Table:
+    """Return Table 4: TID of the last layer, BN and RBN."""
+    columns = ["", "mean TID, %", "variance TID, %", "n"]
+    columns += [f"paper, {it}, {kind}, %" for it in make.datasets for kind in ("mean", "var.")]
+    rows = []
+    for placement in make.placements():
+        for norm in ("BN", "RBN"):
+            paper = [
+                paper_cell(published().last_tid(placement, kind, norm, dataset))
+                for dataset in make.datasets
+                for kind in ("mean", "variance")
+            ]
+            name = f"{placement.partition('-')[0]}-{norm}"
+            for one in make.series(placement, norm):
+                label = f"{name} ({one.detail})" if one.detail else name
+                tids = (make.tid(one, it) for it in ("mean_tid", "var_tid"))
+                count = Cell(str(len(one.runs)), len(one.runs))
+                rows.append((make.named(label, norm), *tids, count, *paper))
+            if not make.series(placement, norm):
+                gap = make.absent(placement, norm)
+                rows.append((make.named(name, norm), gap, empty(), empty(), *paper))
+    return make.table("table4", "Table 4: TID of the last layer", columns, rows)
