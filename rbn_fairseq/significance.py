@@ -17,7 +17,8 @@ class Significance:
     Attributes:
         against: what it was compared with.
         bleu: that one's BLEU, in points of 100.
-        p: probability of a difference at least as large, were the two equally good.
+        p: the share of resampled test sets whose absolute difference is larger than the mean
+            one by more than the real difference: sacreBLEU's one-sided p.
         samples: number of resampled test sets.
     """
 

@@ -1,5 +1,6 @@
 """`rbn score`, `rbn report` and the refusals of `rbn quickstart`."""
 
+import csv
 import json
 
 import pytest
@@ -79,16 +80,18 @@ def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
     result = rbn("report", f"layer={first}", second, "--out", tmp_path / "out", "--title", "A & B")
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "out" / "valid.csv").read_text().splitlines()[1:] == [
-        "layer,1,5,4.5,4.5",
-        "bn,1,5,4.25,4.25",
-    ]
-    assert "<h1>A &amp; B</h1>" in (tmp_path / "out" / "index.html").read_text()
+    rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
+    assert [row["run"] for row in rows] == ["layer", "bn"]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<h1>A &amp; B</h1>" in page and "tables/summary.csv" in page
+    assert "does not begin with fairseq's configuration" in result.output
+    assert f"wrote {tmp_path / 'out' / 'index.html'} and " in result.output
 
 
-def test_report_refusals(capsys, rbn_run, tmp_path):
+def test_report_refusals(capsys, tmp_path):
     out = ("--out", tmp_path / "out")
-    assert "no validation yet" in user_error(capsys, "report", rbn_run, *out)
+    nothing = user_error(capsys, "report", tmp_path / "absent", *out)
+    assert "nothing to report" in nothing and str(tmp_path / "absent") in nothing
     same = write_log(tmp_path / "ln", "4.5")
     assert "called the same" in user_error(capsys, "report", same, same, *out)
 
