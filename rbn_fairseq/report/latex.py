@@ -3,7 +3,7 @@
 import re
 
 from rbn_fairseq.report.blocks import Cell, Table
-from rbn_fairseq.report.layout import PAPER, has_paper, letters, right_aligned, split_code
+from rbn_fairseq.report.layout import PAPER, has_paper, is_long, letters, right_aligned, split_code
 
 __all__ = ["to_latex"]
 
@@ -32,6 +32,7 @@ _ESCAPES = {
         }.items()
     },
 }  # fmt: skip
+_LINES = r">{\raggedright\arraybackslash}p{.3\linewidth}"  # a column of several lines
 _SPECIAL = re.compile("|".join(re.escape(it) for it in _ESCAPES))
 
 
@@ -57,7 +58,11 @@ def to_latex(table: Table) -> str:
             text = rf"\textcolor{{gray}}{{{text}}}"
         return text + (rf"\textsuperscript{{{marks[it.note]}}}" if it.note else "")
 
-    columns = "".join("r" if right else "l" for right in right_aligned(table))
+    def column(number: int, right: bool) -> str:
+        long = any(is_long(row[number]) for row in table.rows)
+        return "r" if right else _LINES if long else "l"
+
+    columns = "".join(column(*it) for it in enumerate(right_aligned(table)))
     paper = has_paper(table)
     notes = [rf"\textsuperscript{{{mark}}} {_text(note)}" for note, mark in marks.items()]
     if paper:
@@ -70,7 +75,7 @@ def to_latex(table: Table) -> str:
         r"  \end{minipage}",
     ]
     packages = [r"\usepackage[T1]{fontenc}", r"\usepackage{booktabs}"]
-    packages += [r"\usepackage{xcolor}"] * paper
+    packages += [r"\usepackage{xcolor}"] * paper + [r"\usepackage{array}"] * (_LINES in columns)
     lines = [
         f"% Needs {', '.join(packages)}",
         r"\begin{table}",

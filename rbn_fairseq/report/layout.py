@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from itertools import count, islice, product
 from string import ascii_lowercase
 
-from rbn_fairseq.report.blocks import Table
+from rbn_fairseq.report.blocks import Cell, Table
 
-__all__ = ["PAPER", "check_table", "has_paper", "letters", "right_aligned", "split_code"]
+__all__ = ["PAPER", "check_table", "has_paper", "is_long", "letters", "right_aligned", "split_code"]
 
 #: What is said of cells that are not ours.
 PAPER = "the paper’s own numbers, not measured here"
+_LONG = 40  # characters
 
 
 def check_table(table: Table) -> None:
@@ -37,6 +38,11 @@ def letters(table: Table) -> dict[str, str]:
 def has_paper(table: Table) -> bool:
     """Return whether some of its numbers are the paper's."""
     return any(cell.paper for row in table.rows for cell in row)
+
+
+def is_long(cell: Cell) -> bool:
+    """Return whether its text is so long that it had better have several lines."""
+    return len(cell.text) > _LONG
 
 
 def right_aligned(table: Table) -> tuple[bool, ...]:

@@ -35,7 +35,7 @@ function makeButton(element, action) {
 
 for (const table of document.querySelectorAll("table")) {
   [...table.tHead.rows[0].cells].forEach((head, column) => {
-    makeButton(head, () => sort(table, column));
+    if (head.textContent) makeButton(head, () => sort(table, column));
   });
 }
 

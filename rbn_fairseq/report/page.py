@@ -14,6 +14,7 @@ from rbn_fairseq.report.layout import (
     PAPER,
     check_table,
     has_paper,
+    is_long,
     letters,
     right_aligned,
     split_code,
@@ -133,6 +134,7 @@ def render(
         letters=letters,
         right_aligned=right_aligned,
         has_paper=has_paper,
+        is_long=is_long,
         paper=PAPER,
         generator=GENERATOR,
     )

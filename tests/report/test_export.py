@@ -191,6 +191,17 @@ def test_latex_by_hand():
     ]
 
 
+LINES = r">{\raggedright\arraybackslash}p{.3\linewidth}"
+
+
+def test_latex_gives_long_texts_several_lines():
+    long, short = Cell("`rbn tid SAVE_DIR/checkpoint_last.pt --output x`"), Cell("short")
+    rows = ((short, long), (short, short))
+    text = to_latex(Table("t", "T", ("a", "b"), rows))
+    assert rf"\begin{{tabular}}{{l{LINES}}}" in text and r"\usepackage{array}" in text
+    assert r"\usepackage{array}" not in to_latex(Table("t", "T", ("a", "b"), rows[1:]))
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_latex_is_balanced(table):
     text = to_latex(table)
@@ -202,7 +213,7 @@ def test_latex_is_balanced(table):
     assert depth == 0 and bare.count("$") % 2 == 0
     opened, closed = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
     assert sorted(opened) == sorted(closed)
-    (columns,) = re.findall(r"begin{tabular}{([lr]+)}", text)
+    (columns,) = re.findall(r"begin{tabular}{([lr]+)}", text.replace(LINES, "l"))
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(rows) == 1 + len(table.rows)
     for row in rows:

@@ -70,6 +70,7 @@ def test_tables_have_every_cell(text):
                 expected.append([(column, "") for column in table.columns])
                 expected += [[(cell.text, cell.note) for cell in row] for row in table.rows]
     rows = Page(text).rows
+    expected = [[(words.replace("`", ""), note) for words, note in row] for row in expected]
     assert len(rows) == len(expected) == 9 + 4 + 4
     for row, cells in zip(rows, expected, strict=True):
         for shown, (words, note) in zip(row, cells, strict=True):
@@ -121,6 +122,15 @@ def test_backticks_mark_code():
     page = body([Section("S", "run `rbn tid a.pt --dropout` or a ` alone", ())])
     command = 'rbn tid a.pt <span class="option">--dropout</span>'
     assert f"<p>run <code>{command}</code> or a ` alone</p>" in page
+
+
+def test_long_and_commanding_cells():
+    row = (Cell("x" * 40), Cell("`rbn tid " + "y" * 40 + "`"))
+    page = body(with_table(row))
+    assert re.findall(r'class="([^"]*)" data-text="[^"]*">(<code>)?', page) == [
+        ("text", ""),
+        ("text long", "<code>"),
+    ]
 
 
 def test_paragraphs_and_lists():
