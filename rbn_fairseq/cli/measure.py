@@ -71,7 +71,7 @@ def tid(
             help="Which sentences share a batch (repeatable): `as-trained`; `mixed:K`, each batch "
             "from K length buckets; `random` sentences; `permuted`, tokens dealt at random. "
             "`as-trained` and `random` together also tell where TID comes from. "
-            "[default: as-trained]"
+            "(default: as-trained)"
         ),
     ] = None,
     batches: Batches = 200,

@@ -54,7 +54,7 @@ Population = Annotated[
 Checkpoints = Annotated[list[Path], typer.Argument(help="A save directory, or checkpoint files.")]
 Data = Annotated[
     Optional[Path],
-    typer.Option(metavar="DATA-BIN", help="Data directory [default: the checkpoint's own]"),
+    typer.Option(metavar="DATA-BIN", help="Data directory (default: the checkpoint's own)"),
 ]
 Epochs = Annotated[
     Optional[str], typer.Option(help="With a directory: an epoch or a range (3-10).")

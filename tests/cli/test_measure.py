@@ -81,25 +81,20 @@ def test_closed_form_is_of_the_batches_tokens(tids, data_bin):
 
 def test_where_tid_comes_from(tids):
     output, lines = tids
-    shares = {
-        part: [
-            100 * (r / w) ** 2
-            for place in (0, 1)
-            for r, w in zip(
-                tid_of(lines, part, place), tid_of(lines, "as-trained", place), strict=True
-            )
-        ]
-        for part in ("random", "permuted")
-    }
-    assert cells(output, "sentence sampling")[2:] == [f"{share:.1f}" for share in shares["random"]]
-    rest = [f"{100 - share:.1f}" for share in shares["random"]]
-    assert cells(output, "length bucketing")[2:] == rest
-    permuted = cells(output, "permuted tokens", "a reference, not a floor")
-    assert permuted[2:] == [f"{share:.1f}" for share in shares["permuted"]]
-    independent = cells(output, "independent tokens", "a reference, not a floor")
-    first = next(line for line in lines if line["batching"] == "as-trained")
-    share = (first["independent_mean_tid"] / tid_of(lines, "as-trained", 0).mean) ** 2
-    assert independent[2] == f"{100 * share:.1f}"
+    output = output[output.index("Where TID comes from") :]
+    closed = [line for line in lines if line["batching"] == "as-trained"][-1]
+    for place, where in enumerate(("last layer", "average of 4 layers")):
+        random, permuted, whole = (
+            tid_of(lines, batching, place) for batching in ("random", "permuted", "as-trained")
+        )
+        # The same number of tokens in every layer.
+        independent = closed["independent_mean_tid"], closed["independent_var_tid"]
+        for moment, name in enumerate(("mean", "variance")):
+            ratios = [part[moment] / whole[moment] for part in (random, permuted, independent)]
+            sampling, *references = (100 * ratio**2 for ratio in ratios)
+            expected = [f"{share:.1f}" for share in (sampling, 100 - sampling, *references)]
+            assert cells(output, f"{where}, {name}")[2:] == expected
+    assert "permuted and independent tokens: a reference, not a floor" in output
 
 
 def test_as_trained_is_the_default(rbn_run, tmp_path):
