@@ -153,7 +153,8 @@ def tid_points(
     records: Sequence[tuple[LayerTID, Mapping[str, Any]]], problems: list[str], name: str
 ) -> tuple[TIDPoint, ...]:
     """Group lines into measurements, in their order; of a layer's two lines the later counts."""
-    about = ("batches", "total_batches", "population", "batching", "dropout")
+    # What lines of an older version do not say.
+    usual = {"population": "mean-of-batches", "batching": "as-trained", "dropout": False}
     points: dict[tuple[Any, ...], dict[str, LayerTID]] = {}
     heads: dict[tuple[Any, ...], dict[str, Any]] = {}
     unplaced = 0
@@ -162,10 +163,10 @@ def tid_points(
         if not _is_number(update) or not math.isfinite(update):
             unplaced += 1
             continue
-        epoch = int(epoch) if _is_number(epoch) else 0
-        key = (epoch, int(update), *(line.get(item) for item in about[2:]))
+        how = {item: line.get(item, value) for item, value in usual.items()}
+        key = (int(epoch) if _is_number(epoch) else 0, int(update), *how.values())
         points.setdefault(key, {})[layer.layer] = layer
-        heads[key] = {item: line[item] for item in about if line.get(item) is not None}
+        heads[key] = how | {item: line.get(item) for item in ("batches", "total_batches")}
     if unplaced:
         problems.append(f"`{name}`: left out {unplaced} lines that name no update.")
     return tuple(

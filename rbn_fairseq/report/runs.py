@@ -187,8 +187,8 @@ def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
     if not any(run.validations or run.train or run.tid for run in runs):
         told = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
         raise ValueError(
-            f"There is nothing to report: no run has a validation yet, or anything else. {told} "
-            "A run's report needs the log of its training: rbn train … --save-dir DIR "
-            "--log-format json --log-file DIR/train.log"
+            "There is nothing to report: no run has a validation yet, or a measurement. A report "
+            "needs the log of a training: rbn train … --save-dir DIR --log-format json --log-file "
+            f"DIR/train.log. {told}"
         )
     return runs

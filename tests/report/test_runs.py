@@ -1,12 +1,15 @@
 """Reading a run's files: against the checkpoints and the TID log of a real training."""
 
 import json
+import math
 
 import pytest
+from run_directories import configuration, log_text, tid_line, write_lines, write_run
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.runs import read_run, read_runs
+from rbn_fairseq.report.setups import describe
 
 BATCH = ("--norm-encoder", "batch", "--max-epoch", 2)
 
@@ -40,6 +43,11 @@ def test_real_run(trained, form):
     assert run.tid[-1].last.layer == "encoder.layers.1.final_layer_norm"
     last = rows[-4:]
     assert run.tid[-1].average.var_tid == pytest.approx(sum(r["var_tid"] for r in last) / 4)
+    assert run.ended and run.settings["model"]["norm_encoder"] == "batch"
+    setup = describe(run)
+    assert (setup.norm, setup.placement, setup.seed, setup.depth) == ("BN", "Post-Norm", 1, 2)
+    assert dict(setup.sizes)["encoder_ffn_embed_dim"] == 128
+    assert run.train[1].values["gnorm"] > 0 and run.problems == ()
     # The log's count begins a moment after the process and ends before it.
     assert 0.3 < run.seconds < 300
 
@@ -91,6 +99,108 @@ def test_loss_without_smoothing(tmp_path):
     assert read_run("x", tmp_path).validations[0].nll_loss == 4.5
 
 
-def test_no_log(tmp_path):
-    with pytest.raises(ValueError, match="train.log` has no validation yet.*--log-file"):
-        read_run("x", tmp_path)
+def test_what_is_missing_is_told(tmp_path):
+    run = read_run("x", tmp_path / "none")
+    assert run.validations == () and "no directory" in run.problems[0]
+    run = read_run("x", tmp_path)
+    assert len(run.problems) == 1 and "--log-file" in run.problems[0]
+    (tmp_path / "train.log").write_text("nothing yet\n")
+    settings, validation = read_run("x", tmp_path).problems
+    assert "settings are unknown" in settings and "no validation yet" in validation
+
+
+def test_nothing_at_all_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no run has a validation yet.*--log-file"):
+        read_runs([("a", tmp_path / "a"), ("b", tmp_path / "b")])
+    run = write_run(tmp_path / "run", configuration())
+    assert [it.name for it in read_runs([("a", run), ("b", tmp_path / "b")])] == ["a", "b"]
+    with pytest.raises(ValueError, match=r"called the same \(a\).*NAME=DIR"):
+        read_runs([("a", run), ("a", run)])
+
+
+def test_settings_of_the_last_process_count(tmp_path):
+    first, second = configuration(seed=1), configuration(seed=2)
+    text = log_text(first, (5.0,)) + log_text(second, (), ended=False)
+    (tmp_path / "train.log").write_text(text)
+    run = read_run("x", tmp_path)
+    assert run.settings["common"]["seed"] == 2 and not run.ended
+    (tmp_path / "train.log").write_text(text + log_text(second, (5.0, 4.0), start=False))
+    assert read_run("x", tmp_path).ended
+
+
+def test_averages_over_epochs(tmp_path):
+    text = log_text(configuration(), (5.0, 4.0), {"rbn_mean": 1.5, "rbn_penalty": 0.25})
+    (tmp_path / "train.log").write_text(text)
+    run = read_run("x", tmp_path)
+    assert [(it.epoch, it.update) for it in run.train] == [(1, 100), (2, 200)]
+    assert run.train[1].values["nll_loss"] == 5.0 and run.train[1].values["gnorm"] == 0.5
+    assert run.train[0].values["rbn_mean"] == 1.5
+    assert [it.bleu for it in run.validations] == [11, 12]
+
+
+def test_measurements(tmp_path):
+    more = {
+        "mean_deviation": 0.11,
+        "near_eps": 0.5,
+        "total_batches": 1100,
+        "batching": "as-trained",
+    }
+    lines = [tid_line(e, n, 0.01, 0.02, **more) for e in (0, 1) for n in (0, 1)]
+    lines[0]["mean_drift"] = None
+    directory = write_run(tmp_path / "run", configuration())
+    write_lines(directory / "tid.jsonl", [*lines, tid_line(1, 1, 0.05, 0.06, later="unknown")])
+    write_lines(directory / "tid_batching.jsonl", [
+        tid_line(3, n, 0.01, 0.02, batching=way, independent_mean_tid=0.5)
+        for way in ("random", "mixed:4") for n in (0, 1)
+    ])  # fmt: skip
+    place = {"epoch": 1, "update": 9, "layer": 2, "place": "stream", "tokens": 9, "channels": 4}
+    values = {"c_50": 2.0, "c_80": math.inf, "c_max": math.nan}
+    write_lines(directory / "conditioning.jsonl", [place | values])
+    cost = {"checkpoint": "x", "update": 9, "statistics": "running", "nll": 4.0, "cost": 0.5}
+    write_lines(directory / "cost.jsonl", [cost | {"cost_random": 0.25, "tokens": 1}])
+    run = read_run("x", directory)
+    first, last = run.tid
+    assert first.layers[0].mean_deviation == 0.11 and first.layers[0].near_eps == 0.5
+    assert first.layers[0].mean_drift is None and first.layers[0].spread is None
+    assert (first.batches, first.total_batches) == (200, 1100)
+    assert last.last.mean_tid == 0.05  # measured twice: the later counts
+    assert last.average.mean_tid == pytest.approx(0.03) and last.average.mean_deviation is None
+    assert [(it.batching, len(it.layers)) for it in run.batching] == [("random", 2), ("mixed:4", 2)]
+    assert run.batching[0].last.independent_mean_tid == 0.5
+    (it,) = run.conditioning
+    assert it.c_80 == math.inf and math.isnan(it.c_max) and (it.layer, it.update) == (2, 9)
+    assert (run.cost[0].cost, run.cost[0].cost_random) == (0.5, 0.25)
+    assert all("no measurement of epochs 2, 3" in problem for problem in run.problems)
+
+
+def test_damaged_files(tmp_path):
+    directory = write_run(tmp_path / "run", configuration(), tid=(0.02, 0.1))
+    whole = (directory / "tid.jsonl").read_text()
+    broken = '{"epoch": 3, "upd\n{"layer": "a"}\n{"layer": "a", "mean_tid": "x", "var_tid": 1}\n'
+    (directory / "tid.jsonl").write_text(whole + broken + "[1]\n")
+    (directory / "score.json").write_text('{"sacrebleu": {"ble')
+    run = read_run("x", directory)
+    assert len(run.tid) == 4 and run.scores == {}
+    tid, score = run.problems
+    assert "`tid.jsonl`" in tid and "4 lines, the first is 17" in tid
+    assert "`score.json`" in score and "score again" in score
+
+
+def test_missing_epochs(tmp_path):
+    text = "".join(valid_line(epoch, 10 * epoch, 5.0) for epoch in (1, 4, 5))
+    head = log_text(configuration(), ())
+    (tmp_path / "train.log").write_text(head + text)
+    (problem,) = read_run("x", tmp_path).problems
+    assert "no validation of epochs 2, 3" in problem
+    seldom = log_text(configuration(**{"dataset.validate_interval": 2}), ())
+    (tmp_path / "train.log").write_text(seldom + text)
+    assert read_run("x", tmp_path).problems == ()
+
+
+def test_plain_containers(tmp_path):
+    directory = write_run(tmp_path / "run", configuration(), nll=(5.0,), tid=(0.02, 0.1), norms=2)
+    found = read_run("x", directory).to_dict()
+    assert found["tid"][0]["layers"][1] == {
+        "layer": "encoder.layers.0.final_layer_norm", "mean_tid": 0.02, "var_tid": 0.1,
+    }  # fmt: skip
+    assert found["valid"][0]["nll_loss"] == 5.0 and found["seconds"] == 60

@@ -56,7 +56,7 @@ def scatter(measured: Sequence[tuple[str, Point]], colours: dict[str, str]) -> F
     )
     header = ("group", "placement", "norm", "source", "total_tid_percent", "gap", "nll_gap")
     return Figure(
-        "correlation", "TID and the gap to layer norm", caption,
+        "tid_against_gap", "TID and the gap to layer norm", caption,
         lambda: _draw(measured, colours), header, tuple(rows),
     )  # fmt: skip
 

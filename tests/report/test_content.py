@@ -1,0 +1,346 @@
+"""The report's sections: every cell and every line against the runs that were written."""
+
+import math
+
+import pytest
+from run_directories import (
+    WAYS,
+    configuration,
+    norm,
+    tid_line,
+    write_lines,
+    write_run,
+)
+
+from rbn_fairseq.report.blocks import Figure, Table
+from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.figures.style import norm_colours
+from rbn_fairseq.report.runs import read_run
+
+
+@pytest.fixture
+def make(tmp_path):
+    def one(name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run):
+        cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
+        directory = write_run(tmp_path / name, cfg, **run)
+        return lambda: read_run(name, directory)
+
+    return one
+
+
+@pytest.fixture
+def blocks():
+    """All blocks of a report by name; names are those of files, so they must be unique."""
+
+    def of(runs):
+        found = [block for section in sections(runs) for block in section.blocks]
+        assert len({block.name for block in found}) == len(found)
+        return {block.name: block for block in found}
+
+    return of
+
+
+def rows(table):
+    """Texts by a row's first cell."""
+    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+
+
+def lines_of(figure, quantity):
+    """Points by run."""
+    found = {}
+    for row in figure.rows:
+        line = dict(zip(figure.header, row, strict=True))
+        if line["quantity"] == quantity:
+            found.setdefault(line["run"], []).append((line["x"], line["value"]))
+    return found
+
+
+def main_runs(make):
+    return [
+        make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0),
+        make("bn", "BN", nll=(5.0, 3.75, 3.5), bleu=28.5, tid=(0.02, 0.10)),
+        make("rbn", "RBN", nll=(5.0, 4.0, 2.75), bleu=31.0, tid=(0.01, 0.04),
+             train={"rbn_mean": 4.0, "rbn_std": 2.0, "rbn_penalty": 0.5}),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def main(make):
+    return [run() for run in main_runs(make)]
+
+
+def test_summary(main, blocks):
+    table = blocks(main)["summary"]
+    found = [dict(zip(table.columns, (c.text for c in row), strict=True)) for row in table.rows]
+    assert [row["run"] for row in found] == ["ln", "bn", "rbn"]
+    bn = found[1]
+    assert (bn["placement"], bn["norm"], bn["seed"], bn["epochs"]) == ("Post-Norm", "BN", "1", "3")
+    assert (bn["best valid nll"], bn["last valid nll"], bn["BLEU"]) == ("3.500", "3.500", "28.50")
+    assert bn["variance TID, last layer, %"] == "10.00" and bn["mean TID, last layer, %"] == "2.00"
+    assert bn["variance TID, average, %"] == "6.25"  # 10 * (1 + 2 + 3 + 4) / 16
+    assert found[0]["variance TID, last layer, %"] == "" and bn["minutes"] == "3.0"
+    assert "cost, bits per token" not in table.columns  # nobody measured it
+    assert table.rows[1][0].colour == norm_colours(["BN"])["BN"]
+
+
+def test_a_run_that_goes_on(tmp_path, blocks):
+    directory = write_run(tmp_path / "x", configuration(**{"optimization.max_epoch": 60}))
+    log = (directory / "train.log").read_text().splitlines()[:-1]  # without its last line
+    (directory / "train.log").write_text("\n".join(log) + "\n")
+    table = blocks([read_run("x", directory)])["summary"]
+    cell = table.rows[0][table.columns.index("epochs")]
+    assert cell.text == "3 of 60" and "does not say" in cell.note
+
+
+def test_table_1(main, blocks):
+    found = rows(blocks(main)["table1"])
+    expected = ["30.00", "28.50", "-1.50", "+0.500", "2.00", "10.00", "1"]
+    assert found["Post-Norm, here"] == expected
+    paper = ["35.5", "34.0", "-1.5", "", "1.5", "10.6", ""]
+    assert found["Post-Norm, paper, IWSLT14"] == paper
+    for row in blocks(main)["table1"].rows:
+        assert all(cell.paper or not cell.text for cell in row) == ("paper" in row[0].text)
+
+
+def test_table_2_and_4(main, blocks):
+    found = blocks(main)
+    assert rows(found["table2"])["Post-RBN"] == [
+        "31.00", "1", "+1.00", "", "2.750", "-0.250", "35.5",
+    ]  # fmt: skip
+    assert rows(found["table4"])["Post-BN"] == ["2.00", "10.00", "1", "1.5", "10.6"]
+    assert rows(found["table4"])["Post-RBN"] == ["1.00", "4.00", "1", "0.8", "6.7"]
+    assert "table3" not in found  # no other norm is there
+
+
+def test_means_stand_with_deviation(make, blocks):
+    runs = [make(f"b{n}", "BN", seed=n, bleu=it)() for n, it in ((1, 30.0), (2, 31.0), (3, 32.0))]
+    table = blocks(runs)["table2"]
+    row = next(row for row in table.rows if row[0].text == "Post-BN")
+    assert (row[1].text, row[1].value, row[2].text) == ("31.00 ± 1.00", 31.0, "3")
+
+
+def test_wmt_has_its_numbers(make, blocks):
+    runs = [make("bn", "BN", changes={"task.data": "data/wmt16"})()]
+    table = blocks(runs)["table2"]
+    assert table.columns[-2:] == ("paper, IWSLT14", "paper, WMT16")
+    assert rows(table)["Post-BN"][-2:] == ["34.0", "25.0"]
+
+
+def test_other_norms(make, blocks):
+    table = blocks([make("pn", "power")(), make("x", "rms", "Pre-Norm")()])["table3"]
+    assert rows(table)["Post-PN-only"][-1] == "0.0" and rows(table)["Pre-PN-only"][-1] == "34.5"
+    assert rows(table)["Pre-rms"][-1] == ""
+    assert "--norm-encoder rms" in next(r for r in table.rows if r[0].text == "Post-rms")[1].note
+
+
+def test_gaps_name_their_commands(make, blocks):
+    cells = {
+        row[0].text: row for row in blocks([make("bn", "BN", tid=(0.1, 0.1))()])["table2"].rows
+    }
+    layer = cells["Post-LN"][1]
+    assert layer.text == "" and layer.value is None
+    assert "bash scripts/iwslt14/train.sh ln post 1 2 3 &&" in layer.note
+    assert "rbn score" in cells["Post-BN"][1].note
+    runs = [make("other", "BN", "Pre-Norm", changes={"task.data": "my data"})()]
+    note = next(r for r in blocks(runs)["table2"].rows if r[0].text == "Pre-RBN")[1].note
+    assert note.startswith("`rbn train 'my data' --save-dir DIR") and "as in other" in note
+    assert "--rbn-mean-weight 0.1" in note and "--encoder-normalize-before" in note
+
+
+def test_significance(main, blocks):
+    main[1].scores["sacrebleu"]["significance"] = {"against": "ln", "p": 0.0125, "samples": 1000}
+    table = blocks(main)["table2"]
+    cells = {row[0].text: row[4] for row in table.rows}
+    assert cells["Post-BN"].text == f"{0.0125:.3f}"
+    assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
+    assert "--against" in cells["Post-RBN"].note and cells["Post-LN"].note == ""
+
+
+def test_curves(main, blocks):
+    found = blocks(main)
+    valid = lines_of(found["figure1"], "valid.nll_loss")
+    assert valid["bn"] == [(1, 5.0), (2, 3.75), (3, 3.5)]
+    assert lines_of(found["figure1"], "train.nll_loss")["bn"] == [(1, 6.0), (2, 4.75), (3, 4.5)]
+    assert lines_of(found["figure1"], "valid.bleu")["ln"] == [(1, 11), (2, 12), (3, 13)]
+    assert lines_of(found["penalty"], "train.rbn_mean") == {"rbn": [(1, 4.0), (2, 4.0), (3, 4.0)]}
+    gap = lines_of(found["figure3_right"], "nll_gap")
+    assert gap["bn"] == [(1, 0.0), (2, -0.25), (3, 0.5)]
+    tid = lines_of(found["figure4"], "average var_tid")
+    assert tid["bn"] == [(epoch, pytest.approx(6.25)) for epoch in range(4)]
+    depth = lines_of(found["figure2_bottom"], "var_tid")
+    assert depth["bn"] == [(n, pytest.approx(2.5 * n)) for n in (1, 2, 3, 4)]
+
+
+def test_every_figure_draws(main, blocks):
+    for block in blocks(main).values():
+        if isinstance(block, Figure):
+            canvas = block.draw()
+            assert canvas.axes and block.caption and block.rows
+            assert all(len(row) == len(block.header) for row in block.rows)
+        else:
+            assert all(len(row) == len(block.columns) for row in block.rows)
+
+
+def test_seeds_are_thin_and_the_mean_bold(make, blocks):
+    runs = [make(f"b{n}", "BN", seed=n, nll=(5.0, 3.0 + n))() for n in (1, 2)]
+    axes = blocks(runs)["figure1"].draw().axes[1]
+    thin = [line for line in axes.get_lines() if line.get_linewidth() < 1]
+    (bold,) = (line for line in axes.get_lines() if line.get_linewidth() > 2)
+    assert len(thin) == 2 and list(bold.get_ydata()) == [5.0, 4.5]
+    assert {line.get_color() for line in axes.get_lines()} == {norm_colours(["BN"])["BN"]}
+
+
+def test_paper_lines(main, blocks):
+    axes = blocks(main)["figure4"].draw().axes[1]
+    labelled = [line for line in axes.get_lines() if "paper" in line.get_label()]
+    assert [set(line.get_ydata()) for line in labelled] == [{4.1}]
+    assert "not those here" in blocks(main)["figure4"].caption
+
+
+def test_nothing_measured(make):
+    (found,) = (it for it in sections([make("ln")()]) if it.title == "Not measured")
+    commands = {row[0].text: row[2].text for row in found.blocks[0].rows}
+    for title, command in (
+        ("Figure 4: average TID", "rbn tid"),
+        ("Discrepancy cost", "rbn cost"),
+        ("Where TID comes from", "--tid-batching random"),
+        ("Figure 7: C_max", "--conditioning-interval"),
+        ("Figure 3, left", "batch@0-1:layer"),
+        ("Figure 5", "grid.sh"),
+    ):
+        (own,) = (text for name, text in commands.items() if name.startswith(title))
+        assert command in own
+    assert not any(name.startswith("Figure 1") for name in commands)
+
+
+def test_bottom_layers(make, blocks):
+    plans = ["layer", "batch@0:layer", "batch@0-1:layer", "batch"]
+    size = {"model.encoder_layers": 3}
+    runs = [
+        make(f"L{n}", plan, changes=size | {"model.norm_encoder": plan}, bleu=30.0 - n,
+             tid=(0.01, 0.01 * n) if n else None, norms=2 * n)()
+        for n, plan in enumerate(plans)
+    ]  # fmt: skip
+    figure = blocks(runs)["figure3_left"]
+    assert figure.rows == tuple(
+        ("Post-Norm", n, pytest.approx(n), pytest.approx(n)) for n in (1, 2, 3)
+    )
+    assert figure.header[-1] == "bleu_gap" and figure.draw().axes
+    runs[1].scores.clear()
+    assert blocks(runs)["figure3_left"].header[-1] == "nll_gap"
+
+
+def test_penalty_weights(make, blocks):
+    pairs = [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (1.0, 0.1)]
+    runs = [make(f"r{n}", "RBN", weights=pair, bleu=30.0 + n)() for n, pair in enumerate(pairs)]
+    runs.append(make("pre", "RBN", "Pre-Norm", bleu=10.0)())
+    figure = blocks(runs)["figure5"]
+    found = {row[2:4]: row[4] for row in figure.rows}
+    assert found == {pair: 30.0 + n for n, pair in enumerate(pairs)}
+    assert {row[0] for row in figure.rows} == {"Post-Norm"}
+    texts = {text.get_text() for text in figure.draw().axes[0].texts}
+    assert texts == {"30.0", "31.0", "32.0", "33.0"}
+
+
+def test_conditioning(make, tmp_path, blocks):
+    run = make("rbn", "RBN", "Pre-Norm")
+    write_lines(tmp_path / "rbn" / "conditioning.jsonl", [
+        {"epoch": 1, "update": u, "layer": layer, "place": "stream", "c_50": 10.0 * layer,
+         "c_80": math.inf if u == 20 else 50.0, "c_max": math.nan if u == 10 else 7.0}
+        for u in (10, 20, 30) for layer in (2, 4)
+    ])  # fmt: skip
+    found = blocks([run()])
+    assert "figure6_pre_norm_normalised" not in found
+    six, seven = found["figure6_pre_norm_stream"], found["figure7_pre_norm_stream"]
+    assert lines_of(six, "c_50 stream layer 4")["rbn"] == [(10, 40.0), (20, 40.0), (30, 40.0)]
+    assert lines_of(six, "c_80 stream layer 2")["rbn"][1] == (20, math.inf)
+    canvas = six.draw()
+    assert [axes.get_title(loc="left") for axes in canvas.axes[:2]] == [
+        "C_50, layer 2",
+        "C_50, layer 4",
+    ]
+    marks = [line for line in canvas.axes[2].get_lines() if line.get_marker() == "^"]
+    assert [list(line.get_xdata()) for line in marks if len(line.get_xdata())] == [[20]]
+    crosses = [line for line in seven.draw().axes[0].get_lines() if line.get_marker() == "x"]
+    assert [list(line.get_xdata()) for line in crosses if len(line.get_xdata())] == [[10]]
+
+
+def test_where_tid_comes_from(make, tmp_path, blocks):
+    run = make("bn", "BN", tid=(0.02, 0.1))
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        tid_line(3, n, mean, 0.01, batching=way, independent_mean_tid=0.015)
+        for way, means in {"as-trained": (0.05, 0.02), "random": (0.03, 0.03),
+                           "permuted": (0.01, 0.01), "mixed:4": (0.025, 0.01)}.items()
+        for n, mean in enumerate(means)
+    ])  # fmt: skip
+    found = blocks([run()])
+    figure = found["batching"]
+    mean = [row[3:] for row in figure.rows if row[1] == "mean"]
+    assert mean[0] == pytest.approx((9, 25 - 9, 1, 2.25))
+    assert mean[1] == pytest.approx((9, 4 - 9, 1, 2.25))  # negative, and told
+    assert any("negative" in note and "bn, mean: 2" in note for note in figure.notes)
+    bars = figure.draw().axes[0].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx([9, 9, 16, -5])
+    assert [bar.get_y() for bar in bars] == pytest.approx([0, 0, 9, 0])
+    means = {row[2]: row[3] for row in found["buckets"].rows}
+    assert means == {1: 0.02, 4: 0.01, "random": 0.03}
+    law = found["buckets"].draw().axes[0].get_lines()[0]
+    assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
+
+
+def test_cost(make, tmp_path, blocks):
+    run = make("bn", "BN")
+    lines = [{"statistics": way, "nll": 4 + it, "cost": it} for way, it in WAYS.items()]
+    write_lines(tmp_path / "bn" / "cost.jsonl", lines)
+    found = blocks([run()])
+    assert {row[3]: row[5] for row in found["cost"].rows} == WAYS
+    heights = [bar.get_height() for bar in found["cost"].draw().axes[0].patches]
+    assert heights == [WAYS[way] for way in ("running", "recalibrated", "pooled", "batch-random")]
+    summary = found["summary"]
+    assert summary.rows[0][summary.columns.index("cost, bits per token")].value == WAYS["running"]
+
+
+def test_statistics(make, tmp_path, blocks):
+    run = make("bn", "BN", nll=(5.0,))
+    write_lines(tmp_path / "bn" / "tid.jsonl", [
+        tid_line(e, n, 0.1, 0.1, near_eps=0.25 * n, spread=2.0 + n, mean_lag=0.01 * (n + 1),
+                 mean_drift=None if e == 0 else 0.02, mean_deviation=0.3)
+        for e in (0, 1) for n in (0, 1)
+    ])  # fmt: skip
+    found = blocks([run()])
+    assert lines_of(found["channels"], "near_eps")["bn"] == [(1, 0), (2, 25)]
+    assert lines_of(found["channels"], "spread")["bn"] == [(1, 2), (2, 3)]
+    assert lines_of(found["drift"], "average mean_drift")["bn"] == [(1, 2)]
+    assert lines_of(found["drift"], "average mean_lag")["bn"] == [(0, 1.5), (1, 1.5)]
+    deviation = lines_of(found["figure2_top"], "mean_deviation")["bn"]
+    assert deviation == [(0, pytest.approx(30)), (1, pytest.approx(30))]
+
+
+def test_correlation(make, blocks):
+    runs = [make("ln", nll=(5.0, 4.0), bleu=30.0)()]
+    for n, weight in enumerate((0.1, 0.2, 0.3, 0.4)):
+        nll, tid = (5.0, 4.0 + 0.1 * n), (0.01, 0.01 * (n + 1))
+        runs.append(make(f"r{n}", "RBN", weights=(weight, 0), nll=nll, bleu=30 - n**2, tid=tid)())
+    table = rows(blocks(runs)["correlation"])
+    assert table["here, BLEU"][:2] == ["4", "+1.00"] and table["here, BLEU"][3] == "+0.96"
+    assert table["here, valid nll"][3] == "+1.00"
+    assert table["paper, all metrics"][0] == "20" and table["paper, all metrics"][3] == ""
+    assert table["paper, accuracy"][0] == "8"
+
+
+def test_groups_are_apart(make, blocks):
+    runs = [make("a", "BN")(), make("b", "BN", changes={"task.data": "other"})()]
+    titles = [section.title for section in sections(runs)]
+    assert titles[0].startswith("Group 1: iwslt14;") and "Training (group 2)" in titles
+    found = blocks(runs)
+    assert [row[0].text for row in found["summary"].rows] == ["a"]
+    assert [row[0].text for row in found["summary_2"].rows] == ["b"]
+
+
+def test_problems(make, tmp_path):
+    (tmp_path / "empty").mkdir()
+    found = sections([make("ln")(), read_run("empty", tmp_path / "empty")])
+    (problems,) = (it for it in found if it.title == "Problems")
+    assert [row[0].text for row in problems.blocks[0].rows] == ["empty"]
+    assert isinstance(problems.blocks[0], Table)
+    assert "figure1" in {block.name for it in found for block in it.blocks}
