@@ -190,6 +190,20 @@ def test_seeds_are_thin_and_the_mean_bold(make, blocks):
     assert {line.get_color() for line in axes.get_lines()} == {norm_colours(["BN"])["BN"]}
 
 
+def test_many_settings_share_one_entry(make, blocks):
+    runs = [
+        make(f"r{n}", "RBN", weights=(n, 1), tid=(0.1, 0.1) if n < 3 else None)() for n in range(5)
+    ]
+    found = blocks(runs)
+    labels = [
+        {text.get_text() for text in found[name].draw().legends[0].get_texts()}
+        for name in ("figure1", "channels", "figure2_bottom")
+        if name in found
+    ]
+    assert labels[0] == {"RBN, 5 settings"}
+    assert labels[1] == {f"RBN (λ {n})" for n in range(3)}  # the others were not measured
+
+
 def test_paper_lines(main, blocks):
     axes = blocks(main)["figure4"].draw().axes[1]
     labelled = [line for line in axes.get_lines() if "paper" in line.get_label()]

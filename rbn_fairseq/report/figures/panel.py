@@ -61,22 +61,24 @@ def curves(
     values: Callable[[Run], Iterable[tuple[float, Optional[float]]]],
 ) -> tuple[Curve, ...]:
     """Return a curve for each series that has points; ``values`` gives (x, y) of a run."""
-    number: dict[str, int] = {}
+    drawn = []
     for one in series:
-        number[one.norm] = number.get(one.norm, 0) + 1
-    seen: dict[str, int] = {}
-    found = []
-    for one in series:
-        index = seen[one.norm] = seen.get(one.norm, -1) + 1
-        many = number[one.norm] > _SETTINGS
         points = tuple(
             (run, tuple((x, y) for x, y in values(run) if y is not None)) for run in one.runs
         )
         points = tuple((run, own) for run, own in points if own)
         if points:
-            label = f"{one.norm}, {number[one.norm]} settings" if many else one.label
-            dash = "-" if many else _DASHES[index]
-            found.append(Curve(one, colours[one.norm], dash, label, many, points))
+            drawn.append((one, points))
+    norms = [one.norm for one, _ in drawn]
+    seen: dict[str, int] = {}
+    found = []
+    for one, points in drawn:
+        index = seen[one.norm] = seen.get(one.norm, -1) + 1
+        number = norms.count(one.norm)
+        many = number > _SETTINGS
+        label = f"{one.norm}, {number} settings" if many else one.label
+        dash = "-" if many else _DASHES[index]
+        found.append(Curve(one, colours[one.norm], dash, label, many, points))
     return tuple(found)
 
 
