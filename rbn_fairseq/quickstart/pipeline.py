@@ -36,6 +36,7 @@ NORMS: dict[str, tuple[str, ...]] = {
     "batch": ("--norm-encoder", "batch"),
     "rbn": ("--norm-encoder", "batch", "--rbn-mean-weight", "60", "--rbn-std-weight", "60"),
 }
+_FAMILIES = {"layer": "LN", "batch": "BN", "rbn": "RBN"}  # what the report calls them
 _AVERAGED = 2  # epochs
 _RECIPE = (
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
@@ -275,10 +276,11 @@ def _conclude(
         ("machine", begun[0]["machine"]),
         ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
     )
+    colours = norm_colours(list(_FAMILIES.values()))
     translations = Sentences(
         "Ten sentences of the test set",
         tuple(results["translations"]),
-        dict(zip(NORMS, norm_colours(("LN", "BN", "RBN")).values(), strict=True)),
+        {name: colours[_FAMILIES[name]] for name in NORMS},
         (
             f"Translated with the average of the last "
             f"{min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, batch norms recalibrated, "

@@ -70,7 +70,9 @@ class TIDMonitor:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Read the task's part of a checkpoint."""
         rest = dict(state_dict)
-        self._running = rest.pop("running_statistics", {})
+        running = rest.pop("running_statistics", {})
+        # Copies: the file that they may be mapped from is soon written anew.
+        self._running = {name: (mean.clone(), var.clone()) for name, (mean, var) in running.items()}
         super().load_state_dict(rest)  # type: ignore[misc]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:

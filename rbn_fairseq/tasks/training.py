@@ -16,7 +16,7 @@ from fairseq.logging import progress_bar
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.checkpoints.files import mend_last
+from rbn_fairseq.checkpoints.files import mend_last, read_checkpoint
 from rbn_fairseq.criterions import RBNPenalty
 from rbn_fairseq.norms import PopulationNorm, dummy_batch
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
@@ -128,13 +128,20 @@ class BatchStatisticsTask:
         Raises:
             ValueError: if training should resume from a damaged checkpoint and there is no other.
         """
-        resumes = not from_checkpoint and self.cfg.restore_file == "checkpoint_last.pt"  # type: ignore[attr-defined]
-        if resumes and process_rank() == 0:
-            found = mend_last(Path(self.cfg.save_dir))  # type: ignore[attr-defined]
-            if found is not None:
-                logger.warning("checkpoint_last.pt is damaged; resuming from %s", found)
+        if not from_checkpoint and self.cfg.restore_file == "checkpoint_last.pt":  # type: ignore[attr-defined]
+            self._resume(Path(self.cfg.save_dir))  # type: ignore[attr-defined]
         self._model = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         return self._model
+
+    def _resume(self, directory: Path) -> None:
+        if process_rank() > 0:  # the first process writes, checks and measures
+            return
+        found = mend_last(directory)
+        if found is not None:
+            logger.warning("checkpoint_last.pt is damaged; resuming from %s", found)
+        last = directory / "checkpoint_last.pt"
+        if last.exists():  # fairseq saves the task's state, but does not restore it for training
+            self.load_state_dict(read_checkpoint(last, mmap=True).get("task_state") or {})
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion and check that the model gives its penalty something to act on.

@@ -31,6 +31,10 @@ def test_other_dictionary_of_the_same_size_is_refused(rbn_run, data_bin, tmp_pat
         path.write_text("".join([second, first, *rest]))
     with pytest.raises(ValueError, match="dictionaries of the data directory"):
         runs.generate(other, rbn_run / "checkpoint_last.pt")
+    (tmp_path / "save").mkdir()
+    shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "save")
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.train(other, tmp_path / "save", "--norm-encoder", "batch", "--max-epoch", 4)
 
 
 @pytest.mark.parametrize("weight", ["--rbn-mean-weight", "--rbn-std-weight"])
