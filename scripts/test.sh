@@ -16,5 +16,5 @@ make_venv test
 ruff check .
 ruff format --check .
 mypy
-shellcheck scripts/*.sh scripts/*/*.sh results/*/*.sh .ci/run
+shellcheck scripts/*.sh scripts/*/*.sh results/*.sh results/*/*.sh .ci/run
 pytest --numprocesses auto --dist loadscope --no-loadscope-reorder "$@"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Usage: bash results/keep.sh DESTINATION RUN_DIR...
+#
+# Copies what `rbn report` reads of runs, small enough to be committed: of the training's log the
+# configuration and the ends of epochs, without this machine's paths.
+set -euo pipefail
+destination=$1
+shift
+for run in "$@"; do
+    to=$destination/$(basename "$run")
+    mkdir -p "$to"
+    grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| epoch" "$run/train.log" |
+        sed -E "s|'/[^']*/([^'/]+)'|'\1'|g" >"$to/train.log"
+    for file in tid conditioning tid_batching cost; do
+        if [[ -f $run/$file.jsonl ]]; then
+            sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"
+        fi
+    done
+    if [[ -f $run/score.json ]]; then
+        sed -E 's|"against": "[^"]*/([^"/]+/[^"/]+)"|"against": "\1"|' "$run/score.json" >"$to/score.json"
+    fi
+done
