@@ -61,6 +61,18 @@ def _summary(layers: dict[str, TID]) -> dict[str, TID]:
     return {"last layer": last, f"average of {len(layers)} layers": average}
 
 
+def _sampling_error(records: list[dict[str, Any]]) -> str:
+    used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
+    errors = (
+        f"{100 * max(record[key] for record in records):.2f}"
+        for key in ("mean_tid_error", "var_tid_error")
+    )
+    return (
+        f"On {used} of {total} batches; a layer's standard errors are at most "
+        f"{' and '.join(errors)} percentage points (mean, variance)."
+    )
+
+
 def tid(
     checkpoints: Checkpoints,
     data: Data = None,
@@ -125,6 +137,7 @@ def tid(
         if epoch is not None:  # the next checkpoint is of the same run
             running = {name: layer.running for name, layer in moments.items()}
     Console().print(table)
+    typer.echo(_sampling_error(records))
     if {AS_TRAINED, RANDOM} <= set(batchings):
         Console().print(sources_table(sources))
     write_records(output, records)
