@@ -3,10 +3,15 @@
 import shlex
 from typing import Optional
 
-from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series
 
-__all__ = ["score_command", "train_command"]
+__all__ = ["SCORE", "train_command"]
+
+#: What would score a run; the same for all, so that a table says it once.
+SCORE = (
+    "`rbn generate DATA --path SAVE_DIR/checkpoint_best.pt --remove-bpe > generated.txt && "
+    "rbn score generated.txt --lang LANG --output SAVE_DIR/score.json`"
+)
 
 _SCRIPTS = {"LN": "ln", "BN": "bn", "RBN": "rbn", "PN-only": "pn", "PN+LS": "pn_ls", "BRN": "brn",
             "MABN": "mabn"}  # fmt: skip
@@ -45,11 +50,3 @@ def train_command(group: Group, placement: str, norm: str) -> str:
 
 def _like(series: tuple[Series, ...] | list[Series]) -> str:
     return f", other options as in {series[0].runs[0].name}" if series else ""
-
-
-def score_command(run: Run) -> str:
-    """Return what would score a run."""
-    return (
-        f"{run.name}: `rbn generate DATA --path SAVE_DIR/checkpoint_best.pt > generate.txt && rbn "
-        "score generate.txt --lang LANG --output SAVE_DIR/score.json`"
-    )

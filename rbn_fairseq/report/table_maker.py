@@ -5,7 +5,7 @@ from typing import Optional
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell
-from rbn_fairseq.report.commands import benchmark_of, score_command, train_command
+from rbn_fairseq.report.commands import SCORE, benchmark_of, train_command
 from rbn_fairseq.report.gaps import bleu_kind, bleu_of
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series, mean_over_seeds
@@ -51,7 +51,7 @@ class TableMaker:
     def bleu(self, one: Series) -> Cell:
         """BLEU, mean over seeds."""
         mean = mean_over_seeds(one, lambda run: bleu_of(run, self.kind))
-        return mean_cell(mean, 2, len(one.runs), "" if mean else score_command(one.runs[0]))
+        return mean_cell(mean, 2, len(one.runs), "" if mean else SCORE)
 
     def tid(self, one: Series, name: str) -> Cell:
         """TID of the last layer in per cent, mean over seeds."""
@@ -61,7 +61,7 @@ class TableMaker:
 
         mean = mean_over_seeds(one, last)
         return mean_cell(
-            mean, 2, len(one.runs), "" if mean else f"{one.runs[0].name}: `rbn tid SAVE_DIR`"
+            mean, 2, len(one.runs), "" if mean else "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
         )
 
     def table(
