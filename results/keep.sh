@@ -10,7 +10,7 @@ for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
     grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| epoch" "$run/train.log" |
-        sed -E "s|'/[^']*/([^'/]+)'|'\1'|g" >"$to/train.log"
+        sed -E "s|'/[^']*/([^'/]+/[^'/]+)'|'\1'|g" >"$to/train.log"
     for file in tid conditioning tid_batching cost; do
         if [[ -f $run/$file.jsonl ]]; then
             sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"

@@ -62,14 +62,17 @@ def _summary(layers: dict[str, TID]) -> dict[str, TID]:
 
 
 def _sampling_error(records: list[dict[str, Any]]) -> str:
-    used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
-    errors = (
-        f"{100 * max(record[key] for record in records):.2f}"
-        for key in ("mean_tid_error", "var_tid_error")
+    sampled = [record for record in records if record["total_batches"] is not None]
+    if not sampled:
+        return "A layer's standard errors are not known of shuffled tokens."
+    used, total = (max(record[key] for record in sampled) for key in ("batches", "total_batches"))
+    mean, var = (
+        f"{100 * max(record[f'{kind}_tid_error'] for record in sampled):.2f}"
+        for kind in ("mean", "var")
     )
     return (
-        f"On {used} of {total} batches; a layer's standard errors are at most "
-        f"{' and '.join(errors)} percentage points (mean, variance)."
+        f"On {used} of {total} batches; a layer's standard errors are at most {mean} and {var} "
+        "percentage points (mean, variance)."
     )
 
 
@@ -129,7 +132,8 @@ def tid(
             for layer, value in {**(values if layers else {}), **_summary(values)}.items():
                 cells = (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
                 table.add_row(label, str(session.update), batching, layer, *cells)
-            how = How(total, population, batching, dropout)
+            # Batches of shuffled tokens are no sample of a fixed set of batches.
+            how = How(None if batching == PERMUTED else total, population, batching, dropout)
             for record in norm_records(moments, epoch, session.update, how, running):
                 mean, var = independent[record["layer"]]
                 closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}

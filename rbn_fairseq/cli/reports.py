@@ -118,6 +118,14 @@ def score(
         _write_whole(output, text + "\n")
 
 
+def _read_name(text: str) -> tuple[str, Path]:
+    """Read ``[NAME=]DIR``; directories of Hydra's sweeps have an equals sign themselves."""
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name or Path(text).is_dir():
+        return Path(text).resolve().name, Path(text)
+    return name, Path(path)
+
+
 @plain_errors()
 def report(
     runs: Annotated[
@@ -140,8 +148,7 @@ def report(
     from rbn_fairseq.report.export import write_report
     from rbn_fairseq.report.runs import read_runs
 
-    named = [run.partition("=") if "=" in run else (Path(run).name, "=", run) for run in runs]
-    read = read_runs((name, Path(path)) for name, _, path in named)
+    read = read_runs(map(_read_name, runs))
     for run in read:
         for problem in run.problems:
             typer.echo(f"{run.name}: {problem}", err=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import torch
@@ -18,7 +18,7 @@ from rbn_fairseq.diagnostics.batch_norms import (
 from rbn_fairseq.norms import ValidTokens, freeze_statistics, record_moments
 from rbn_fairseq.norms.moments import Moments, batch_moments
 
-__all__ = ["LayerMoments", "collect_moments", "measuring"]
+__all__ = ["LayerMoments", "collect_moments", "measuring", "with_norm"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ class LayerMoments:
     count: Tensor
     running: Optional[tuple[Tensor, Tensor]] = None
     eps: float = 0.0
+
+
+def with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
+    """Return the moments together with what their norm itself has: running statistics and eps."""
+    running = running_statistics(norm)
+    if running is not None:  # copies: the norm's own will move
+        running = (running[0].cpu().double().clone(), running[1].cpu().double().clone())
+    return replace(moments, running=running, eps=epsilon(norm))
 
 
 @contextmanager
@@ -126,8 +134,5 @@ def collect_moments(
         kept = [row for row in rows if row[2] > 0]
         if kept:
             mean, var, count = (torch.stack(column).double() for column in zip(*kept, strict=True))
-            running = running_statistics(norms[name])
-            if running is not None:
-                running = (running[0].cpu().double(), running[1].cpu().double())
-            layers[name] = LayerMoments(mean, var, count, running, epsilon(norms[name]))
+            layers[name] = with_norm(LayerMoments(mean, var, count), norms[name])
     return layers

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics.batch_norms import TorchBatchNorm, batch_norms
-from rbn_fairseq.diagnostics.collect import LayerMoments, measuring
+from rbn_fairseq.diagnostics.collect import LayerMoments, measuring, with_norm
 from rbn_fairseq.diagnostics.tid import TID
 from rbn_fairseq.norms import ValidTokens
 
@@ -110,7 +110,11 @@ def collect_permuted_moments(
         for batch in batches:
             forward(model, batch)
     found = {name: layer.moments() for name, layer in layers.items()}
-    return {name: moments for name, moments in found.items() if moments is not None}
+    return {
+        name: with_norm(moments, norms[name])
+        for name, moments in found.items()
+        if moments is not None
+    }
 
 
 def independent_tid(counts: Tensor) -> TID:

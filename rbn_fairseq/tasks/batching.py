@@ -60,9 +60,14 @@ def compose(
         lengths: number of tokens of each sentence, by index; read for ``random`` only.
 
     Raises:
-        ValueError: for another name.
+        ValueError: for another name, or fewer batches than K.
     """
     name, buckets = parse_batching(batching)
+    if buckets > len(batches):
+        raise ValueError(
+            f"--tid-batching {batching}: there are only {len(batches)} batches to mix. Give a K up "
+            "to their number, or `random`."
+        )
     # With a stream of its own: the seed alone also draws the sample of batches.
     rng = np.random.default_rng([seed, 1])
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]

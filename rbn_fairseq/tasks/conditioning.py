@@ -1,11 +1,13 @@
 """The conditioning monitor: C_p and C_max of encoder layers' input features during training."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerEncoderBase
 from omegaconf import II
@@ -136,7 +138,11 @@ class ConditioningMonitor:
     def _write(self, update: int, features: Mapping[tuple[int, str], Tensor]) -> None:
         records = []
         for (layer, place), x in features.items():
-            c_max, c_p = conditioning(x)
+            try:
+                c_max, c_p = conditioning(x)
+            except torch.linalg.LinAlgError as error:  # no reason to end a training
+                logger.warning("conditioning, layer %d, update %d: %s", layer, update, error)
+                c_max, c_p = math.nan, {50: math.nan, 80: math.nan}
             records.append(
                 {
                     "epoch": self._epoch,

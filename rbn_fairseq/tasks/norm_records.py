@@ -28,13 +28,14 @@ class How:
     """How something was measured.
 
     Attributes:
-        batches: how many there are to measure on, of which a sample may have been used.
+        batches: how many there are to measure on, of which a sample may have been used; ``None``
+            where those measured are no sample.
         population: the estimate, one of ``POPULATIONS``.
         batching: how sentences were put into batches.
         dropout: whether it was on.
     """
 
-    batches: int
+    batches: Optional[int]
     population: str = "mean-of-batches"
     batching: str = "as-trained"
     dropout: bool = False
@@ -65,7 +66,9 @@ def norm_records(
     """
     records = []
     for name, moments in layers.items():
-        value, error = tid(moments, how.population), tid_error(moments, how.batches, how.population)
+        value, error = tid(moments, how.population), None
+        if how.batches is not None:
+            error = tid_error(moments, how.batches, how.population)
         relative = deviation(moments, how.population)
         mean, var = population(moments, how.population)
         drift = lag = None
@@ -80,8 +83,8 @@ def norm_records(
                 "layer": name,
                 "mean_tid": value.mean,
                 "var_tid": value.var,
-                "mean_tid_error": error.mean,
-                "var_tid_error": error.var,
+                "mean_tid_error": error.mean if error else None,
+                "var_tid_error": error.var if error else None,
                 "mean_deviation": relative.mean,
                 "var_deviation": relative.var,
                 "mean_drift": drift.mean if drift else None,

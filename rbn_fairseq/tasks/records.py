@@ -12,12 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; a line that a killed run left half-written is left out."""
+    """Read JSON lines with an ``update``; others, such as half a line of a killed run, go."""
     records = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = json.loads(line)
+            int(record["update"])
+            records.append(record)
+        except (ValueError, TypeError, KeyError, OverflowError):
             logger.warning("%s: left out a line that is not whole: %.60s", path, line)
     return records
 

@@ -33,13 +33,13 @@ train() { # PLACEMENT NORM
 score() { # PLACEMENT NORM
     local out=$work/$1-$2-seed1 against=()
     [[ $2 == ln ]] || against=(--against "$work/$1-ln-seed1/generated.txt")
-    rbn generate "$data" --path "$out/checkpoint_last.pt" --cpu --beam 5 --lenpen 1 \
+    rbn generate "$data" --path "$out/checkpoint_last.pt" --cpu --beam 1 \
         --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 \
         >"$out/generated.txt"
     rbn score "$out/generated.txt" --lang en "${against[@]}" --output "$out/score.json"
     [[ $2 == ln ]] && return
     local batchings=() kind
-    for kind in as-trained random mixed:2 mixed:4 mixed:8 mixed:16; do
+    for kind in as-trained random mixed:2 mixed:4 mixed:8 mixed:16 permuted; do
         batchings+=(--tid-batching "$kind")
     done
     rbn tid "$out/checkpoint_last.pt" "${batchings[@]}" --output "$out/tid_batching.jsonl"
@@ -47,7 +47,10 @@ score() { # PLACEMENT NORM
 }
 
 for placement in post pre; do
-    train $placement ln & train $placement bn & wait
+    train $placement ln &
+    first=$!
+    train $placement bn
+    wait "$first" # fails where that training did
     train $placement rbn
     for norm in ln bn rbn; do score $placement $norm; done
 done

@@ -63,6 +63,18 @@ def test_tid_of_every_batching(tids, rbn_run):
             assert row[-2:] == expected
 
 
+def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
+    options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4)
+    _, lines = measured(
+        "tid", rbn_run, "--epochs", "2-3", *options, "--population", "running", tmp_path=tmp_path
+    )
+    shuffled = [line for line in lines if line["batching"] == "permuted"]
+    assert len(shuffled) == len(lines) / 2 and {line["epoch"] for line in shuffled} == {2, 3}
+    for line in shuffled:  # they are no sample of batches
+        assert line["mean_tid_error"] is line["total_batches"] is None
+        assert (line["mean_drift"] is None) == (line["epoch"] == 2)
+
+
 def test_the_sampling_error_is_told(rbn_run, tmp_path):
     output, lines = measured("tid", rbn_run, "--epochs", 3, "--batches", 5, tmp_path=tmp_path)
     worst = [100 * max(line[f"{kind}_tid_error"] for line in lines) for kind in ("mean", "var")]

@@ -88,6 +88,14 @@ def test_report(tmp_path):
     assert f"wrote {tmp_path / 'out' / 'index.html'} and " in result.output
 
 
+def test_directories_with_an_equals_sign(tmp_path):
+    directory = write_log(tmp_path / "lr=0.1", "4.5")
+    result = rbn("report", directory, f"own={directory}", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
+    assert [row["run"] for row in rows] == ["lr=0.1", "own"]
+
+
 def test_report_refusals(capsys, tmp_path):
     out = ("--out", tmp_path / "out")
     nothing = user_error(capsys, "report", tmp_path / "absent", *out)

@@ -80,3 +80,10 @@ def test_torchs_norm_and_ours_have_the_same_tid():
     ours, torchs = (measure_tid(norm, batches)[""] for norm in (BatchNorm(6), nn.BatchNorm1d(6)))
     assert ours == pytest.approx(torchs, rel=1e-6)
     assert ours.mean > 0.1
+
+
+def test_running_statistics_are_copies():
+    norm = nn.BatchNorm1d(3).double()
+    moments = collect_moments(norm, [torch.randn(4, 3).double()], forward)[""]
+    norm(5 + torch.randn(4, 3).double())
+    assert not moments.running[0].any() and norm.running_mean.all()

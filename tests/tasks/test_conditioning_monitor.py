@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.diagnostics.conditioning import conditioning
-from rbn_fairseq.tasks.conditioning import parse_layers
+from rbn_fairseq.tasks.conditioning import ConditioningMonitor, parse_layers
 from rbn_fairseq.tasks.records import read_records
 
 FAST = ("--no-tid", "--disable-validation")
@@ -194,3 +194,17 @@ def test_options_are_checked_before_training(data_bin, tmp_path):
         with pytest.raises(ValueError, match=message):
             runs.train(data_bin, tmp_path, *options, "--max-update", 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_eigenvalues_that_do_not_converge_end_no_training(tmp_path, monkeypatch, caplog):
+    def fail(x):
+        raise torch.linalg.LinAlgError("failed to converge")
+
+    monkeypatch.setattr("rbn_fairseq.tasks.conditioning.conditioning", fail)
+    monitor = ConditioningMonitor()
+    monitor.cfg = SimpleNamespace(save_dir=str(tmp_path))
+    with caplog.at_level("WARNING", logger="rbn_fairseq.tasks.conditioning"):
+        monitor._write(500, {(2, "stream"): torch.ones(3, 4)})
+    (row,) = rows(tmp_path)
+    assert all(math.isnan(row[key]) for key in ("c_50", "c_80", "c_max"))
+    assert "layer 2, update 500: failed to converge" in caplog.text
