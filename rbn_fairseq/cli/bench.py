@@ -18,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from rbn_fairseq.cli.errors import plain_errors
+from rbn_fairseq.cli.options import check_output
 
 __all__ = ["app"]
 
@@ -48,11 +49,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _check_output(output: Optional[Path]) -> None:
-    if output is not None and not output.parent.is_dir():
-        raise ValueError(f"--output: the directory `{output.parent}` does not exist.")
 
 
 def _table(first: str) -> Table:
@@ -102,7 +98,7 @@ def updates(
     settings = dict(map(_read_setting, setting))
     if len(settings) < len(setting):
         raise ValueError("--setting: two settings have the same name.")
-    _check_output(output)
+    check_output(output)
     with _quiet():
         common = context.args or DEFAULTS.split()
         turns = time_updates(str(data), settings, common, rounds, updates)
@@ -140,7 +136,7 @@ def tid(
     from rbn_fairseq.tasks.training import check_data
 
     check_data(str(data))
-    _check_output(output)
+    check_output(output)
     options = context.args or [*DEFAULTS.split(), "--norm-encoder", "batch"]
     with _quiet(), TemporaryDirectory() as directory:
         epoch, turns = time_measuring(str(data), directory, options, rounds, batches)

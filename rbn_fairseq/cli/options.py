@@ -12,6 +12,7 @@ from rich.progress import track
 
 from rbn_fairseq.checkpoints.files import epoch_checkpoints
 from rbn_fairseq.cli.errors import plain_errors
+from rbn_fairseq.files import write_whole
 
 __all__ = [
     "Batches",
@@ -123,7 +124,5 @@ def write_records(output: Optional[Path], records: Iterable[dict[str, Any]]) -> 
     """Write JSON lines, if asked for, through a temporary file."""
     if output is None:
         return
-    temporary = output.with_name(output.name + ".tmp")
     with plain_errors():
-        temporary.write_text("".join(json.dumps(record) + "\n" for record in records))
-        temporary.replace(output)
+        write_whole(output, "".join(json.dumps(record) + "\n" for record in records))

@@ -13,15 +13,9 @@ import typer
 from rich.console import Console
 
 from rbn_fairseq.cli.errors import plain_errors
+from rbn_fairseq.files import write_whole
 
 __all__ = ["quickstart", "report", "score", "table"]
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write under another name first: half a file must not be taken for the whole."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -115,7 +109,7 @@ def score(
         typer.echo(told)
     if output is not None:
         text = json.dumps(scores, indent=1)
-        _write_whole(output, text + "\n")
+        write_whole(output, text + "\n")
 
 
 def _read_name(text: str) -> tuple[str, Path]:

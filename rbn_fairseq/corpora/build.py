@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Optional
 from rbn_fairseq.corpora import bpe
 from rbn_fairseq.corpora.binarise import binarise
 from rbn_fairseq.corpora.lines import Say, check_pairs
+from rbn_fairseq.files import write_whole
 
 __all__ = ["Recipe", "Tokenised", "build"]
 
@@ -83,10 +84,7 @@ def _load(path: Path) -> Any:
 
 
 def _save(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def _claim(out: Path, request: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from rbn_fairseq.files import write_whole
 from rbn_fairseq.quickstart.data import Data, prepare
 from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
@@ -65,13 +66,13 @@ def _begin(directory: Path, recipe: Sequence[str], epochs: int) -> dict[str, Any
     if note.exists():
         begun: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
         if begun["recipe"] == list(recipe) and begun["epochs"] <= epochs:
-            _replace(note, json.dumps({**begun, "epochs": epochs}, indent=1))
+            write_whole(note, json.dumps({**begun, "epochs": epochs}, indent=1))
             return begun
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     begun = {"recipe": list(recipe), "epochs": epochs}
     begun |= {"machine": _machine(), "versions": _versions()}
-    _replace(note, json.dumps(begun, indent=1))
+    write_whole(note, json.dumps(begun, indent=1))
     return begun
 
 
@@ -182,12 +183,6 @@ def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
     console.print(table)
 
 
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def quickstart(
     out: Path,
     data: Optional[str],
@@ -266,7 +261,7 @@ def _conclude(
         },
         "translations": _sample(data, hypotheses),
     }
-    _replace(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
+    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
     sentences = ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items())
     about = (
         ("text", data.about["text"]),
@@ -289,7 +284,7 @@ def _conclude(
     )
     shown = [*sections(runs), Section("Translations", "", (translations,))]
     page = render("Layer norm, batch norm, RBN", shown, about)
-    _replace(out / "report.html", page)
+    write_whole(out / "report.html", page)
     _show(console, runs, copying)
     console.print(
         f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}", soft_wrap=True

@@ -2,9 +2,10 @@
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
+
+from rbn_fairseq.files import write_whole
 
 __all__ = ["read_records", "write_records"]
 
@@ -32,6 +33,4 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
     """
     kept = [old for old in read_records(path) if old["update"] < records[0]["update"]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".jsonl.tmp")
-    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept + records))
-    os.replace(temporary, path)
+    write_whole(path, "".join(json.dumps(record) + "\n" for record in kept + records))
