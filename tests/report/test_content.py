@@ -282,7 +282,8 @@ def test_conditioning(make, tmp_path, blocks):
 def test_where_tid_comes_from(make, tmp_path, blocks):
     run = make("bn", "BN", tid=(0.02, 0.1))
     write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
-        tid_line(3, n, mean, 0.01, batching=way, independent_mean_tid=0.015)
+        tid_line(3, n, mean, 0.01, batching=way,
+                 independent_mean_tid=0.015 if way == "as-trained" else 0.5)
         for way, means in {"as-trained": (0.05, 0.02), "random": (0.03, 0.03),
                            "permuted": (0.01, 0.01), "mixed:4": (0.025, 0.01)}.items()
         for n, mean in enumerate(means)
@@ -302,9 +303,41 @@ def test_where_tid_comes_from(make, tmp_path, blocks):
     assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
 
 
+def test_layers_are_joined_by_name(make, tmp_path, blocks):
+    run = make("bn", "BN", tid=(0.02, 0.1))
+    lines = [tid_line(3, n, 0.05 - 0.01 * n, 0.01) for n in (0, 1)]
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        line | {"batching": way, "epoch": None}
+        for way, own in (("as-trained", lines), ("random", lines[::-1])) for line in own
+    ])  # fmt: skip
+    found = [row[3:5] for row in blocks([run()])["batching"].rows if row[1] == "mean"]
+    assert found == [pytest.approx((25, 0)), pytest.approx((16, 0))]
+
+
+def test_sampling_error_is_of_all_measurements(make, tmp_path, blocks):
+    run = make("bn", "BN", nll=(5.0,))
+    errors = {0: 0.02, 1: math.nan}
+    write_lines(tmp_path / "bn" / "tid.jsonl", [
+        tid_line(e, 0, 0.1, 0.1, mean_tid_error=it, total_batches=(850, None)[e])
+        for e, it in errors.items()
+    ])  # fmt: skip
+    batches, error, _ = blocks([run()])["figure4"].notes
+    assert "200, 200 of 850 training batches" in batches
+    assert "single layer's TID: at most 2 percentage points" in error
+
+
+def test_best_loss_is_a_number(make, blocks):
+    table = blocks([make("ln", nll=(math.nan, 4.0, math.nan))()])["summary"]
+    assert table.rows[0][table.columns.index("best valid nll")].text == "4.000"
+
+
 def test_cost(make, tmp_path, blocks):
     run = make("bn", "BN")
-    lines = [{"statistics": way, "nll": 4 + it, "cost": it} for way, it in WAYS.items()]
+    lines = [
+        {"update": update, "statistics": way, "nll": 4 + it, "cost": it + past}
+        for update, past in ((300, 0), (100, 1))  # measured later, of an earlier checkpoint
+        for way, it in WAYS.items()
+    ]
     write_lines(tmp_path / "bn" / "cost.jsonl", lines)
     found = blocks([run()])
     assert {row[3]: row[5] for row in found["cost"].rows} == WAYS
