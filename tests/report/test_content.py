@@ -1,6 +1,7 @@
 """The report's sections: every cell and every line against the runs that were written."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from run_directories import (
@@ -148,12 +149,43 @@ def test_gaps_name_their_commands(make, blocks):
 
 
 def test_significance(main, blocks):
-    main[1].scores["sacrebleu"]["significance"] = {"against": "ln", "p": 0.0125, "samples": 1000}
-    table = blocks(main)["table2"]
-    cells = {row[0].text: row[4] for row in table.rows}
+    test = {"against": "runs/ln/generate.txt", "p": 0.0125, "samples": 1000}
+    main[1].scores["sacrebleu"]["significance"] = test
+    cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == f"{0.0125:.3f}"
     assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
     assert "--against" in cells["Post-RBN"].note and cells["Post-LN"].note == ""
+    test["against"] = "runs/old-ln/generate.txt"
+    cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
+    assert cells["Post-BN"].text == "" and "runs/old-ln/generate.txt" in cells["Post-BN"].note
+
+
+def test_seeds_are_compared_at_one_epoch(make, blocks):
+    runs = [
+        make("l1", seed=1, nll=(5.0, 4.0, 3.0))(),
+        make("b1", "BN", seed=1, nll=(5.0, 4.5, 3.5), tid=(0.1, 0.1))(),
+        make("b2", "BN", seed=2, nll=(5.0, 5.5), tid=(0.3, 0.1))(),
+    ]
+    b1 = runs[1]
+    last = b1.tid[-1]
+    halves = tuple(replace(layer, mean_tid=layer.mean_tid / 2) for layer in last.layers)
+    runs[1] = replace(b1, tid=(*b1.tid[:-1], replace(last, layers=halves)))
+    found = blocks(runs)
+    row = next(row for row in found["table2"].rows if row[0].text == "Post-BN")
+    assert (row[2].text, row[5].value) == ("2", 5.0)  # (4.5 + 5.5) / 2
+    assert row[5].note == "at epoch 2, the last that all seeds have"
+    assert row[6].text == "+1.000" and row[6].note.startswith("at epoch 2, the last that all")
+    row = next(row for row in found["table4"].rows if row[0].text == "Post-BN")
+    assert row[1].value == pytest.approx(20) and "at epoch 2" in row[1].note
+    alike = blocks(runs[:2])["table2"]
+    assert [row[6].note for row in alike.rows if row[0].text == "Post-BN"] == [""]
+
+
+def test_other_signatures_are_told(main, blocks):
+    main[1].scores["sacrebleu"]["signature"] = "another"
+    cells = {row[0].text: row[3] for row in blocks(main)["table2"].rows}
+    assert cells["Post-BN"].text == "" and "signatures" in cells["Post-BN"].note
+    assert cells["Post-RBN"].text == "+1.00"
 
 
 def test_curves(main, blocks):
