@@ -13,8 +13,10 @@ from run_directories import (
     write_run,
 )
 
+from rbn_fairseq.report import content
 from rbn_fairseq.report.blocks import Figure, Table
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.figures import training
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
 
@@ -414,6 +416,41 @@ def test_groups_are_apart(make, blocks):
     found = blocks(runs)
     assert [row[0].text for row in found["summary"].rows] == ["a"]
     assert [row[0].text for row in found["summary_2"].rows] == ["b"]
+
+
+def test_a_figure_that_fails_ends_no_report(main, blocks, monkeypatch):
+    def fails(*args):
+        """Figure 9: what cannot be."""
+        raise RuntimeError("out of $x_1$")
+
+    drawn = Figure("bad", "Figure 8", "", fails, ("x",), ())
+    theme = replace(content._THEMES[0], figures=(fails, lambda *args: drawn, training.losses))
+    monkeypatch.setattr(content, "_THEMES", (theme,))
+    monkeypatch.setattr(content, "scatter", fails)
+    found = blocks(main)
+    assert found["figure1"].draw().axes and "correlation" in found
+    told = [[cell.text for cell in row] for row in found["problems"].rows]
+    assert [title for title, _ in told] == 2 * ["Figure 9: what cannot be."]
+    assert all("out of $x_1$" in problem for _, problem in told)
+    canvas = found["bad"].draw()
+    canvas.draw_without_rendering()
+    assert "could not be drawn" in canvas.axes[0].texts[0].get_text()
+
+
+def test_a_configuration_that_cannot_be_read(make, blocks):
+    found = blocks([make("x", changes={"criterion.rbn_mean_weight": "much"})(), make("ln")()])
+    assert [row[0].text for row in found["problems"].rows] == ["x"]
+    assert "settings are unknown" in found["problems"].rows[0][1].text
+    assert [row[0].text for row in found["summary_2"].rows] == ["ln"]
+
+
+def test_settings_that_are_not_finite_are_counted_apart(make, blocks):
+    runs = [make("ln", nll=(5.0,))()]
+    for n in range(3):
+        nll = math.nan if n == 1 else 4.0 + n
+        runs.append(make(f"r{n}", "RBN", weights=(n, 1), nll=(nll,), tid=(0.1, 0.1))())
+    (row,) = (r for r in blocks(runs)["correlation"].rows if r[0].text == "here, valid nll")
+    assert row[1].text == "2" and row[1].note.startswith("1 more")
 
 
 def test_problems(make, tmp_path):
