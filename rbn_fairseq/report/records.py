@@ -205,7 +205,7 @@ def tid_points(
     ]
     lacking = len(points) - len(found)
     if lacking:
-        why = "that lacks layers which others have. Measure again to have all."
+        why = "without layers that others have. Measure again to have all."
         problems.append(f"`{name}`: {_left_out(lacking, 'measurement', why)}")
     return tuple(sorted(found, key=lambda point: point.update))
 

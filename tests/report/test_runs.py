@@ -218,7 +218,7 @@ def test_a_measurement_without_all_layers(tmp_path):
     (directory / "tid.jsonl").write_text("".join(whole)[:-20])  # killed while it was written
     run = read_run("x", directory)
     assert [it.epoch for it in run.tid] == [0, 1, 2] and run.tid[-1].last.var_tid == 0.1
-    assert any("left out 1 measurement that lacks layers" in it for it in run.problems)
+    assert any("left out 1 measurement without layers" in it for it in run.problems)
 
 
 def test_only_the_course_of_the_training(tmp_path):
