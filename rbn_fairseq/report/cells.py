@@ -23,7 +23,7 @@ def mean_cell(mean: Optional[Mean], digits: int, runs: int, note: str = "") -> C
     if mean.deviation is not None:
         text += f" ± {mean.deviation:.{digits}f}"
     part = f"{mean.number} of {runs} seeds" if mean.number < runs else ""
-    return Cell(text, mean.value, note=part)
+    return Cell(text, mean.value, note="; ".join(filter(None, (part, mean.note))))
 
 
 def paper_cell(value: Optional[float], sign: bool = False) -> Cell:

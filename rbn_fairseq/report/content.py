@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rbn_fairseq.report.blocks import Cell, Section, Table
+from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
 from rbn_fairseq.report.correlation_table import correlation_table
 from rbn_fairseq.report.figures import (
     batching,
@@ -18,6 +18,7 @@ from rbn_fairseq.report.figures import (
 )
 from rbn_fairseq.report.figures.conditioning import conditioning
 from rbn_fairseq.report.figures.depth_map import depth_map
+from rbn_fairseq.report.figures.making import Failed, made
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.scatter import scatter
 from rbn_fairseq.report.figures.style import norm_colours
@@ -26,11 +27,12 @@ from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.paper_tables import paper_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group
+from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.summary import summary
 
 __all__ = ["sections"]
 
-_Make = Callable[[Group, dict[str, str], str], Drawn]
+_Make = Callable[[Group, dict[str, str], str], Drawn | list[Drawn]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,6 @@ class _Theme:
     title: str
     text: str
     figures: tuple[_Make, ...]
-    with_conditioning: bool = False
 
 
 _THEMES = (
@@ -63,7 +64,7 @@ _THEMES = (
         "",
         (batching.decomposition, buckets.by_buckets, cost.discrepancy_cost),
     ),
-    _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (), True),
+    _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
     _Theme(
         "Population statistics",
         "Useful where batch norm fails.",
@@ -82,15 +83,13 @@ def _seeds(group: Group) -> str:
 
 
 def _themes(
-    group: Group, colours: dict[str, str], suffix: str, where: str, absent: list[Missing]
+    group: Group, colours: dict[str, str], suffix: str, where: str, absent: list[Missing | Failed]
 ) -> list[Section]:
     found = []
     for theme in _THEMES:
-        drawn = [make(group, colours, suffix) for make in theme.figures]
-        if theme.with_conditioning:
-            drawn += conditioning(group, colours, suffix)
-        absent += [it for it in drawn if isinstance(it, Missing)]
-        figures = tuple(it for it in drawn if not isinstance(it, Missing))
+        drawn = [it for make in theme.figures for it in made(make, group, colours, suffix)]
+        absent += [it for it in drawn if not isinstance(it, Figure)]
+        figures = tuple(it for it in drawn if isinstance(it, Figure))
         if figures:
             found.append(Section(f"{theme.title}{where}", theme.text, figures))
     return found
@@ -109,20 +108,33 @@ def _not_measured(absent: Sequence[tuple[str, Missing]], several: bool) -> list[
     return [Section("Not measured", "", (table,))]
 
 
-def _problems(runs: Sequence[Run]) -> list[Section]:
-    rows = tuple((Cell(run.name), Cell(problem)) for run in runs for problem in run.problems)
-    if not rows:
+def _problems(runs: Sequence[Run], failed: Sequence[Failed]) -> list[Section]:
+    told = [(run.name, problem) for run in runs for problem in run.problems]
+    told += [
+        (run.name, "Its configuration has values that cannot be read, so its settings are unknown.")
+        for run in runs
+        if run.settings and not describe(run).sizes
+    ]
+    told += [(it.title, it.problem) for it in failed]
+    if not told:
         return []
-    table = Table("problems", "What could not be read, or is missing", ("run", "problem"), rows)
+    rows = tuple((Cell(name), Cell(problem)) for name, problem in told)
+    columns = ("run or figure", "problem")
+    table = Table("problems", "What could not be read, made, or is missing", columns, rows)
     return [Section("Problems", "Everything else is drawn.", (table,))]
 
 
-def _correlation(measured: Sequence[tuple[str, Point]], colours: dict[str, str]) -> list[Section]:
+def _correlation(
+    measured: Sequence[tuple[str, Point]], colours: dict[str, str], failed: list[Failed]
+) -> list[Section]:
     text = (
         "Over all settings with batch norm that have a layer norm to be compared with, beside the "
         "paper's own 20 settings."
     )
-    blocks = (scatter(measured, colours), correlation_table(measured))
+    found = made(scatter, measured, colours)
+    failed += [it for it in found if isinstance(it, Failed)]
+    figures = (it for it in found if isinstance(it, Figure))
+    blocks = (*figures, correlation_table(measured))
     return [Section("Correlation of TID with the gap to layer norm", text, blocks)]
 
 
@@ -131,7 +143,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
 
     Runs of different data or model sizes are in groups of their own: first a section for each
     with its runs and the paper's tables, then its figures by theme. What no run has measured
-    stands at the end with the command that measures it, and so do problems of reading.
+    stands at the end with the command that measures it, and so do problems of reading. A figure
+    that fails is told there, too; one that fails only when it is drawn says so in its place.
 
     Args:
         runs: as read; their names are unique.
@@ -141,6 +154,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     colours = norm_colours([one.norm for group in groups for one in group.series])
     found: list[Section] = []
     absent: list[tuple[str, Missing]] = []
+    failed: list[Failed] = []
     for number, group in enumerate(groups, 1):
         suffix = f"_{number}" if number > 1 else ""
         where = f" (group {number})" if several else ""
@@ -151,9 +165,10 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         if several:
             text += " Runs of other data or model sizes are in groups of their own."
         found.append(Section(title, text, (summary(group, colours, suffix), *tables)))
-        own: list[Missing] = []
+        own: list[Missing | Failed] = []
         found += _themes(group, colours, suffix, where, own)
-        absent += [(title, it) for it in own]
+        absent += [(title, it) for it in own if isinstance(it, Missing)]
+        failed += [it for it in own if isinstance(it, Failed)]
     measured = [(group.title, point) for group in groups for point in points(group)]
-    found += _correlation(measured, colours) if measured else []
-    return [*found, *_not_measured(absent, several), *_problems(runs)]
+    found += _correlation(measured, colours, failed) if measured else []
+    return [*found, *_not_measured(absent, several), *_problems(runs, failed)]

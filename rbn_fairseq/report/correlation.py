@@ -15,7 +15,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Correlation:
-    """A coefficient over ``number`` pairs.
+    """A coefficient over ``number`` pairs, ``left_out`` others being not finite.
 
     ``value`` is ``None`` where it is not defined (one number, or all equal), ``interval`` where it
     has none (fewer than 4 pairs, or a coefficient of 1 or -1).
@@ -24,6 +24,7 @@ class Correlation:
     value: Optional[float]
     interval: Optional[tuple[float, float]]
     number: int
+    left_out: int = 0
 
 
 def _coefficient(x: Any, y: Any) -> Optional[float]:
@@ -42,8 +43,11 @@ def _interval(value: Optional[float], variance: float) -> Optional[tuple[float, 
     return math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half)
 
 
-def _array(values: Sequence[float]) -> Any:
-    return np.asarray(values, dtype=float)
+def _finite(x: Sequence[float], y: Sequence[float]) -> tuple[Any, Any, int]:
+    """Return the pairs that are finite as two arrays, and the number of others."""
+    pairs = np.asarray([x, y], dtype=float)
+    kept = np.isfinite(pairs).all(axis=0)
+    return *pairs[:, kept], int((~kept).sum())
 
 
 def _ranks(values: Any) -> Any:
@@ -55,8 +59,10 @@ def _ranks(values: Any) -> Any:
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     """Return Pearson's r; interval by Fisher's z with standard error 1 / sqrt(n - 3)."""
-    value, number = _coefficient(_array(x), _array(y)), len(x)
-    return Correlation(value, _interval(value, 1 / (number - 3)) if number > 3 else None, number)
+    one, other, left_out = _finite(x, y)
+    value, number = _coefficient(one, other), len(one)
+    interval = _interval(value, 1 / (number - 3)) if number > 3 else None
+    return Correlation(value, interval, number, left_out)
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> Correlation:
@@ -66,7 +72,9 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> Correlation:
     Wright, "Sample size requirements for estimating Pearson, Kendall and Spearman correlations"
     (Psychometrika, 2000).
     """
-    value, number = _coefficient(_ranks(_array(x)), _ranks(_array(y))), len(x)
+    one, other, left_out = _finite(x, y)
+    value, number = _coefficient(_ranks(one), _ranks(other)), len(one)
     if value is None or number < 4:
-        return Correlation(value, None, number)
-    return Correlation(value, _interval(value, (1 + value**2 / 2) / (number - 3)), number)
+        return Correlation(value, None, number, left_out)
+    interval = _interval(value, (1 + value**2 / 2) / (number - 3))
+    return Correlation(value, interval, number, left_out)

@@ -31,10 +31,12 @@ def _row(
     name: str, pairs: Sequence[tuple[float, float]], paper: bool, linear: bool = True
 ) -> tuple[Cell, ...]:
     x, y = [tid for tid, _ in pairs], [gap for _, gap in pairs]
+    ranks = spearman(x, y)
+    lost = f"{ranks.left_out} more have a TID or a gap that is not finite" if ranks.left_out else ""
     return (
         Cell(name, paper=paper),
-        Cell(str(len(pairs)), len(pairs), paper),
-        *_cells(spearman(x, y), paper),
+        Cell(str(ranks.number), ranks.number, paper, lost),
+        *_cells(ranks, paper),
         *_cells(pearson(x, y) if linear else None, paper),
     )
 

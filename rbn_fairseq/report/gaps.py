@@ -6,9 +6,22 @@ from dataclasses import dataclass
 from typing import Optional
 
 from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.series import Group, Series, last_shared
 
-__all__ = ["Point", "bleu_gap", "bleu_kind", "bleu_of", "gaps_of", "nll_gap", "points", "total_tid"]
+__all__ = [
+    "Point",
+    "bleu_gap",
+    "bleu_kind",
+    "bleu_of",
+    "gaps_of",
+    "last_epoch",
+    "last_tid",
+    "nll_gap",
+    "nll_of",
+    "pairs",
+    "points",
+    "signature",
+]
 
 
 @dataclass(frozen=True)
@@ -40,13 +53,24 @@ def bleu_of(run: Run, kind: str) -> Optional[float]:
     return float(run.scores[kind]["bleu"]) if kind in run.scores else None
 
 
-def total_tid(run: Run) -> Optional[float]:
-    """Return the last layer's mean TID + variance TID in per cent, at the last measurement."""
-    return 100 * (run.tid[-1].last.mean_tid + run.tid[-1].last.var_tid) if run.tid else None
+def nll_of(run: Run) -> dict[int, float]:
+    """Return validation nll by epoch."""
+    return {it.epoch: it.nll_loss for it in run.validations}
 
 
-def _pairs(series: Series, baseline: Series) -> list[tuple[Run, tuple[Run, ...]]]:
-    """Give each run its seed's layer norm, or all of them where there is none of that seed."""
+def last_tid(run: Run, name: str) -> dict[int, float]:
+    """Return a quantity of the last layer in per cent by epoch, such as ``mean_tid``."""
+    return {it.epoch: 100 * getattr(it.last, name) for it in run.tid if it.epoch is not None}
+
+
+def pairs(group: Group, series: Series) -> list[tuple[Run, tuple[Run, ...]]]:
+    """Give each run its seed's layer norm, or all of them where there is none of that seed.
+
+    Empty where there is no layer norm to be compared with.
+    """
+    baseline = group.baseline(series)
+    if baseline is None:
+        return []
     own = dict(zip(baseline.seeds, baseline.runs, strict=True))
     return [
         (run, (own[seed],) if seed in own else baseline.runs)
@@ -56,53 +80,79 @@ def _pairs(series: Series, baseline: Series) -> list[tuple[Run, tuple[Run, ...]]
 
 def nll_gaps(run: Run, others: Sequence[Run]) -> list[tuple[float, float]]:
     """Return valid nll minus the others' mean, by epoch, where all have been validated."""
-    mine = {it.epoch: it.nll_loss for it in run.validations}
-    theirs = [{it.epoch: it.nll_loss for it in other.validations} for other in others]
+    mine, theirs = nll_of(run), [nll_of(other) for other in others]
     shared = sorted(set(mine).intersection(*theirs)) if theirs else []
     return [(epoch, mine[epoch] - statistics.fmean(it[epoch] for it in theirs)) for epoch in shared]
 
 
 def gaps_of(group: Group, series: Series) -> dict[str, list[tuple[float, float]]]:
     """Return the gaps of validation nll through training, by run name."""
-    baseline = group.baseline(series)
-    pairs = _pairs(series, baseline) if baseline else []
-    return {run.name: nll_gaps(run, others) for run, others in pairs}
+    return {run.name: nll_gaps(run, others) for run, others in pairs(group, series)}
 
 
-def nll_gap(group: Group, series: Series) -> Optional[float]:
-    """Return the gap in bits per token at the last epoch that both have; mean over seeds."""
-    last = [gaps[-1][1] for gaps in gaps_of(group, series).values() if gaps]
-    return statistics.fmean(last) if last else None
+def nll_gap(group: Group, series: Series) -> Optional[tuple[int, float]]:
+    """Return an epoch and the gap in bits per token there; mean over seeds.
+
+    The epoch is the last that all seeds and their layer norms have.
+    """
+    found = [dict(gaps) for gaps in gaps_of(group, series).values() if gaps]
+    last = last_shared(found)
+    return None if last is None else (last, statistics.fmean(gaps[last] for gaps in found))
 
 
-def _last_epoch(run: Run) -> Optional[int]:
+def last_epoch(run: Run) -> Optional[int]:
+    """Return the epoch of the last validation."""
     return run.validations[-1].epoch if run.validations else None
+
+
+def signature(run: Run, kind: str) -> str:
+    """Return how BLEU of one kind was computed, by sacreBLEU's signature."""
+    return str(run.scores[kind].get("signature", "unknown"))
 
 
 def bleu_gap(group: Group, series: Series, kind: str) -> Optional[float]:
     """Return how much less BLEU than layer norm, mean over seeds.
 
-    ``None`` without a score, or where the trainings ended at different epochs.
+    ``None`` without a score, or where the trainings ended at different epochs or were scored with
+    different signatures.
     """
-    baseline = group.baseline(series)
     found = []
-    for run, others in _pairs(series, baseline) if baseline else []:
-        alike = [it for it in others if _last_epoch(it) == _last_epoch(run)]
-        theirs = [score for score in (bleu_of(it, kind) for it in alike) if score is not None]
-        mine = bleu_of(run, kind)
-        if mine is not None and theirs:
-            found.append(statistics.fmean(theirs) - mine)
+    for run, others in pairs(group, series):
+        if kind not in run.scores:
+            continue
+        theirs = [
+            float(it.scores[kind]["bleu"])
+            for it in others
+            if kind in it.scores
+            and last_epoch(it) == last_epoch(run)
+            and signature(it, kind) == signature(run, kind)
+        ]
+        if theirs:
+            found.append(statistics.fmean(theirs) - float(run.scores[kind]["bleu"]))
     return statistics.fmean(found) if found else None
 
 
 def points(group: Group) -> list[Point]:
-    """Return a point for each setting with TID that has a layer norm to be compared with."""
+    """Return a point for each setting with TID that has a layer norm to be compared with.
+
+    TID and gaps are of one epoch, the last that the setting and layer norm have; BLEU is there
+    where the trainings ended with it.
+    """
     kind = bleu_kind(group.runs)
     found = []
     for series in group.series:
-        totals = [total for total in map(total_tid, series.runs) if total is not None]
-        gaps = bleu_gap(group, series, kind), nll_gap(group, series)
-        if totals and any(gap is not None for gap in gaps):
-            var = statistics.fmean(100 * run.tid[-1].last.var_tid for run in series.runs if run.tid)
-            found.append(Point(series, statistics.fmean(totals), var, *gaps))
+        gap = nll_gap(group, series)
+        if gap is None:
+            continue
+        epoch, nll = gap
+        tids = [
+            (last_tid(run, "mean_tid")[epoch], last_tid(run, "var_tid")[epoch])
+            for run in series.runs
+            if epoch in last_tid(run, "var_tid")
+        ]
+        if tids:
+            mean, var = (statistics.fmean(column) for column in zip(*tids, strict=True))
+            ended = {last_epoch(run) for run in series.runs if kind in run.scores} == {epoch}
+            bleu = bleu_gap(group, series, kind) if ended else None
+            found.append(Point(series, mean + var, var, bleu, nll))
     return found

@@ -1,53 +1,48 @@
 """Tables 2 and 3: BLEU by norm, with the gap to layer norm and its significance."""
 
 from collections.abc import Sequence
-from typing import Optional
+from pathlib import PurePath
 
 from rbn_fairseq.report.blocks import Cell, Table
-from rbn_fairseq.report.cells import empty, mean_cell, number_cell, paper_cell
-from rbn_fairseq.report.gaps import bleu_gap, nll_gap
+from rbn_fairseq.report.cells import empty, mean_cell, paper_cell
+from rbn_fairseq.report.gaps import nll_of, pairs
 from rbn_fairseq.report.published import published
-from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Series, mean_over_seeds
+from rbn_fairseq.report.series import Series, mean_at_last
 from rbn_fairseq.report.table_maker import TableMaker
 
 __all__ = ["performance_table"]
 
 
-def _last_nll(run: Run) -> Optional[float]:
-    return run.validations[-1].nll_loss if run.validations else None
-
-
 def _significance(make: TableMaker, one: Series) -> Cell:
-    """Give the paired bootstrap's p, run by run."""
-    if one.norm == "LN":
+    """Give the paired bootstrap's p, run by run, where it is against layer norm's translations."""
+    if one.norm == "LN" or not any(make.kind in run.scores for run in one.runs):
         return empty()
-    found = [
-        score["significance"]
-        for score in (run.scores.get(make.kind, {}) for run in one.runs)
-        if isinstance(score.get("significance"), dict) and "p" in score["significance"]
-    ]
-    if not any(make.kind in run.scores for run in one.runs):
-        return empty()
-    if not found:
-        return empty(f"{one.runs[0].name}: `rbn score … --against LN's generate.txt`")
-    p = [float(it["p"]) for it in found]
-    note = f"against {found[0].get('against', 'LN')}, {found[0].get('samples', '?')} samples"
-    return Cell(", ".join(f"{it:.3f}" for it in p), p[0], note=note)
+    layer_norms = {run.name: {it.name for it in them} for run, them in pairs(make.group, one)}
+    found, others = [], []
+    for run in one.runs:
+        test = run.scores.get(make.kind, {}).get("significance")
+        if test:
+            directory = PurePath(str(test.get("against", ""))).parent.name
+            (found if directory in layer_norms.get(run.name, ()) else others).append(test)
+    if found:
+        p = [float(it["p"]) for it in found]
+        note = f"against {found[0]['against']}, {found[0].get('samples', '?')} samples"
+        return Cell(", ".join(f"{it:.3f}" for it in p), p[0], note=note)
+    if others:
+        paths = ", ".join(str(it.get("against", "an unnamed file")) for it in others)
+        return empty(f"p is against {paths}, which lies in no directory named as LN's run")
+    return empty(f"{one.runs[0].name}: `rbn score … --against LN's generate.txt`")
 
 
 def _measured(make: TableMaker, one: Series) -> tuple[Cell, ...]:
-    nll = mean_over_seeds(one, _last_nll)
-    gap = bleu_gap(make.group, one, make.kind)
-    gap = None if gap is None or one.norm == "LN" else -gap
-    nll_more = None if one.norm == "LN" else nll_gap(make.group, one)
+    base = one.norm == "LN"
     return (
         make.bleu(one),
         Cell(str(len(one.runs)), len(one.runs)),
-        number_cell(gap, 2, sign=True),
+        empty() if base else make.bleu_more(one),
         _significance(make, one),
-        mean_cell(nll, 3, len(one.runs)),
-        number_cell(nll_more, 3, sign=True),
+        mean_cell(mean_at_last(one, nll_of), 3, len(one.runs)),
+        empty() if base else make.nll_more(one),
     )
 
 

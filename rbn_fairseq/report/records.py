@@ -1,16 +1,26 @@
 """The files of JSON lines beside a run's checkpoints: TID, conditioning, discrepancy cost."""
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, get_args, get_origin, get_type_hints
 
-__all__ = ["Conditioning", "Cost", "LayerTID", "TIDPoint", "read_lines", "tid_points"]
+__all__ = [
+    "Conditioning",
+    "Cost",
+    "LayerTID",
+    "TIDPoint",
+    "latest",
+    "of_training",
+    "read_lines",
+    "tid_points",
+]
 
-_Record = TypeVar("_Record")
-_NUMBERS = {"mean_tid", "var_tid", "c_50", "c_80", "c_max", "nll", "cost"}
+_Record = TypeVar("_Record", "TIDPoint", "Cost")
+_hints = cache(get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,14 @@ class LayerTID:
 class TIDPoint:
     """All batch norms at one measurement, in the model's order; epoch 0 = before training.
 
-    ``batches`` of ``total_batches`` were used, made by ``batching``; ``population`` names the
-    estimate that they are compared with.
+    ``epoch`` is ``None`` where the checkpoint's name does not tell it. ``batches`` of
+    ``total_batches`` were used, made by ``batching``; ``population`` names the estimate that they
+    are compared with.
     """
 
-    epoch: int
+    epoch: Optional[int]
     update: int
-    layers: tuple[LayerTID, ...]
+    layers: tuple[LayerTID, ...] = ()
     batches: Optional[int] = None
     total_batches: Optional[int] = None
     population: str = "mean-of-batches"
@@ -83,7 +94,7 @@ class TIDPoint:
 
 @dataclass(frozen=True)
 class Conditioning:
-    """Singular values of an encoder layer's input X, tokens x channels (paper, section 4.2).
+    """Singular values of an encoder layer's input X, tokens x channels (paper, section 4.3).
 
     C_p = sigma_1 / sigma_ceil(p d); C_max = sigma_1. Infinite where X is singular, NaN where X is
     not finite. ``layer`` counts from 1; ``place`` is ``stream`` or ``normalised``.
@@ -109,67 +120,111 @@ class Cost:
     statistics: str
     nll: float
     cost: float
+    update: int
     cost_random: Optional[float] = None
 
 
-def read_lines(
-    path: Path, make: Callable[..., _Record], problems: list[str]
-) -> list[tuple[_Record, Mapping[str, Any]]]:
-    """Read JSON lines as records, each with the line that it came from.
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON is of an annotation's type; NaN and infinity are numbers."""
+    if type(None) in get_args(kind):
+        return value is None or _fits(value, get_args(kind)[0])
+    if isinstance(value, bool):  # to Python an int, too
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else get_origin(kind) or kind)
 
-    Keys that a record does not know are left out. Lines that are not whole, or lack what a record
-    must have, are counted in ``problems``; an absent file has none.
+
+def _record(kind: type, values: Mapping[str, Any]) -> Any:
+    """Make a record from a line; keys that it does not know are left out.
+
+    Raises:
+        TypeError: if a value is not of its field's type, or one is missing.
+    """
+    own = {name: it for name, it in _hints(kind).items() if name in values}
+    wrong = [name for name, it in own.items() if not _fits(values[name], it)]
+    if wrong:
+        raise TypeError(f"`{'`, `'.join(wrong)}` is of another type")
+    return kind(**{name: values[name] for name in own})
+
+
+def read_lines(path: Path, problems: list[str], *kinds: type) -> list[tuple[Any, ...]]:
+    """Read JSON lines, each as a record of every kind.
+
+    Lines that are not whole, or lack what a record must have, or have something of another type,
+    are counted in ``problems``; an absent file has none.
     """
     if not path.is_file():
         return []
-    known = {item.name for item in fields(make)}  # type: ignore[arg-type]
     records, bad = [], []
     text = path.read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
-            own = {name: value for name, value in values.items() if name in known}
-            if not all(_is_number(own[name]) for name in own if name in _NUMBERS):
-                raise TypeError(line)
-            records.append((make(**own), values))
-        except (ValueError, TypeError, AttributeError):
+            values = dict(json.loads(line))
+            records.append(tuple(_record(kind, values) for kind in kinds))
+        except (ValueError, TypeError):
             bad.append(number)
     if bad:
         which = f"line {bad[0]}" if len(bad) == 1 else f"{len(bad)} lines, the first is {bad[0]}"
         problems.append(
-            f"`{path.name}`: left out {which}: half-written, or without what every line must have. "
-            "Measure again to have them."
+            f"`{path.name}`: left out {which}: half-written, or without what every line must have, "
+            "or with a value of another type. Measure again to have them."
         )
     return records
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def latest(records: Sequence[_Record]) -> list[_Record]:
+    """Return the records of the last update."""
+    last = max((it.update for it in records), default=0)
+    return [it for it in records if it.update == last]
+
+
+def _left_out(number: int, what: str, why: str) -> str:
+    return f"left out {number} {what}{'' if number == 1 else 's'} {why}"
 
 
 def tid_points(
-    records: Sequence[tuple[LayerTID, Mapping[str, Any]]], problems: list[str], name: str
+    records: Sequence[tuple[TIDPoint, LayerTID]], problems: list[str], name: str
 ) -> tuple[TIDPoint, ...]:
-    """Group lines into measurements, in their order; of a layer's two lines the later counts."""
-    # What lines of an older version do not say.
-    usual = {"population": "mean-of-batches", "batching": "as-trained", "dropout": False}
+    """Group lines into measurements by update, ascending; of a layer's two lines the later counts.
+
+    A measurement that lacks layers which others have is left out: its last layer may not be the
+    model's.
+    """
     points: dict[tuple[Any, ...], dict[str, LayerTID]] = {}
-    heads: dict[tuple[Any, ...], dict[str, Any]] = {}
-    unplaced = 0
-    for layer, line in records:
-        epoch, update = line.get("epoch"), line.get("update")
-        if not _is_number(update) or not math.isfinite(update):
-            unplaced += 1
-            continue
-        how = {item: line.get(item, value) for item, value in usual.items()}
-        key = (int(epoch) if _is_number(epoch) else 0, int(update), *how.values())
+    heads: dict[tuple[Any, ...], TIDPoint] = {}
+    for head, layer in records:
+        key = (head.epoch, head.update, head.population, head.batching, head.dropout)
         points.setdefault(key, {})[layer.layer] = layer
-        heads[key] = how | {item: line.get(item) for item in ("batches", "total_batches")}
-    if unplaced:
-        problems.append(f"`{name}`: left out {unplaced} lines that name no update.")
-    return tuple(
-        TIDPoint(key[0], key[1], tuple(layers.values()), **heads[key])
+        heads[key] = head
+    number = len({layer.layer for _, layer in records})
+    found = [
+        replace(heads[key], layers=tuple(layers.values()))
         for key, layers in points.items()
-    )
+        if len(layers) == number
+    ]
+    lacking = len(points) - len(found)
+    if lacking:
+        why = "without layers that others have. Measure again to have all."
+        problems.append(f"`{name}`: {_left_out(lacking, 'measurement', why)}")
+    return tuple(sorted(found, key=lambda point: point.update))
+
+
+def of_training(points: Sequence[TIDPoint], problems: list[str], name: str) -> tuple[TIDPoint, ...]:
+    """Keep what shows the course of a training: batches as trained, at known epochs, all alike.
+
+    Of several estimates of the population, and of dropout on and off, that of most measurements.
+    """
+    trained = [point for point in points if point.batching == "as-trained"]
+    placed = [point for point in trained if point.epoch is not None]
+    counts = Counter((point.population, point.dropout) for point in placed)
+    usual = max(counts, key=lambda how: counts[how], default=None)
+    kept = tuple(point for point in placed if (point.population, point.dropout) == usual)
+    for number, why in (
+        (len(points) - len(trained), "with batches made in other ways than the training's."),
+        (len(trained) - len(placed), "of checkpoints whose epoch is not known."),
+        (len(placed) - len(kept), "with another population or dropout than most have."),
+    ):
+        if number:
+            problems.append(f"`{name}`: {_left_out(number, 'measurement', why)}")
+    return kept

@@ -13,6 +13,8 @@ from rbn_fairseq.report.records import (
     Cost,
     LayerTID,
     TIDPoint,
+    latest,
+    of_training,
     read_lines,
     tid_points,
 )
@@ -73,6 +75,11 @@ class Run:
     ended: bool = False
     problems: tuple[str, ...] = ()
 
+    @property
+    def last_cost(self) -> dict[str, Cost]:
+        """Discrepancy cost of the last checkpoint, by way of normalising."""
+        return {it.statistics: it for it in latest(self.cost)}
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain containers for JSON; what was not measured is left out."""
 
@@ -87,20 +94,49 @@ class Run:
         }
 
 
+def _number(value: Any) -> float:
+    """Read a finite number.
+
+    Raises:
+        ValueError, TypeError: if it is none.
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
+
+def _read_score(kind: str, score: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Check a score; a test of significance without a p is left out."""
+    _number(score["bleu"])
+    try:
+        if score.get("significance") is not None:
+            _number(score["significance"]["p"])
+    except (ValueError, KeyError, TypeError) as error:
+        problems.append(f"`{SCORE}`, {kind}: left out a significance without its p ({error!r}).")
+        return {name: value for name, value in score.items() if name != "significance"}
+    return score
+
+
 def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
+    scores = {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            kind: score for kind, score in content.items() if math.isfinite(float(score["bleu"]))
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(
-            f"`{path.name}` is not what `rbn score` writes ({error!r}); no BLEU. Remove it and "
-            "score again."
-        )
-        return {}
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        content = {}
+        problems.append(_no_bleu(f"`{path.name}`", error))
+    for kind, score in content.items():
+        try:
+            scores[kind] = _read_score(kind, score, problems)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(_no_bleu(f"`{path.name}`, {kind},", error))
+    return scores
+
+
+def _no_bleu(what: str, error: Exception) -> str:
+    return f"{what} is not what `rbn score` writes ({error!r}); no BLEU. Remove it and score again."
 
 
 def _missing(epochs: Sequence[int], first: int) -> str:
@@ -128,9 +164,13 @@ def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[s
     if (log.settings.get("dataset") or {}).get("validate_interval", 1) != 1:
         return problems
     epochs = [it.epoch for it in log.validations.values()]
+    measured = [it.epoch for it in tid if it.epoch is not None]
     for what, absent in (
         (f"`{LOG}` has no validation of", _missing(epochs, 1)),
-        ("`tid.jsonl` has no measurement of", _missing([it.epoch for it in tid], 0)),
+        (
+            "`tid.jsonl` has no measurement of",
+            _missing(measured, 0),
+        ),
     ):
         if absent:
             number = "epochs" if "," in absent else "epoch"
@@ -148,13 +188,13 @@ def read_run(name: str, directory: Path) -> Run:
     problems: list[str] = []
     log = read_training_log(directory / LOG, problems)
 
-    def lines(file: str, make: Any) -> list[Any]:
-        return read_lines(directory / file, make, problems)
+    def lines(file: str, *kinds: type) -> list[Any]:
+        return read_lines(directory / file, problems, *kinds)
 
     def points(file: str) -> tuple[TIDPoint, ...]:
-        return tid_points(lines(file, LayerTID), problems, file)
+        return tid_points(lines(file, TIDPoint, LayerTID), problems, file)
 
-    tid = points("tid.jsonl")
+    tid = of_training(points("tid.jsonl"), problems, "tid.jsonl")
     return Run(
         name,
         tuple(log.validations.values()),
@@ -163,9 +203,9 @@ def read_run(name: str, directory: Path) -> Run:
         _read_scores(directory / SCORE, problems),
         log.settings,
         tuple(log.train.values()),
-        tuple(record for record, _ in lines("conditioning.jsonl", Conditioning)),
+        tuple(record for (record,) in lines("conditioning.jsonl", Conditioning)),
         points("tid_batching.jsonl"),
-        tuple(record for record, _ in lines("cost.jsonl", Cost)),
+        tuple(record for (record,) in lines("cost.jsonl", Cost)),
         log.ended,
         (*_check(directory, log, tid), *problems),
     )

@@ -1,14 +1,14 @@
 """Runs that may be averaged, and those that may be compared."""
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import PLACEMENTS, Setup
 
-__all__ = ["LENGTH", "Group", "Mean", "Series", "mean_over_seeds"]
+__all__ = ["LENGTH", "Group", "Mean", "Series", "last_shared", "mean_at_last", "mean_over_seeds"]
 
 #: The settings that say how long a training is to be.
 LENGTH = ("optimization.max_epoch", "optimization.max_update")
@@ -89,11 +89,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds; ``deviation`` is the sample standard deviation (n - 1), if n > 1."""
+    """A mean over seeds; ``deviation`` is the sample standard deviation (n - 1), if n > 1.
+
+    ``note`` says at which epoch, where that is not each run's last.
+    """
 
     value: float
     deviation: Optional[float]
     number: int
+    note: str = ""
 
 
 def mean_over_seeds(series: Series, measure: Callable[[Run], Optional[float]]) -> Optional[Mean]:
@@ -103,3 +107,21 @@ def mean_over_seeds(series: Series, measure: Callable[[Run], Optional[float]]) -
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Mean(statistics.fmean(values), deviation, len(values))
+
+
+def last_shared(by_epoch: Sequence[Mapping[int, float]]) -> Optional[int]:
+    """Return the last epoch that all have, ``None`` if there is none."""
+    shared = set(by_epoch[0]).intersection(*by_epoch[1:]) if by_epoch else set()
+    return max(shared, default=None)
+
+
+def mean_at_last(series: Series, measure: Callable[[Run], Mapping[int, float]]) -> Optional[Mean]:
+    """Average what was measured by epoch, at the last epoch that all seeds which have it have."""
+    found = {run.name: values for run in series.runs if (values := measure(run))}
+    last = last_shared(list(found.values()))
+    if last is None:
+        return None
+    mean = mean_over_seeds(series, lambda run: found.get(run.name, {}).get(last))
+    if mean is None or all(max(values) == last for values in found.values()):
+        return mean
+    return replace(mean, note=f"at epoch {last}, the last that all seeds have")

@@ -119,12 +119,16 @@ def _with_plain_model(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(run: Run) -> Setup:
-    """Read a run's configuration; without one, only its name is known."""
+    """Read a run's configuration; without one that can be read, only its name is known."""
     try:
-        flat = flatten(_with_plain_model(run.settings))
-        seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
-    except (KeyError, TypeError, AttributeError):
+        return _describe(run)
+    except (KeyError, TypeError, ValueError, AttributeError):
         return Setup("", run.name)
+
+
+def _describe(run: Run) -> Setup:
+    flat = flatten(_with_plain_model(run.settings))
+    seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
     depth = int(flat["model.encoder_layers"])
     names = (f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES)

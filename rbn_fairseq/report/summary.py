@@ -1,5 +1,6 @@
 """The table of all runs."""
 
+import math
 from typing import Optional
 
 from rbn_fairseq.report.blocks import Cell, Table
@@ -30,8 +31,7 @@ def _epochs(run: Run) -> Cell:
 
 def _cost(run: Run) -> Optional[float]:
     """Discrepancy cost as inference has it: with the running statistics, where measured."""
-    costs = {it.statistics: it.cost for it in run.cost}
-    return next((costs[way] for way in _ORDER if way in costs), None)
+    return next((run.last_cost[way].cost for way in _ORDER if way in run.last_cost), None)
 
 
 def _row(series: Series, run: Run, seed: Optional[int], kind: str, colour: str) -> tuple[Cell, ...]:
@@ -47,7 +47,7 @@ def _row(series: Series, run: Run, seed: Optional[int], kind: str, colour: str) 
         Cell(series.label),
         Cell("" if seed is None else str(seed), seed),
         _epochs(run),
-        number_cell(min(nll, default=None), 3),
+        number_cell(min((it for it in nll if not math.isnan(it)), default=None), 3),
         number_cell(nll[-1] if nll else None, 3),
         number_cell(bleu_of(run, kind), 2),
         *(number_cell(value, 2) for value in tids),
@@ -81,7 +81,7 @@ def summary(group: Group, colours: dict[str, str], suffix: str = "") -> Table:
     if any(run.cost for run in group.runs):
         notes.append(
             "Cost: valid nll with running (else recalibrated) statistics minus that with each "
-            "batch's own."
+            "batch's own, of the last checkpoint measured."
         )
     if any(run.seconds for run in group.runs):
         notes.append("Minutes: by fairseq's own count, with validation and measurements.")

@@ -1,14 +1,22 @@
 """What the tables of the paper share: rows by placement and norm, cells, notes."""
 
 from collections.abc import Sequence
-from typing import Optional
+from dataclasses import replace
 
 from rbn_fairseq.report.blocks import Cell, Table
-from rbn_fairseq.report.cells import empty, mean_cell
+from rbn_fairseq.report.cells import empty, mean_cell, number_cell
 from rbn_fairseq.report.commands import SCORE, benchmark_of, train_command
-from rbn_fairseq.report.gaps import bleu_kind, bleu_of
-from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series, mean_over_seeds
+from rbn_fairseq.report.gaps import (
+    bleu_gap,
+    bleu_kind,
+    bleu_of,
+    last_epoch,
+    last_tid,
+    nll_gap,
+    pairs,
+    signature,
+)
+from rbn_fairseq.report.series import Group, Series, mean_at_last, mean_over_seeds
 
 __all__ = ["TableMaker"]
 
@@ -55,14 +63,29 @@ class TableMaker:
 
     def tid(self, one: Series, name: str) -> Cell:
         """TID of the last layer in per cent, mean over seeds."""
+        mean = mean_at_last(one, lambda run: last_tid(run, name))
+        note = "" if mean else "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
+        return mean_cell(mean, 2, len(one.runs), note)
 
-        def last(run: Run) -> Optional[float]:
-            return 100 * float(getattr(run.tid[-1].last, name)) if run.tid else None
+    def bleu_more(self, one: Series) -> Cell:
+        """BLEU minus layer norm's; a note where the two were computed in different ways."""
+        gap = bleu_gap(self.group, one, self.kind)
+        compared = [(run, it) for run, others in pairs(self.group, one) for it in others]
+        scored = [both for both in compared if all(self.kind in run.scores for run in both)]
+        differ = any(len({signature(run, self.kind) for run in both}) > 1 for both in scored)
+        note = "BLEU has other signatures than LN's" if differ else ""
+        return number_cell(None if gap is None else -gap, 2, note, sign=True)
 
-        mean = mean_over_seeds(one, last)
-        return mean_cell(
-            mean, 2, len(one.runs), "" if mean else "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
-        )
+    def nll_more(self, one: Series) -> Cell:
+        """Validation nll minus layer norm's; a note where that is not of the last epoch of all."""
+        gap = nll_gap(self.group, one)
+        if gap is None:
+            return empty()
+        epoch, value = gap
+        runs = {run.name: run for own, others in pairs(self.group, one) for run in (own, *others)}
+        ends = {last_epoch(run) for run in runs.values()} - {None}
+        note = "" if ends == {epoch} else f"at epoch {epoch}, the last that all seeds and LN have"
+        return replace(number_cell(value, 3, sign=True), note=note)
 
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]
@@ -74,17 +97,14 @@ class TableMaker:
         ]
         if any("BLEU" in column for column in columns):
             signatures = sorted(
-                {
-                    str(run.scores[self.kind].get("signature", "unknown"))
-                    for run in self.group.runs
-                    if self.kind in run.scores
-                }
+                {signature(run, self.kind) for run in self.group.runs if self.kind in run.scores}
             )
             if signatures:
                 notes.append(f"BLEU: {self.kind}, `{'`, `'.join(signatures)}`.")
             notes.append(
                 "Differences to LN: same seed where there is one, else LN's mean; valid nll in "
-                "bits per token at the last epoch that both have."
+                "bits per token at the last epoch that both have; BLEU only where both trainings "
+                "ended at the same epoch and were scored with the same signature."
             )
         rows = tuple(rows)
         return Table(f"{name}{self._suffix}", title, tuple(columns), rows, tuple(notes))

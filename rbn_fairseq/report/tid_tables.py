@@ -1,8 +1,7 @@
 """Tables 1 and 4: TID of the last layer beside the gap between BN and LN."""
 
 from rbn_fairseq.report.blocks import Cell, Table
-from rbn_fairseq.report.cells import empty, number_cell, paper_cell
-from rbn_fairseq.report.gaps import bleu_gap, nll_gap
+from rbn_fairseq.report.cells import empty, paper_cell
 from rbn_fairseq.report.published import published
 from rbn_fairseq.report.series import Series
 from rbn_fairseq.report.table_maker import TableMaker
@@ -12,13 +11,12 @@ __all__ = ["gap_table", "tid_table"]
 
 def _row(make: TableMaker, placement: str, one: Series) -> tuple[Cell, ...]:
     layer = make.group.baseline(one)
-    gap = bleu_gap(make.group, one, make.kind)
     return (
         Cell(", ".join(filter(None, (placement, one.detail, "here")))),
         make.bleu(layer) if layer else make.absent(placement, "LN"),
         make.bleu(one),
-        number_cell(None if gap is None else -gap, 2, sign=True),
-        number_cell(nll_gap(make.group, one), 3, sign=True),
+        make.bleu_more(one),
+        make.nll_more(one),
         make.tid(one, "mean_tid"),
         make.tid(one, "var_tid"),
         Cell(str(len(one.runs)), len(one.runs)),

@@ -1,6 +1,7 @@
 """The report's sections: every cell and every line against the runs that were written."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from run_directories import (
@@ -12,8 +13,10 @@ from run_directories import (
     write_run,
 )
 
+from rbn_fairseq.report import content
 from rbn_fairseq.report.blocks import Figure, Table
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.figures import training
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
 
@@ -148,12 +151,43 @@ def test_gaps_name_their_commands(make, blocks):
 
 
 def test_significance(main, blocks):
-    main[1].scores["sacrebleu"]["significance"] = {"against": "ln", "p": 0.0125, "samples": 1000}
-    table = blocks(main)["table2"]
-    cells = {row[0].text: row[4] for row in table.rows}
+    test = {"against": "runs/ln/generate.txt", "p": 0.0125, "samples": 1000}
+    main[1].scores["sacrebleu"]["significance"] = test
+    cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == f"{0.0125:.3f}"
     assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
     assert "--against" in cells["Post-RBN"].note and cells["Post-LN"].note == ""
+    test["against"] = "runs/old-ln/generate.txt"
+    cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
+    assert cells["Post-BN"].text == "" and "runs/old-ln/generate.txt" in cells["Post-BN"].note
+
+
+def test_seeds_are_compared_at_one_epoch(make, blocks):
+    runs = [
+        make("l1", seed=1, nll=(5.0, 4.0, 3.0))(),
+        make("b1", "BN", seed=1, nll=(5.0, 4.5, 3.5), tid=(0.1, 0.1))(),
+        make("b2", "BN", seed=2, nll=(5.0, 5.5), tid=(0.3, 0.1))(),
+    ]
+    b1 = runs[1]
+    last = b1.tid[-1]
+    halves = tuple(replace(layer, mean_tid=layer.mean_tid / 2) for layer in last.layers)
+    runs[1] = replace(b1, tid=(*b1.tid[:-1], replace(last, layers=halves)))
+    found = blocks(runs)
+    row = next(row for row in found["table2"].rows if row[0].text == "Post-BN")
+    assert (row[2].text, row[5].value) == ("2", 5.0)  # (4.5 + 5.5) / 2
+    assert row[5].note == "at epoch 2, the last that all seeds have"
+    assert row[6].text == "+1.000" and row[6].note.startswith("at epoch 2, the last that all")
+    row = next(row for row in found["table4"].rows if row[0].text == "Post-BN")
+    assert row[1].value == pytest.approx(20) and "at epoch 2" in row[1].note
+    alike = blocks(runs[:2])["table2"]
+    assert [row[6].note for row in alike.rows if row[0].text == "Post-BN"] == [""]
+
+
+def test_other_signatures_are_told(main, blocks):
+    main[1].scores["sacrebleu"]["signature"] = "another"
+    cells = {row[0].text: row[3] for row in blocks(main)["table2"].rows}
+    assert cells["Post-BN"].text == "" and "signatures" in cells["Post-BN"].note
+    assert cells["Post-RBN"].text == "+1.00"
 
 
 def test_curves(main, blocks):
@@ -282,7 +316,8 @@ def test_conditioning(make, tmp_path, blocks):
 def test_where_tid_comes_from(make, tmp_path, blocks):
     run = make("bn", "BN", tid=(0.02, 0.1))
     write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
-        tid_line(3, n, mean, 0.01, batching=way, independent_mean_tid=0.015)
+        tid_line(3, n, mean, 0.01, batching=way,
+                 independent_mean_tid=0.015 if way == "as-trained" else 0.5)
         for way, means in {"as-trained": (0.05, 0.02), "random": (0.03, 0.03),
                            "permuted": (0.01, 0.01), "mixed:4": (0.025, 0.01)}.items()
         for n, mean in enumerate(means)
@@ -302,9 +337,41 @@ def test_where_tid_comes_from(make, tmp_path, blocks):
     assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
 
 
+def test_layers_are_joined_by_name(make, tmp_path, blocks):
+    run = make("bn", "BN", tid=(0.02, 0.1))
+    lines = [tid_line(3, n, 0.05 - 0.01 * n, 0.01) for n in (0, 1)]
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        line | {"batching": way, "epoch": None}
+        for way, own in (("as-trained", lines), ("random", lines[::-1])) for line in own
+    ])  # fmt: skip
+    found = [row[3:5] for row in blocks([run()])["batching"].rows if row[1] == "mean"]
+    assert found == [pytest.approx((25, 0)), pytest.approx((16, 0))]
+
+
+def test_sampling_error_is_of_all_measurements(make, tmp_path, blocks):
+    run = make("bn", "BN", nll=(5.0,))
+    errors = {0: 0.02, 1: math.nan}
+    write_lines(tmp_path / "bn" / "tid.jsonl", [
+        tid_line(e, 0, 0.1, 0.1, mean_tid_error=it, total_batches=(850, None)[e])
+        for e, it in errors.items()
+    ])  # fmt: skip
+    batches, error, _ = blocks([run()])["figure4"].notes
+    assert "200, 200 of 850 training batches" in batches
+    assert "single layer's TID: at most 2 percentage points" in error
+
+
+def test_best_loss_is_a_number(make, blocks):
+    table = blocks([make("ln", nll=(math.nan, 4.0, math.nan))()])["summary"]
+    assert table.rows[0][table.columns.index("best valid nll")].text == "4.000"
+
+
 def test_cost(make, tmp_path, blocks):
     run = make("bn", "BN")
-    lines = [{"statistics": way, "nll": 4 + it, "cost": it} for way, it in WAYS.items()]
+    lines = [
+        {"update": update, "statistics": way, "nll": 4 + it, "cost": it + past}
+        for update, past in ((300, 0), (100, 1))  # measured later, of an earlier checkpoint
+        for way, it in WAYS.items()
+    ]
     write_lines(tmp_path / "bn" / "cost.jsonl", lines)
     found = blocks([run()])
     assert {row[3]: row[5] for row in found["cost"].rows} == WAYS
@@ -349,6 +416,41 @@ def test_groups_are_apart(make, blocks):
     found = blocks(runs)
     assert [row[0].text for row in found["summary"].rows] == ["a"]
     assert [row[0].text for row in found["summary_2"].rows] == ["b"]
+
+
+def test_a_figure_that_fails_ends_no_report(main, blocks, monkeypatch):
+    def fails(*args):
+        """Figure 9: what cannot be."""
+        raise RuntimeError("out of $x_1$")
+
+    drawn = Figure("bad", "Figure 8", "", fails, ("x",), ())
+    theme = replace(content._THEMES[0], figures=(fails, lambda *args: drawn, training.losses))
+    monkeypatch.setattr(content, "_THEMES", (theme,))
+    monkeypatch.setattr(content, "scatter", fails)
+    found = blocks(main)
+    assert found["figure1"].draw().axes and "correlation" in found
+    told = [[cell.text for cell in row] for row in found["problems"].rows]
+    assert [title for title, _ in told] == 2 * ["Figure 9: what cannot be."]
+    assert all("out of $x_1$" in problem for _, problem in told)
+    canvas = found["bad"].draw()
+    canvas.draw_without_rendering()
+    assert "could not be drawn" in canvas.axes[0].texts[0].get_text()
+
+
+def test_a_configuration_that_cannot_be_read(make, blocks):
+    found = blocks([make("x", changes={"criterion.rbn_mean_weight": "much"})(), make("ln")()])
+    assert [row[0].text for row in found["problems"].rows] == ["x"]
+    assert "settings are unknown" in found["problems"].rows[0][1].text
+    assert [row[0].text for row in found["summary_2"].rows] == ["ln"]
+
+
+def test_settings_that_are_not_finite_are_counted_apart(make, blocks):
+    runs = [make("ln", nll=(5.0,))()]
+    for n in range(3):
+        nll = math.nan if n == 1 else 4.0 + n
+        runs.append(make(f"r{n}", "RBN", weights=(n, 1), nll=(nll,), tid=(0.1, 0.1))())
+    (row,) = (r for r in blocks(runs)["correlation"].rows if r[0].text == "here, valid nll")
+    assert row[1].text == "2" and row[1].note.startswith("1 more")
 
 
 def test_problems(make, tmp_path):

@@ -50,3 +50,11 @@ def test_too_few(correlate):
     assert correlate([1, 2, 3], [1, 3, 2]).value == pytest.approx(0.5)
     assert correlate([1], [1]).value is None and correlate([], []).value is None
     assert correlate([1, 2, 3, 4], [7, 7, 7, 7]).value is None
+
+
+@pytest.mark.parametrize("correlate", [pearson, spearman])
+def test_pairs_that_are_not_finite_are_left_out(correlate):
+    x, y = [1, 2, math.nan, 3, 4, 5], [2, 1, 3, math.inf, 4, 3]
+    found, alone = correlate(x, y), correlate([1, 2, 4, 5], [2, 1, 4, 3])
+    assert (found.value, found.interval, found.number) == (alone.value, alone.interval, 4)
+    assert (found.left_out, alone.left_out) == (2, 0)

@@ -1,6 +1,7 @@
 """Which runs are compared, and which are averaged."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 from run_directories import configuration, norm, write_run
@@ -134,7 +135,7 @@ def test_gap_to_the_same_seed_else_to_the_mean(make):
     (group,) = group_runs(runs)
     series = group.series[1]
     # Seed 1: 3.5 - 3 and 30 - 29; seed 9: 4.5 - 3.5 and 31 - 28.
-    assert nll_gap(group, series) == pytest.approx((0.5 + 1.0) / 2)
+    assert nll_gap(group, series) == (2, pytest.approx((0.5 + 1.0) / 2))
     assert bleu_gap(group, series, "sacrebleu") == pytest.approx((1 + 3) / 2)
     (point,) = points(group)
     assert point.tid == pytest.approx((12 + 13) / 2) and point.var_tid == pytest.approx(10)
@@ -148,8 +149,32 @@ def test_gap_at_the_last_epoch_of_both(make):
         make("bn", "BN", nll=(5.5, 4.25), changes=length, bleu=29),
     ]
     (group,) = group_runs(runs)
-    assert nll_gap(group, group.series[1]) == pytest.approx(0.25)
+    assert nll_gap(group, group.series[1]) == (2, pytest.approx(0.25))
     assert bleu_gap(group, group.series[1], "sacrebleu") is None  # of other epochs
+
+
+def test_tid_and_gap_are_of_one_epoch(make):
+    runs = [
+        make("l1", "LN", seed=1, nll=(5.0, 4.0, 2.0), bleu=30),
+        make("b1", "BN", seed=1, nll=(5.5, 4.5, 4.0), tid=(0.1, 0.2), bleu=29),
+        make("b2", "BN", seed=2, nll=(5.5, 5.0), tid=(0.1, 0.2)),  # has not ended
+    ]
+    points_of = {it.epoch: replace(it, layers=it.layers[:2]) for it in runs[1].tid}
+    tid = tuple(points_of[epoch] if epoch == 2 else it for epoch, it in enumerate(runs[1].tid))
+    runs[1] = replace(runs[1], tid=tid)
+    (point,) = points(group_runs(runs)[0])
+    # At epoch 2 the last of 2 layers has half of 10 and of 20 %; seed 2's all of it.
+    assert point.tid == pytest.approx((15 + 30) / 2) and point.var_tid == pytest.approx(15)
+    assert point.nll == pytest.approx((0.5 + 1.0) / 2) and point.bleu is None
+    runs[1:] = [replace(run, tid=run.tid[:2]) for run in runs[1:]]
+    assert points(group_runs(runs)[0]) == []
+
+
+def test_bleu_of_other_signatures_has_no_gap(make):
+    runs = [make("ln", bleu=30), make("bn", "BN", bleu=29)]
+    runs[1].scores["sacrebleu"]["signature"] = "nrefs:1|tok:none"
+    (group,) = group_runs(runs)
+    assert bleu_gap(group, group.series[1], "sacrebleu") is None
 
 
 def test_no_baseline(make):

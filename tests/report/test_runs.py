@@ -186,6 +186,74 @@ def test_damaged_files(tmp_path):
     assert "`score.json`" in score and "score again" in score
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mean_tid": None}, {"var_tid": True}, {"mean_tid_error": "0"}, {"layer": 3}, {"epoch": "1"},
+     {"update": 1.5}, {"update": None}, {"batches": math.nan}, {"dropout": 0}, {"batching": None},
+     {"layers": [1]}],
+)  # fmt: skip
+def test_values_of_another_type(tmp_path, wrong):
+    directory = write_run(tmp_path / "run", configuration())
+    lines = [tid_line(epoch, 0, math.nan, 1, mean_drift=None) for epoch in range(4)]
+    write_lines(directory / "tid.jsonl", [*lines, tid_line(4, 0, 0.1, 0.1) | wrong])
+    run = read_run("x", directory)
+    assert [it.epoch for it in run.tid] == [0, 1, 2, 3]
+    assert "line 5" in run.problems[-1]
+
+
+def test_values_of_other_files(tmp_path):
+    directory = write_run(tmp_path / "run", configuration())
+    own = {"epoch": 1, "update": 9, "layer": 2, "place": "stream", "c_50": 1, "c_80": 1, "c_max": 1}
+    write_lines(directory / "conditioning.jsonl", [own, own | {"layer": "2"}, own | {"place": 1}])
+    cost = {"update": 9, "statistics": "running", "nll": 4.0, "cost": 0.5}
+    write_lines(directory / "cost.jsonl", [cost, cost | {"statistics": 1}, cost | {"cost": "1"}])
+    run = read_run("x", directory)
+    assert len(run.conditioning) == len(run.cost) == 1
+    assert ["2 lines, the first is 2" in it for it in run.problems] == [True, True]
+
+
+def test_a_measurement_without_all_layers(tmp_path):
+    directory = write_run(tmp_path / "run", configuration(), tid=(0.02, 0.1))
+    whole = (directory / "tid.jsonl").read_text().splitlines(keepends=True)
+    (directory / "tid.jsonl").write_text("".join(whole)[:-20])  # killed while it was written
+    run = read_run("x", directory)
+    assert [it.epoch for it in run.tid] == [0, 1, 2] and run.tid[-1].last.var_tid == 0.1
+    assert any("left out 1 measurement without layers" in it for it in run.problems)
+
+
+def test_only_the_course_of_the_training(tmp_path):
+    directory = write_run(tmp_path / "run", configuration())
+    lines = [tid_line(epoch, 0, 0.1, 0.1) for epoch in (3, 0, 2, 1)]
+    others = [
+        lines[0] | {"batching": "random"},
+        lines[0] | {"population": "pooled"},
+        lines[0] | {"dropout": True},
+        lines[0] | {"epoch": None},
+    ]
+    write_lines(directory / "tid.jsonl", [*others, *lines])
+    run = read_run("x", directory)
+    assert [it.epoch for it in run.tid] == [0, 1, 2, 3]
+    assert {(it.batching, it.population, it.dropout) for it in run.tid} == {
+        ("as-trained", "mean-of-batches", False)
+    }
+    told = " ".join(run.problems)
+    for words in ("1 measurement with batches", "1 measurement of check", "2 measurements with an"):
+        assert f"left out {words}" in told
+
+
+def test_damaged_scores(tmp_path):
+    directory = write_run(tmp_path / "run", configuration(), bleu=30.0)
+    scores = {"sacrebleu": {"bleu": 30.0, "significance": {"p": None, "against": "ln"}}}
+    (directory / "score.json").write_text(json.dumps(scores))
+    run = read_run("x", directory)
+    assert run.scores == {"sacrebleu": {"bleu": 30.0}}
+    assert "without its p" in run.problems[0]
+    (directory / "score.json").write_text('{"sacrebleu": {"bleu": NaN}, "tokenised": {"bleu": 3}}')
+    run = read_run("x", directory)
+    assert run.scores == {"tokenised": {"bleu": 3}}
+    assert "sacrebleu" in run.problems[0] and "nan is not finite" in run.problems[0]
+
+
 def test_missing_epochs(tmp_path):
     text = "".join(valid_line(epoch, 10 * epoch, 5.0) for epoch in (1, 4, 5))
     head = log_text(configuration(), ())

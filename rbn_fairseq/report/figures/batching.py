@@ -12,7 +12,7 @@ from rbn_fairseq.report.figures.depth_map import first_seeds
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.records import TIDPoint
+from rbn_fairseq.report.records import TIDPoint, latest
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series
 
@@ -33,8 +33,7 @@ Measured = tuple[Series, Run, dict[str, TIDPoint]]
 
 def _latest(run: Run) -> dict[str, TIDPoint]:
     """The measurements of the last checkpoint, by way of making batches."""
-    update = max((point.update for point in run.batching), default=0)
-    return {point.batching: point for point in run.batching if point.update == update}
+    return {point.batching: point for point in latest(run.batching)}
 
 
 def measured(group: Group, needed: Sequence[str]) -> list[Measured]:
@@ -43,24 +42,25 @@ def measured(group: Group, needed: Sequence[str]) -> list[Measured]:
     return [it for it in found if all(name in it[2] for name in needed)]
 
 
-def _squares(point: Optional[TIDPoint], name: str) -> list[float]:
+def _squares(point: Optional[TIDPoint], name: str, layers: Sequence[str]) -> list[float]:
     """Squared TID by layer, in squared per cent; NaN where there is none."""
-    if point is None:
-        return []
-    values = [getattr(layer, name) for layer in point.layers]
+    found = {it.layer: getattr(it, name) for it in point.layers} if point else {}
+    values = (found.get(layer) for layer in layers)
     return [math.nan if value is None else (100 * value) ** 2 for value in values]
 
 
 def _columns(points: dict[str, TIDPoint], kind: str) -> dict[str, list[float]]:
     name = _KINDS[kind]
-    whole, random = (_squares(points[way], name) for way in ("as-trained", "random"))
-    closed = _squares(points["random"], f"independent_{name}")
-    permuted = _squares(points.get("permuted"), name) or [math.nan] * len(random)
+    trained = points["as-trained"]
+    layers = [it.layer for it in trained.layers]
+    whole, random, permuted = (
+        _squares(points.get(way), name, layers) for way in ("as-trained", "random", "permuted")
+    )
     return {
         "sentence sampling": random,
         "length bucketing": [a - b for a, b in zip(whole, random, strict=True)],
         "permuted tokens": permuted,
-        "independent tokens": closed,
+        "independent tokens": _squares(trained, f"independent_{name}", layers),
     }
 
 
@@ -94,7 +94,8 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
         "tokens. Length bucketing: what batches as trained, of sentences of like length, have "
         "more (squared TID as trained minus that of random batches). Reference lines, no floor: "
         "tokens permuted across batches, and the closed form for independent Gaussian tokens, "
-        "1 / n and 1 / (2 n); real sentences are stratified, and random batches may lie below."
+        "(E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as trained "
+        "of n tokens; real sentences are stratified, and random batches may lie below."
     )
     parts = ("sampling", "bucketing", "permuted", "independent")
     header = ("run", "kind", "depth", *(f"{part}_squared_percent" for part in parts))

@@ -33,7 +33,7 @@ def discrepancy_cost(group: Group, colours: dict[str, str], suffix: str = "") ->
     for series in group.series:
         values: dict[str, list[float]] = {}
         for run in series.runs:
-            for it in run.cost:
+            for it in run.last_cost.values():
                 rows.append(
                     (series.placement, series.label, run.name, it.statistics, it.nll, it.cost,
                      it.cost_random)
@@ -49,7 +49,8 @@ def discrepancy_cost(group: Group, colours: dict[str, str], suffix: str = "") ->
         "Validation nll with population statistics minus that with each batch's own (batches as "
         "trained), in bits per target token: what TID costs. Below 0: the population's are "
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
-        "the final weights; pooled: over all tokens. Means over seeds."
+        "the final weights; pooled: over all tokens. Each run's last checkpoint that was measured; "
+        "means over seeds."
     )
     notes = []
     if len(bars) > _MOST:

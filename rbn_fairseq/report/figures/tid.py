@@ -1,5 +1,6 @@
 """Figure 4, TID averaged over layers, and what the figures of TID share."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Optional
 
@@ -40,8 +41,8 @@ def over_layers(name: str) -> Callable[[Run], Iterable[tuple[float, Optional[flo
 def sampling(group: Group) -> list[str]:
     """Say on how many batches was measured, and how exactly."""
     found = []
-    points = [run.tid[-1] for run in group.runs if run.tid]
-    used = sorted({(it.batches, it.total_batches) for it in points if it.batches})
+    points = [point for run in group.runs for point in run.tid]
+    used = sorted({(it.batches, it.total_batches or 0) for it in points if it.batches})
     if used:
         counts = ", ".join(f"{one} of {all_}" if all_ else f"{one}" for one, all_ in used)
         found.append(f"Measured on {counts} training batches.")
@@ -50,12 +51,13 @@ def sampling(group: Group) -> list[str]:
         for point in points
         for layer in point.layers
         for error in (layer.mean_tid_error, layer.var_tid_error)
-        if error is not None
+        if error is not None and not math.isnan(error)
     ]
     if errors:
         found.append(
-            f"Sampling error of a layer's TID, at most: {100 * max(errors):.2g} percentage points "
-            "(standard error over the batches)."
+            f"Sampling error of a single layer's TID: at most {100 * max(errors):.2g} percentage "
+            "points at any measurement (standard error over the batches); that of an average over "
+            "layers is another."
         )
     populations = sorted({point.population for point in points})
     if populations:
