@@ -109,8 +109,10 @@ def _not_measured(absent: Sequence[tuple[str, Missing]], several: bool) -> list[
     return [Section("Not measured", "", (table,))]
 
 
-def _problems(runs: Sequence[Run]) -> list[Section]:
-    rows = tuple((Cell(run.name), Cell(problem)) for run in runs for problem in run.problems)
+def _problems(runs: Sequence[Run], groups: Sequence[Group]) -> list[Section]:
+    found = [(run.name, problem) for run in runs for problem in run.problems]
+    found += [it for group in groups for it in group.twice]
+    rows = tuple((Cell(name), Cell(problem)) for name, problem in found)
     if not rows:
         return []
     table = Table("problems", "What could not be read, or is missing", ("run", "problem"), rows)
@@ -156,4 +158,4 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         absent += [(title, it) for it in own]
     measured = [(group.title, point) for group in groups for point in points(group)]
     found += _correlation(measured, colours) if measured else []
-    return [*found, *_not_measured(absent, several), *_problems(runs)]
+    return [*found, *_not_measured(absent, several), *_problems(runs, groups)]

@@ -8,7 +8,17 @@ from typing import Optional
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series
 
-__all__ = ["Point", "bleu_gap", "bleu_kind", "bleu_of", "gaps_of", "nll_gap", "points", "total_tid"]
+__all__ = [
+    "Point",
+    "bleu_gap",
+    "bleu_kind",
+    "bleu_of",
+    "gaps_of",
+    "last_nll",
+    "nll_gap",
+    "points",
+    "total_tid",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,11 @@ def bleu_kind(runs: Iterable[Run]) -> str:
 def bleu_of(run: Run, kind: str) -> Optional[float]:
     """Return BLEU of one kind; ``None`` if the run was not scored so."""
     return float(run.scores[kind]["bleu"]) if kind in run.scores else None
+
+
+def last_nll(run: Run) -> Optional[float]:
+    """Return the nll of the last validation in bits per target token."""
+    return run.validations[-1].nll_loss if run.validations else None
 
 
 def total_tid(run: Run) -> Optional[float]:

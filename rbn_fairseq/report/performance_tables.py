@@ -1,21 +1,15 @@
 """Tables 2 and 3: BLEU by norm, with the gap to layer norm and its significance."""
 
 from collections.abc import Sequence
-from typing import Optional
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell, number_cell, paper_cell
-from rbn_fairseq.report.gaps import bleu_gap, nll_gap
+from rbn_fairseq.report.gaps import bleu_gap, last_nll, nll_gap
 from rbn_fairseq.report.published import published
-from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Series, mean_over_seeds
 from rbn_fairseq.report.table_maker import TableMaker
 
 __all__ = ["performance_table"]
-
-
-def _last_nll(run: Run) -> Optional[float]:
-    return run.validations[-1].nll_loss if run.validations else None
 
 
 def _significance(make: TableMaker, one: Series) -> Cell:
@@ -37,7 +31,7 @@ def _significance(make: TableMaker, one: Series) -> Cell:
 
 
 def _measured(make: TableMaker, one: Series) -> tuple[Cell, ...]:
-    nll = mean_over_seeds(one, _last_nll)
+    nll = mean_over_seeds(one, last_nll)
     gap = bleu_gap(make.group, one, make.kind)
     gap = None if gap is None or one.norm == "LN" else -gap
     nll_more = None if one.norm == "LN" else nll_gap(make.group, one)

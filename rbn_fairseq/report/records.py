@@ -83,7 +83,7 @@ class TIDPoint:
 
 @dataclass(frozen=True)
 class Conditioning:
-    """Singular values of an encoder layer's input X, tokens x channels (paper, section 4.2).
+    """Singular values of an encoder layer's input X, tokens x channels (paper, section 4.3).
 
     C_p = sigma_1 / sigma_ceil(p d); C_max = sigma_1. Infinite where X is singular, NaN where X is
     not finite. ``layer`` counts from 1; ``place`` is ``stream`` or ``normalised``.

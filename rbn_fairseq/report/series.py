@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.settings import LENGTH
 from rbn_fairseq.report.setups import PLACEMENTS, Setup
 
-__all__ = ["LENGTH", "Group", "Mean", "Series", "mean_over_seeds"]
-
-#: The settings that say how long a training is to be.
-LENGTH = ("optimization.max_epoch", "optimization.max_update")
+__all__ = ["Group", "Mean", "Series", "first_seeds", "mean_over_seeds"]
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of the same data and model size, which may be compared."""
+    """Runs of the same data and model size, which may be compared.
+
+    ``twice``: names of runs that are left out because another has their settings and seed, with a
+    sentence each.
+    """
 
     title: str
     series: tuple[Series, ...]
+    twice: tuple[tuple[str, str], ...] = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -103,3 +106,10 @@ def mean_over_seeds(series: Series, measure: Callable[[Run], Optional[float]]) -
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Mean(statistics.fmean(values), deviation, len(values))
+
+
+def first_seeds(group: Group) -> list[tuple[Series, Run]]:
+    """All runs: BN's before others', and of each the first seed before the second."""
+    ordered = sorted(group.series, key=lambda one: one.norm != "BN")
+    found = [(at, one, run) for one in ordered for at, run in enumerate(one.runs)]
+    return [(one, run) for _, one, run in sorted(found, key=lambda it: it[0])]

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,8 +12,7 @@ from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import sheet
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.gaps import bleu_kind, bleu_of
-from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.gaps import bleu_kind, bleu_of, last_nll
 from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["penalty_weights"]
@@ -41,10 +40,6 @@ def _grids(group: Group) -> dict[tuple[str, str, str], list[Series]]:
     return {key: line for key, line in found.items() if sizes[key] >= 3}
 
 
-def _last_nll(run: Run) -> Optional[float]:
-    return run.validations[-1].nll_loss if run.validations else None
-
-
 def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """Figure 5: a map of BLEU, or of validation nll without it, a map a placement."""
     title = "Figure 5: BLEU over the weights of RBN's penalty"
@@ -61,7 +56,7 @@ def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> 
         cells: Cells = {}
         for one in line:
             pair = (one.setup.mean_weight, one.setup.std_weight)
-            values = [bleu_of(run, kind) if in_bleu else _last_nll(run) for run in one.runs]
+            values = [bleu_of(run, kind) if in_bleu else last_nll(run) for run in one.runs]
             known = [value for value in values if value is not None]
             if known:
                 cells[pair] = statistics.fmean(known)
