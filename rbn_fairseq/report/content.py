@@ -24,6 +24,7 @@ from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.gaps import Point, points
 from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.paper_tables import paper_tables
+from rbn_fairseq.report.published_table import published_section
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group
 from rbn_fairseq.report.summary import summary
@@ -158,4 +159,4 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         absent += [(title, it) for it in own]
     measured = [(group.title, point) for group in groups for point in points(group)]
     found += _correlation(measured, colours) if measured else []
-    return [*found, *_not_measured(absent, several), *_problems(runs, groups)]
+    return [*found, published_section(), *_not_measured(absent, several), *_problems(runs, groups)]

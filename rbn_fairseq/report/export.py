@@ -29,19 +29,32 @@ def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
 def to_csv(table: Table) -> str:
     """Return the table's values in full precision under the names of its columns.
 
-    Where some are the paper's, a last column ``from the paper`` names the columns that hold them.
+    A column whose cells hold several values (:attr:`Cell.csv`) becomes several. Where some are the
+    paper's, a last column ``from the paper`` names the columns that hold them.
     """
 
-    def value(cell: Cell) -> Any:
-        return cell.text if cell.value is None else cell.value
+    def values(cell: Cell, names: Sequence[str]) -> list[Any]:
+        own = cell.csv or ((names[0], cell.text if cell.value is None else cell.value),)
+        return [dict(own).get(name, "") for name in names]
 
-    if not has_paper(table):
-        return _csv(table.columns, (map(value, row) for row in table.rows))
+    cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
+    parts = [
+        list(dict.fromkeys(name for cell in column for name, _ in cell.csv)) or [""]
+        for column in cells
+    ]
+    header = [
+        f"{column}, {name}" if name else column
+        for column, names in zip(table.columns, parts, strict=True)
+        for name in names
+    ]
+    paper = has_paper(table)
     rows = []
     for row in table.rows:
+        line = [it for pair in zip(row, parts, strict=True) for it in values(*pair)]
         named = zip(table.columns, row, strict=True)
-        rows.append([*map(value, row), "; ".join(column for column, cell in named if cell.paper)])
-    return _csv((*table.columns, "from the paper"), rows)
+        line += ["; ".join(column for column, cell in named if cell.paper)] * paper
+        rows.append(line)
+    return _csv([*header, *["from the paper"] * paper], rows)
 
 
 def write_report(

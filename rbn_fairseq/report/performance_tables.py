@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell, number_cell, paper_cell
+from rbn_fairseq.report.commands import AGAINST
 from rbn_fairseq.report.gaps import bleu_gap, last_nll, nll_gap
 from rbn_fairseq.report.published import published
 from rbn_fairseq.report.series import Series, mean_over_seeds
@@ -24,10 +25,11 @@ def _significance(make: TableMaker, one: Series) -> Cell:
     if not any(make.kind in run.scores for run in one.runs):
         return empty()
     if not found:
-        return empty(f"{one.runs[0].name}: `rbn score … --against LN's generate.txt`")
+        return empty(f"{one.runs[0].name}: {AGAINST}")
     p = [float(it["p"]) for it in found]
     note = f"against {found[0].get('against', 'LN')}, {found[0].get('samples', '?')} samples"
-    return Cell(", ".join(f"{it:.3f}" for it in p), p[0], note=note)
+    text = ", ".join(f"{it:.3f}" for it in p)
+    return Cell(text, p[0], note=note, csv=(("", text),) if len(p) > 1 else ())
 
 
 def _measured(make: TableMaker, one: Series) -> tuple[Cell, ...]:

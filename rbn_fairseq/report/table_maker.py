@@ -5,7 +5,7 @@ from typing import Optional
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell
-from rbn_fairseq.report.commands import SCORE, benchmark_of, train_command
+from rbn_fairseq.report.commands import SCORE, TID, benchmark_of, train_command
 from rbn_fairseq.report.gaps import bleu_kind, bleu_of
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series, mean_over_seeds
@@ -60,9 +60,7 @@ class TableMaker:
             return 100 * float(getattr(run.tid[-1].last, name)) if run.tid else None
 
         mean = mean_over_seeds(one, last)
-        return mean_cell(
-            mean, 2, len(one.runs), "" if mean else "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
-        )
+        return mean_cell(mean, 2, len(one.runs), "" if mean else TID)
 
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]

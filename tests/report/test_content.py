@@ -1,5 +1,7 @@
 """The report's sections: every cell and every line against the runs that were written."""
 
+import csv
+import io
 import math
 
 import pytest
@@ -14,6 +16,7 @@ from run_directories import (
 
 from rbn_fairseq.report.blocks import Figure, Table
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.export import to_csv
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
 
@@ -153,7 +156,34 @@ def test_significance(main, blocks):
     cells = {row[0].text: row[4] for row in table.rows}
     assert cells["Post-BN"].text == f"{0.0125:.3f}"
     assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
-    assert "--against" in cells["Post-RBN"].note and cells["Post-LN"].note == ""
+    note = cells["Post-RBN"].note
+    assert "--against" in note and "--output" in note and cells["Post-LN"].note == ""
+
+
+def test_numbers_of_several_seeds_stand_in_csv(make, blocks):
+    runs = [make(f"ln{seed}", seed=seed, bleu=30.0)() for seed in (1, 2)]
+    runs += [make(f"bn{seed}", "BN", seed=seed, bleu=28.0 + seed)() for seed in (1, 2)]
+    for run in runs[2:]:
+        run.scores["sacrebleu"]["significance"] = {"against": "ln", "p": 0.0125, "samples": 9}
+    lines = csv.DictReader(io.StringIO(to_csv(blocks(runs)["table2"])))
+    (line,) = (it for it in lines if it[""] == "Post-BN")
+    assert line["p"] == f"{0.0125:.3f}, {0.0125:.3f}"
+    bleu = [line[f"BLEU (sacrebleu){name}"] for name in ("", ", standard deviation", ", seeds")]
+    assert [float(it) for it in bleu] == [29.5, pytest.approx(math.sqrt(0.5)), 2]
+
+
+def test_a_dollar_sign_in_a_name(make, blocks):
+    name = r"a$\frac$b"  # no formula: matplotlib would refuse it
+    figure = blocks([make(name, "BN", tid=(0.02, 0.1))()])["figure2_map"]
+    canvas = figure.draw()
+    assert name in canvas.axes[0].get_title(loc="left")
+    canvas.draw_without_rendering()
+    runs = [make("ln", train={"gnorm": 1.0})(), make("bn", "BN", train={"gnorm": 1e6})()]
+    canvas = blocks(runs)["gradients"].draw()  # its axis has powers of ten, which are formulas
+    canvas.draw_without_rendering()
+    labels = [label for axes in canvas.axes for label in axes.get_yticklabels()]
+    formulas = [label for label in labels if "mathdefault" in label.get_text()]
+    assert formulas and all(label.get_parse_math() for label in formulas)
 
 
 def test_curves(main, blocks):
@@ -214,6 +244,8 @@ def test_paper_lines(main, blocks):
 def test_nothing_measured(make):
     (found,) = (it for it in sections([make("ln")()]) if it.title == "Not measured")
     commands = {row[0].text: row[2].text for row in found.blocks[0].rows}
+    for command in commands.values():  # what only prints its result fills nothing
+        assert "rbn tid" not in command or "--output" in command
     for title, command in (
         ("Figure 4: average TID", "rbn tid"),
         ("Discrepancy cost", "rbn cost"),

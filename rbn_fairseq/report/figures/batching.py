@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.commands import BATCHING
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.training import placed
@@ -15,14 +16,8 @@ from rbn_fairseq.report.records import TIDPoint
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series, first_seeds
 
-__all__ = ["COMMAND", "KINDS", "Measured", "decomposition", "measured"]
+__all__ = ["KINDS", "Measured", "decomposition", "measured"]
 
-#: What measures all that these figures show.
-COMMAND = (
-    "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
-    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --output "
-    "SAVE_DIR/tid_batching.jsonl`"
-)
 KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
 _PARTS = {"sentence sampling": "#56B4E9", "length bucketing": "#E69F00"}
@@ -68,7 +63,7 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
     title = "Where TID comes from"
     found = measured(group, ("as-trained", "random"))
     if not found:
-        return Missing(title, "no run measured TID with random batches", COMMAND)
+        return Missing(title, "no run measured TID with random batches", BATCHING)
     shown = found[:_RUNS]
     rows = []
     negative = []

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.batching import COMMAND, KINDS, Measured, measured
+from rbn_fairseq.report.commands import BATCHING
+from rbn_fairseq.report.figures.batching import KINDS, Measured, measured
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
 from rbn_fairseq.report.figures.training import placed
@@ -37,7 +38,7 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
         if len(_by_number(points)) > 1
     ]
     if not found:
-        return Missing(title, "no run measured TID with mixed buckets", COMMAND)
+        return Missing(title, "no run measured TID with mixed buckets", BATCHING)
     rows = tuple(
         (run.name, series.norm, number, point.last.mean_tid, point.last.var_tid)
         for series, run, points in found
