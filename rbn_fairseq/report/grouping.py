@@ -9,7 +9,7 @@ from rbn_fairseq.report.series import Group, Series
 from rbn_fairseq.report.settings import LENGTH, OF_NORM, matches
 from rbn_fairseq.report.setups import PLACEMENTS, Setup, describe
 
-__all__ = ["group_runs"]
+__all__ = ["group_runs", "variants"]
 
 # What changes no training, and the languages, which all runs of a group share.
 _FREE = ("optimization.stop_time_hours", "task.source_lang", "task.target_lang")
@@ -38,6 +38,24 @@ def _details(setups: Sequence[Setup], shared: Sequence[str]) -> list[str]:
         )
         for it in setups
     ]
+
+
+def variants(series: Sequence[Series], free: Sequence[str]) -> list[tuple[str, tuple[Series, ...]]]:
+    """Put series of one placement together that differ in settings of these patterns only.
+
+    Returns:
+        Each set, after the settings in which it differs from the others, in words.
+    """
+    if not series:
+        return []
+    shared = sorted(set.intersection(*(set(one.setup.settings) for one in series)))
+    shared = [name for name in shared if not matches(name, (*_FREE, *free))]
+    found: dict[str, list[Series]] = {}
+    for one in series:
+        key = json.dumps([one.setup.settings[name] for name in shared])
+        found.setdefault(key, []).append(one)
+    told = _details([own[0].setup for own in found.values()], shared)
+    return [(detail, tuple(own)) for detail, own in zip(told, found.values(), strict=True)]
 
 
 def _order(series: Series) -> tuple[int, int, int]:

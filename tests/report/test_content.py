@@ -269,11 +269,52 @@ def test_bottom_layers(make, blocks):
     ]  # fmt: skip
     figure = blocks(runs)["figure3_left"]
     assert figure.rows == tuple(
-        ("Post-Norm", n, pytest.approx(n), pytest.approx(n)) for n in (1, 2, 3)
+        ("Post-Norm", "", n, pytest.approx(n), pytest.approx(n)) for n in (0, 1, 2, 3)
     )
+    assert figure.notes == ()
+    (note,) = blocks([runs[0], runs[1], runs[3]])["figure3_left"].notes
+    assert "L = 2, `rbn train … --norm-encoder batch@0-1:layer`" in note and "L = 1" not in note
     assert figure.header[-1] == "bleu_gap" and figure.draw().axes
     runs[1].scores.clear()
     assert blocks(runs)["figure3_left"].header[-1] == "nll_gap"
+
+
+def test_sweeps_of_bottom_layers_are_apart(make, blocks):
+    plans, runs = ["layer", "batch@0:layer", "batch"], []
+    for scale, momentum in ((1, 0.1), (2, 0.2)):
+        for n, plan in enumerate(plans):
+            changes = {"model.norm_encoder": plan, "model.norm_batch_momentum": momentum}
+            tid = (0.01, 0.01 * n * scale) if n else None
+            run = make(f"{plan}{scale}", plan, changes=changes, tid=tid)
+            runs += [run()] if n or scale == 1 else []
+    figure = blocks(runs)["figure3_left"]
+    found = {(row[1], row[2]): row[3] for row in figure.rows}
+    assert found == {
+        (f"norm_batch_momentum {momentum}", n): pytest.approx(n * scale)
+        for scale, momentum in ((1, 0.1), (2, 0.2))
+        for n in (0, 1, 2)
+    }
+    labels = {text.get_text() for text in figure.draw().legends[0].get_texts()}
+    assert labels == {f"Post-Norm, norm_batch_momentum {it}" for it in (0.1, 0.2)}
+
+
+def test_maps_of_weights_are_apart(make, blocks):
+    runs = []
+    for n, changes in enumerate(
+        ({}, {"criterion.rbn_reduction": "token"}, {"model.norm_batch_eps": 1})
+    ):
+        changes = {"criterion.rbn_reduction": "sum", "model.norm_batch_eps": 0.5} | changes
+        for mean in (0.1, 0.2, 0.3):
+            bleu = 10 * n + 10 * mean
+            run = make(f"r{n}{mean}", "RBN", weights=(mean, 0.0), changes=changes, bleu=bleu)
+            runs.append(run())
+    runs.append(make("bn", "BN", changes=changes, bleu=29.0)())
+    figure = blocks(runs)["figure5"]
+    expected = [[1, 2, 3], [11, 12, 13], [21, 22, 23, 29]]
+    settings = dict.fromkeys(row[2] for row in figure.rows)
+    found = [sorted(row[5] for row in figure.rows if row[2] == it) for it in settings]
+    assert found == [pytest.approx(values) for values in expected]
+    assert "reduction token" in list(settings)[1] and len(figure.draw().axes) == 6
 
 
 def test_penalty_weights(make, blocks):
@@ -281,7 +322,7 @@ def test_penalty_weights(make, blocks):
     runs = [make(f"r{n}", "RBN", weights=pair, bleu=30.0 + n)() for n, pair in enumerate(pairs)]
     runs.append(make("pre", "RBN", "Pre-Norm", bleu=10.0)())
     figure = blocks(runs)["figure5"]
-    found = {row[2:4]: row[4] for row in figure.rows}
+    found = {row[3:5]: row[5] for row in figure.rows}
     assert found == {pair: 30.0 + n for n, pair in enumerate(pairs)}
     assert {row[0] for row in figure.rows} == {"Post-Norm"}
     texts = {text.get_text() for text in figure.draw().axes[0].texts}
