@@ -40,6 +40,12 @@ def _details(setups: Sequence[Setup], shared: Sequence[str]) -> list[str]:
     ]
 
 
+def _shared(setups: Sequence[Setup]) -> list[str]:
+    """Name the settings that all of them know."""
+    names = set.intersection(*(set(setup.settings) for setup in setups))
+    return sorted(name for name in names if not matches(name, _FREE))
+
+
 def variants(series: Sequence[Series], free: Sequence[str]) -> list[tuple[str, tuple[Series, ...]]]:
     """Put series of one placement together that differ in settings of these patterns only.
 
@@ -48,8 +54,7 @@ def variants(series: Sequence[Series], free: Sequence[str]) -> list[tuple[str, t
     """
     if not series:
         return []
-    shared = sorted(set.intersection(*(set(one.setup.settings) for one in series)))
-    shared = [name for name in shared if not matches(name, (*_FREE, *free))]
+    shared = [name for name in _shared([it.setup for it in series]) if not matches(name, free)]
     found: dict[str, list[Series]] = {}
     for one in series:
         key = json.dumps([one.setup.settings[name] for name in shared])
@@ -89,29 +94,25 @@ def _distinct(
 def _make_series(
     members: Sequence[tuple[Run, Setup]], twice: list[tuple[str, str]]
 ) -> tuple[Series, ...]:
-    shared = sorted(set.intersection(*(set(setup.settings) for _, setup in members)))
-    shared = [name for name in shared if not matches(name, _FREE)]
-    cells: dict[tuple[str, ...], list[tuple[Run, Setup]]] = {}
+    recipe = _shared([setup for _, setup in members])
+    recipe = [name for name in recipe if not matches(name, (*OF_NORM, *LENGTH))]
+    alike: dict[tuple[str, str], list[tuple[Run, Setup]]] = {}
     for run, setup in members:
-        settings = json.dumps([setup.settings[name] for name in shared])
-        cells.setdefault((setup.placement, setup.norm, settings), []).append((run, setup))
-    alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for key in cells:
-        alike.setdefault(key[:2], []).append(key)
-    details = {
-        key: detail
-        for keys in alike.values()
-        for key, detail in zip(
-            keys, _details([cells[key][0][1] for key in keys], shared), strict=True
-        )
-    }
-    recipe = [name for name in shared if not matches(name, (*OF_NORM, *LENGTH))]
+        alike.setdefault((setup.placement, setup.norm), []).append((run, setup))
     found = []
-    for key, cell in cells.items():
-        runs, setups = zip(*_distinct(cell, twice), strict=True)
-        text = json.dumps([setups[0].settings[name] for name in recipe])
-        seeds = tuple(setup.seed for setup in setups)
-        found.append(Series(setups[0], details[key], text, runs, seeds))
+    for own in alike.values():
+        # A criterion without a penalty, as layer norm may have, knows no weights.
+        names = _shared([setup for _, setup in own])
+        cells: dict[str, list[tuple[Run, Setup]]] = {}
+        for run, setup in own:
+            key = json.dumps([setup.settings[name] for name in names])
+            cells.setdefault(key, []).append((run, setup))
+        told = _details([cell[0][1] for cell in cells.values()], names)
+        for detail, cell in zip(told, cells.values(), strict=True):
+            runs, setups = zip(*_distinct(cell, twice), strict=True)
+            text = json.dumps([setups[0].settings[name] for name in recipe])
+            seeds = tuple(setup.seed for setup in setups)
+            found.append(Series(setups[0], detail, text, runs, seeds))
     return tuple(sorted(found, key=_order))
 
 

@@ -29,7 +29,7 @@ def published_section() -> Section:
                 tids = [paper.last_tid(placement, kind, norm, it) for it in paper.datasets]
                 name = f"{place}-{norm}, {kind} TID, %"
                 rows.append((number, name, [paper_cell(it) for it in tids]))
-    columns = ("", "table", *map(", ".join, zip(paper.datasets, paper.metrics, strict=True)))
+    columns = ("model", "table", *map(", ".join, zip(paper.datasets, paper.metrics, strict=True)))
     table = Table(
         "published",
         "The paper's Tables 1 to 4, all data sets",

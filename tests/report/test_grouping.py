@@ -95,6 +95,16 @@ def test_settings_are_not_mixed(make):
     assert {one.label for one in group.series} >= {"RBN (λ 1, ν 0, lr 0.0005)"}
 
 
+def test_a_norm_that_knows_no_penalty_hides_no_weights(make, tmp_path):
+    cfg = configuration(**norm("LN"))
+    cfg["criterion"] = {"_name": "label_smoothed_cross_entropy"}
+    layer = read_run("ln", write_run(tmp_path / "ln", cfg))
+    runs = [make(f"r{weight}", "RBN", weights=(weight, 0.0)) for weight in (0.1, 1.0)]
+    (group,) = group_runs([layer, *runs])
+    assert [one.label for one in group.series] == ["LN", "RBN (λ 0.1)", "RBN (λ 1)"]
+    assert group.twice == ()
+
+
 def test_data_and_sizes_are_apart(make):
     runs = [
         make("a"),
