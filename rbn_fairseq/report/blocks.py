@@ -16,6 +16,8 @@ class Cell:
     Attributes:
         text: what is read.
         value: what the column is sorted by, and what CSV has; ``None`` = the text.
+        csv: what CSV has instead: values by name, a column each, such as the ends of an interval;
+            an empty name is the column's own.
         paper: it is the paper's own number, not measured here: grey and labelled.
         note: what is told of it, such as the command that would fill an empty cell.
         colour: a dot before the text, the run's colour in every figure.
@@ -26,6 +28,7 @@ class Cell:
     paper: bool = False
     note: str = ""
     colour: str = ""
+    csv: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def mean_cell(mean: Optional[Mean], digits: int, runs: int, note: str = "") -> C
     if mean.deviation is not None:
         text += f" ± {mean.deviation:.{digits}f}"
     part = f"{mean.number} of {runs} seeds" if mean.number < runs else ""
-    return Cell(text, mean.value, note="; ".join(filter(None, (part, mean.note))))
+    values = (("", mean.value), ("standard deviation", mean.deviation), ("seeds", mean.number))
+    return Cell(text, mean.value, note="; ".join(filter(None, (part, mean.note))), csv=values)
 
 
 def paper_cell(value: Optional[float], sign: bool = False) -> Cell:

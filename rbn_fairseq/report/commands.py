@@ -5,13 +5,27 @@ from typing import Optional
 
 from rbn_fairseq.report.series import Group, Series
 
-__all__ = ["SCORE", "train_command"]
+__all__ = ["AGAINST", "BATCHING", "COST", "SCORE", "TID", "train_command"]
 
 #: What would score a run; the same for all, so that a table says it once.
 SCORE = (
     "`rbn generate DATA --path SAVE_DIR/checkpoint_best.pt --remove-bpe > generated.txt && "
     "rbn score generated.txt --lang LANG --output SAVE_DIR/score.json`"
 )
+#: What would test a run's difference to layer norm.
+AGAINST = (
+    "`rbn score generated.txt --lang LANG --against LN/generated.txt --output SAVE_DIR/score.json`"
+)
+#: What would measure TID after training.
+TID = "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
+#: What would measure TID with batches made in several ways.
+BATCHING = (
+    "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
+    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --output "
+    "SAVE_DIR/tid_batching.jsonl`"
+)
+#: What would measure the discrepancy cost.
+COST = "`rbn cost SAVE_DIR/checkpoint_last.pt --output SAVE_DIR/cost.jsonl`"
 
 _SCRIPTS = {"LN": "ln", "BN": "bn", "RBN": "rbn", "PN-only": "pn", "PN+LS": "pn_ls", "BRN": "brn",
             "MABN": "mabn"}  # fmt: skip

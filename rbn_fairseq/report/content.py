@@ -25,6 +25,7 @@ from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.gaps import Point, points
 from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.paper_tables import paper_tables
+from rbn_fairseq.report.published_table import published_section
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group
 from rbn_fairseq.report.setups import describe
@@ -108,13 +109,16 @@ def _not_measured(absent: Sequence[tuple[str, Missing]], several: bool) -> list[
     return [Section("Not measured", "", (table,))]
 
 
-def _problems(runs: Sequence[Run], failed: Sequence[Failed]) -> list[Section]:
+def _problems(
+    runs: Sequence[Run], groups: Sequence[Group], failed: Sequence[Failed]
+) -> list[Section]:
     told = [(run.name, problem) for run in runs for problem in run.problems]
     told += [
         (run.name, "Its configuration has values that cannot be read, so its settings are unknown.")
         for run in runs
         if run.settings and not describe(run).sizes
     ]
+    told += [it for group in groups for it in group.twice]
     told += [(it.title, it.problem) for it in failed]
     if not told:
         return []
@@ -171,4 +175,5 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         failed += [it for it in own if isinstance(it, Failed)]
     measured = [(group.title, point) for group in groups for point in points(group)]
     found += _correlation(measured, colours, failed) if measured else []
-    return [*found, *_not_measured(absent, several), *_problems(runs, failed)]
+    problems = _problems(runs, groups, failed)
+    return [*found, published_section(), *_not_measured(absent, several), *problems]

@@ -24,7 +24,8 @@ def _cells(found: Optional[Correlation], paper: bool) -> tuple[Cell, Cell]:
         why = "fewer than four settings" if found.number < 4 else "the coefficient is 1 or -1"
         return value, Cell("", paper=paper, note=f"no interval: {why}")
     low, high = found.interval
-    return value, Cell(f"{low:+.2f} to {high:+.2f}", low, paper)
+    ends = (("low", low), ("high", high))
+    return value, Cell(f"{low:+.2f} to {high:+.2f}", low, paper, csv=ends)
 
 
 def _row(

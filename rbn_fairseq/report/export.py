@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rbn_fairseq.files import write_whole
 from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
 from rbn_fairseq.report.latex import to_latex
 from rbn_fairseq.report.layout import check_table, has_paper
@@ -29,19 +30,32 @@ def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
 def to_csv(table: Table) -> str:
     """Return the table's values in full precision under the names of its columns.
 
-    Where some are the paper's, a last column ``from the paper`` names the columns that hold them.
+    A column whose cells hold several values (:attr:`Cell.csv`) becomes several. Where some are the
+    paper's, a last column ``from the paper`` names the columns that hold them.
     """
 
-    def value(cell: Cell) -> Any:
-        return cell.text if cell.value is None else cell.value
+    def values(cell: Cell, names: Sequence[str]) -> list[Any]:
+        own = cell.csv or ((names[0], cell.text if cell.value is None else cell.value),)
+        return [dict(own).get(name, "") for name in names]
 
-    if not has_paper(table):
-        return _csv(table.columns, (map(value, row) for row in table.rows))
+    cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
+    parts = [
+        list(dict.fromkeys(name for cell in column for name, _ in cell.csv)) or [""]
+        for column in cells
+    ]
+    header = [
+        f"{column}, {name}" if name else column
+        for column, names in zip(table.columns, parts, strict=True)
+        for name in names
+    ]
+    paper = has_paper(table)
     rows = []
     for row in table.rows:
+        line = [it for pair in zip(row, parts, strict=True) for it in values(*pair)]
         named = zip(table.columns, row, strict=True)
-        rows.append([*map(value, row), "; ".join(column for column, cell in named if cell.paper)])
-    return _csv((*table.columns, "from the paper"), rows)
+        line += ["; ".join(column for column, cell in named if cell.paper)] * paper
+        rows.append(line)
+    return _csv([*header, *["from the paper"] * paper], rows)
 
 
 def write_report(
@@ -89,10 +103,12 @@ def write_report(
                 files[f"tables/{block.name}.{suffix}"] = form(block).encode()
     page = render(title, sections, about, drawn=drawn)
     older = _files_of(directory / _PAGE)
+    directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        _replace(directory / name, content)
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / name, content)
     # Last, so that a report that was interrupted still has a page that names its files.
-    _replace(directory / _PAGE, page.encode())
+    write_whole(directory / _PAGE, page)
     for name in older - set(files):
         (directory / name).unlink(missing_ok=True)
     return [directory / name for name in (_PAGE, *files)]
@@ -105,10 +121,3 @@ def _files_of(page: Path) -> set[str]:
         return set()
     linked = r'href="(figures/[\w.-]+\.(?:svg|png|csv)|tables/[\w.-]+\.(?:csv|md|tex))"'
     return set(re.findall(linked, text))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)

@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell, paper_cell
+from rbn_fairseq.report.commands import AGAINST
 from rbn_fairseq.report.gaps import nll_of, pairs
 from rbn_fairseq.report.published import published
 from rbn_fairseq.report.series import Series, mean_at_last
@@ -27,11 +28,12 @@ def _significance(make: TableMaker, one: Series) -> Cell:
     if found:
         p = [float(it["p"]) for it in found]
         note = f"against {found[0]['against']}, {found[0].get('samples', '?')} samples"
-        return Cell(", ".join(f"{it:.3f}" for it in p), p[0], note=note)
+        text = ", ".join(f"{it:.3f}" for it in p)
+        return Cell(text, p[0], note=note, csv=(("", text),) if len(p) > 1 else ())
     if others:
         paths = ", ".join(str(it.get("against", "an unnamed file")) for it in others)
         return empty(f"p is against {paths}, which lies in no directory named as LN's run")
-    return empty(f"{one.runs[0].name}: `rbn score … --against LN's generate.txt`")
+    return empty(f"{one.runs[0].name}: {AGAINST}")
 
 
 def _measured(make: TableMaker, one: Series) -> tuple[Cell, ...]:

@@ -58,6 +58,8 @@ class Run:
         conditioning: of the encoder layers' inputs.
         batching: TID with batches made in several ways.
         cost: discrepancy cost, by way of normalising.
+        dictionaries: languages, source first, and the numbers of types in their dictionaries; empty
+            if the log has none.
         ended: whether the last process ended as it should.
         problems: what could not be read, or is missing; a sentence each.
     """
@@ -72,6 +74,7 @@ class Run:
     conditioning: tuple[Conditioning, ...] = ()
     batching: tuple[TIDPoint, ...] = ()
     cost: tuple[Cost, ...] = ()
+    dictionaries: tuple[tuple[str, int], ...] = ()
     ended: bool = False
     problems: tuple[str, ...] = ()
 
@@ -206,6 +209,7 @@ def read_run(name: str, directory: Path) -> Run:
         tuple(record for (record,) in lines("conditioning.jsonl", Conditioning)),
         points("tid_batching.jsonl"),
         tuple(record for (record,) in lines("cost.jsonl", Cost)),
+        tuple(log.dictionaries.items()),
         log.ended,
         (*_check(directory, log, tid), *problems),
     )

@@ -6,12 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.settings import LENGTH
 from rbn_fairseq.report.setups import PLACEMENTS, Setup
 
-__all__ = ["LENGTH", "Group", "Mean", "Series", "last_shared", "mean_at_last", "mean_over_seeds"]
-
-#: The settings that say how long a training is to be.
-LENGTH = ("optimization.max_epoch", "optimization.max_update")
+__all__ = [
+    "Group",
+    "Mean",
+    "Series",
+    "first_seeds",
+    "last_shared",
+    "mean_at_last",
+    "mean_over_seeds",
+]
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of the same data and model size, which may be compared."""
+    """Runs of the same data and model size, which may be compared.
+
+    ``twice``: names of runs that are left out because another has their settings and seed, with a
+    sentence each.
+    """
 
     title: str
     series: tuple[Series, ...]
+    twice: tuple[tuple[str, str], ...] = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -125,3 +136,10 @@ def mean_at_last(series: Series, measure: Callable[[Run], Mapping[int, float]]) 
     if mean is None or all(max(values) == last for values in found.values()):
         return mean
     return replace(mean, note=f"at epoch {last}, the last that all seeds have")
+
+
+def first_seeds(group: Group) -> list[tuple[Series, Run]]:
+    """All runs: BN's before others', and of each the first seed before the second."""
+    ordered = sorted(group.series, key=lambda one: one.norm != "BN")
+    found = [(at, one, run) for one in ordered for at, run in enumerate(one.runs)]
+    return [(one, run) for _, one, run in sorted(found, key=lambda it: it[0])]

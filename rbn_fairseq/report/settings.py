@@ -8,24 +8,43 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
-from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
+from fairseq.tasks.translation import TranslationConfig
 
-__all__ = ["check_agreement", "flatten"]
+from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
+from rbn_fairseq.tasks.conditioning import ConditioningConfig
+from rbn_fairseq.tasks.monitor import MonitorConfig
+from rbn_fairseq.tasks.training import TrainingConfig
+
+__all__ = ["LENGTH", "OF_NORM", "check_agreement", "flatten", "matches"]
 
 _SECTIONS = (
     "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "task", "ema",
 )  # fmt: skip
 _PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
 
+# Fields of the task that shape no training by themselves: the monitors' options, and copies of
+# options of other sections.
+_OF_MONITORS = (MonitorConfig, ConditioningConfig, TrainingConfig)
+_OF_TASK = {item.name for config in _OF_MONITORS for item in dataclasses.fields(config)} | {
+    item.name
+    for item in dataclasses.fields(TranslationConfig)
+    if str(item.default).startswith("${")
+}
+_OF_TASK -= {"_name"}
+
 # Patterns of names. What no run of a cell need share with another: where things lie, what is
 # measured on the way, what only sizes of machines decide; and the copies that fairseq keeps.
 _FREE = (
-    "*valid*", "*seed*", "model._name", "task.data", "task.save_dir", "task.*tid*",
-    "task.eval_*", "dataset.num_workers", "dataset.data_buffer_size", "dataset.gen_subset",
+    *(f"task.{name}" for name in sorted(_OF_TASK)),
+    "*valid*", "*seed*", "model._name", "task.data", "task.eval_*",
+    "dataset.num_workers", "dataset.data_buffer_size", "dataset.gen_subset",
     "optimization.update_freq", "optimization.debug_param_names", "optimizer.lr",
     "lr_scheduler.lr",
 )  # fmt: skip
-_OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes *")
+#: What differs between norms by nature.
+OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes that share statistics")
+#: How long a training is to be; where it was cut off, the averaged epochs tell.
+LENGTH = ("optimization.max_epoch", "optimization.max_update")
 _OF_TABLE = (
     "data", "dictionaries", "averaged epochs", "effective batch", "signature of *", "model.*",
     "dataset.max_tokens", "criterion.label_smoothing",
@@ -44,7 +63,8 @@ class _Run(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a setting's name matches one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -73,7 +93,7 @@ def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
         f"{section}.{name}": value
         for section, values in sections.items()
         for name, value in values.items()
-        if not _matches(f"{section}.{name}", _FREE)
+        if not matches(f"{section}.{name}", _FREE)
     }
     processes = cfg["distributed_training"]["distributed_world_size"]
     frequencies = cfg["optimization"]["update_freq"]
@@ -100,7 +120,8 @@ def check_agreement(runs: Sequence[_Run]) -> None:
 
     All runs share data, the model but for its norms, size of batches, label smoothing, averaged
     epochs and the scores' signatures; those of one placement all that shapes a training except
-    the norms, the penalty and the seed; those of one placement and norm all except the seed.
+    the norms, the penalty, the seed and how long it was to be; those of one placement and norm
+    all except the seed and that length.
 
     Raises:
         ValueError: naming a setting, both values and both directories.
@@ -110,13 +131,13 @@ def check_agreement(runs: Sequence[_Run]) -> None:
         placements[run.placement].append(run)
         cells[run.placement, run.norm].append(run)
     for (placement, norm), group in cells.items():
-        _agree(group, f"the row {placement} {norm}", lambda name: True)
+        _agree(group, f"the row {placement} {norm}", lambda name: name not in LENGTH)
     for placement, group in placements.items():
         what = f"one placement ({placement})"
-        _agree(group, what, lambda name: not _matches(name, _OF_NORM))
+        _agree(group, what, lambda name: not matches(name, (*OF_NORM, *LENGTH)))
     if runs:
         _agree(
             runs,
             "a table",
-            lambda name: _matches(name, _OF_TABLE) and not _matches(name, _NOT_OF_TABLE),
+            lambda name: matches(name, _OF_TABLE) and not matches(name, _NOT_OF_TABLE),
         )

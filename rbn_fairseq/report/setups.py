@@ -40,6 +40,7 @@ class Setup:
         seed: of the training.
         data: name of its directory; empty where unknown.
         path: that directory, as the run was given it.
+        languages: source and target with the sizes of their dictionaries, as far as known.
         sizes: of encoder and decoder, by name; empty where unknown.
         mean_weight, std_weight: the penalty's lambda and nu.
         convention: the penalty's.
@@ -53,6 +54,7 @@ class Setup:
     seed: Optional[int] = None
     data: str = ""
     path: str = ""
+    languages: tuple[tuple[str, Optional[int]], ...] = ()
     sizes: tuple[tuple[str, Any], ...] = ()
     mean_weight: float = 0.0
     std_weight: float = 0.0
@@ -81,6 +83,11 @@ def _data_name(path: str) -> str:
         return path
     generic = parts[-1] in _GENERIC and len(parts) > 1
     return "/".join(parts[-2:]) if generic else parts[-1]
+
+
+def _languages(task: Mapping[str, Any]) -> tuple[tuple[str, None], ...]:
+    pair = (task.get("source_lang"), task.get("target_lang"))
+    return tuple((str(name), None) for name in pair) if all(pair) else ()
 
 
 def _placement(flat: Mapping[str, Any]) -> str:
@@ -138,6 +145,7 @@ def _describe(run: Run) -> Setup:
         seed,
         _data_name(path),
         path,
+        run.dictionaries or _languages(run.settings["task"]),
         tuple((name, flat[f"model.{name}"]) for name in names),
         *weights,
         str(flat.get("criterion.rbn_convention", "paper")),

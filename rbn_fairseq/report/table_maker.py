@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rbn_fairseq.report.blocks import Cell, Table
 from rbn_fairseq.report.cells import empty, mean_cell, number_cell
-from rbn_fairseq.report.commands import SCORE, benchmark_of, train_command
+from rbn_fairseq.report.commands import SCORE, TID, benchmark_of, train_command
 from rbn_fairseq.report.gaps import (
     bleu_gap,
     bleu_kind,
@@ -64,8 +64,7 @@ class TableMaker:
     def tid(self, one: Series, name: str) -> Cell:
         """TID of the last layer in per cent, mean over seeds."""
         mean = mean_at_last(one, lambda run: last_tid(run, name))
-        note = "" if mean else "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
-        return mean_cell(mean, 2, len(one.runs), note)
+        return mean_cell(mean, 2, len(one.runs), "" if mean else TID)
 
     def bleu_more(self, one: Series) -> Cell:
         """BLEU minus layer norm's; a note where the two were computed in different ways."""

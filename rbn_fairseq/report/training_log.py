@@ -42,6 +42,7 @@ class TrainingLog:
     train: dict[int, TrainEpoch] = field(default_factory=dict)
     walls: list[float] = field(default_factory=lambda: [0.0])  # of each process
     settings: dict[str, Any] = field(default_factory=dict)
+    dictionaries: dict[str, int] = field(default_factory=dict)  # sizes by language, source first
     ended: bool = False
 
 
@@ -79,6 +80,8 @@ def read_training_log(path: Path, problems: list[str]) -> TrainingLog:
                 log.walls.append(0.0)
                 log.ended = False
                 log.settings = parse_configuration(values["start"])
+            elif "dictionary" in values:
+                log.dictionaries[values["dictionary"]] = int(values["types"])
             elif "end" in values:
                 log.ended = True
             elif "valid_loss" in values:

@@ -42,10 +42,16 @@ def norm(name, placement="Post-Norm", weights=(0.1, 0.01)):
     return changes
 
 
-def log_text(cfg, nll, train=None, ended=True, start=True):
-    """train.log in fairseq's simple form; ``nll``: of validation, by epoch."""
+def log_text(cfg, nll, train=None, ended=True, start=True, dictionaries=None):
+    """train.log in fairseq's simple form; ``nll``: of validation, by epoch.
+
+    ``dictionaries``: their sizes by language.
+    """
     lines = [f"2026-01-01 00:00:00 | INFO | fairseq_cli.train | {OmegaConf.create(cfg)}"]
     lines = lines if start else []
+    for language, types in (dictionaries or {}).items():
+        task = "rbn_fairseq.tasks.translation_rbn"
+        lines.append(f"x | INFO | {task} | [{language}] dictionary: {types} types")
     for epoch, value in enumerate(nll, 1):
         lines.append(
             f"x | INFO | valid | epoch {epoch:03d} | valid on 'valid' subset | loss {value + 1} "
@@ -78,13 +84,15 @@ def write_lines(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def write_run(directory, cfg, nll=(5.0, 4.0, 3.5), tid=None, bleu=None, train=None, norms=4):
+def write_run(
+    directory, cfg, nll=(5.0, 4.0, 3.5), tid=None, bleu=None, train=None, norms=4, dictionaries=None
+):
     """A run; ``tid``: mean and variance TID of the last layer, the same at every epoch.
 
     Layer number n of N has n/N of the last one's.
     """
     directory.mkdir(parents=True)
-    (directory / "train.log").write_text(log_text(cfg, nll, train))
+    (directory / "train.log").write_text(log_text(cfg, nll, train, dictionaries=dictionaries))
     if tid is not None:
         lines = [
             tid_line(epoch, n, tid[0] * (n + 1) / norms, tid[1] * (n + 1) / norms)

@@ -1,5 +1,7 @@
 """The report's sections: every cell and every line against the runs that were written."""
 
+import csv
+import io
 import math
 from dataclasses import replace
 
@@ -16,6 +18,7 @@ from run_directories import (
 from rbn_fairseq.report import content
 from rbn_fairseq.report.blocks import Figure, Table
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.export import to_csv
 from rbn_fairseq.report.figures import training
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
@@ -156,7 +159,8 @@ def test_significance(main, blocks):
     cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == f"{0.0125:.3f}"
     assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
-    assert "--against" in cells["Post-RBN"].note and cells["Post-LN"].note == ""
+    note = cells["Post-RBN"].note
+    assert "--against" in note and "--output" in note and cells["Post-LN"].note == ""
     test["against"] = "runs/old-ln/generate.txt"
     cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == "" and "runs/old-ln/generate.txt" in cells["Post-BN"].note
@@ -188,6 +192,33 @@ def test_other_signatures_are_told(main, blocks):
     cells = {row[0].text: row[3] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == "" and "signatures" in cells["Post-BN"].note
     assert cells["Post-RBN"].text == "+1.00"
+
+
+def test_numbers_of_several_seeds_stand_in_csv(make, blocks):
+    runs = [make(f"ln{seed}", seed=seed, bleu=30.0)() for seed in (1, 2)]
+    runs += [make(f"bn{seed}", "BN", seed=seed, bleu=28.0 + seed)() for seed in (1, 2)]
+    for run in runs[2:]:
+        against = f"runs/ln{run.name[-1]}/generated.txt"
+        run.scores["sacrebleu"]["significance"] = {"against": against, "p": 0.0125, "samples": 9}
+    lines = csv.DictReader(io.StringIO(to_csv(blocks(runs)["table2"])))
+    (line,) = (it for it in lines if it[""] == "Post-BN")
+    assert line["p"] == f"{0.0125:.3f}, {0.0125:.3f}"
+    bleu = [line[f"BLEU (sacrebleu){name}"] for name in ("", ", standard deviation", ", seeds")]
+    assert [float(it) for it in bleu] == [29.5, pytest.approx(math.sqrt(0.5)), 2]
+
+
+def test_a_dollar_sign_in_a_name(make, blocks):
+    name = r"a$\frac$b"  # no formula: matplotlib would refuse it
+    figure = blocks([make(name, "BN", tid=(0.02, 0.1))()])["figure2_map"]
+    canvas = figure.draw()
+    assert name in canvas.axes[0].get_title(loc="left")
+    canvas.draw_without_rendering()
+    runs = [make("ln", train={"gnorm": 1.0})(), make("bn", "BN", train={"gnorm": 1e6})()]
+    canvas = blocks(runs)["gradients"].draw()  # its axis has powers of ten, which are formulas
+    canvas.draw_without_rendering()
+    labels = [label for axes in canvas.axes for label in axes.get_yticklabels()]
+    formulas = [label for label in labels if "mathdefault" in label.get_text()]
+    assert formulas and all(label.get_parse_math() for label in formulas)
 
 
 def test_curves(main, blocks):
@@ -248,6 +279,8 @@ def test_paper_lines(main, blocks):
 def test_nothing_measured(make):
     (found,) = (it for it in sections([make("ln")()]) if it.title == "Not measured")
     commands = {row[0].text: row[2].text for row in found.blocks[0].rows}
+    for command in commands.values():  # what only prints its result fills nothing
+        assert "rbn tid" not in command or "--output" in command
     for title, command in (
         ("Figure 4: average TID", "rbn tid"),
         ("Discrepancy cost", "rbn cost"),
@@ -271,11 +304,52 @@ def test_bottom_layers(make, blocks):
     ]  # fmt: skip
     figure = blocks(runs)["figure3_left"]
     assert figure.rows == tuple(
-        ("Post-Norm", n, pytest.approx(n), pytest.approx(n)) for n in (1, 2, 3)
+        ("Post-Norm", "", n, pytest.approx(n), pytest.approx(n)) for n in (0, 1, 2, 3)
     )
+    assert figure.notes == ()
+    (note,) = blocks([runs[0], runs[1], runs[3]])["figure3_left"].notes
+    assert "L = 2, `rbn train … --norm-encoder batch@0-1:layer`" in note and "L = 1" not in note
     assert figure.header[-1] == "bleu_gap" and figure.draw().axes
     runs[1].scores.clear()
     assert blocks(runs)["figure3_left"].header[-1] == "nll_gap"
+
+
+def test_sweeps_of_bottom_layers_are_apart(make, blocks):
+    plans, runs = ["layer", "batch@0:layer", "batch"], []
+    for scale, momentum in ((1, 0.1), (2, 0.2)):
+        for n, plan in enumerate(plans):
+            changes = {"model.norm_encoder": plan, "model.norm_batch_momentum": momentum}
+            tid = (0.01, 0.01 * n * scale) if n else None
+            run = make(f"{plan}{scale}", plan, changes=changes, tid=tid)
+            runs += [run()] if n or scale == 1 else []
+    figure = blocks(runs)["figure3_left"]
+    found = {(row[1], row[2]): row[3] for row in figure.rows}
+    assert found == {
+        (f"norm_batch_momentum {momentum}", n): pytest.approx(n * scale)
+        for scale, momentum in ((1, 0.1), (2, 0.2))
+        for n in (0, 1, 2)
+    }
+    labels = {text.get_text() for text in figure.draw().legends[0].get_texts()}
+    assert labels == {f"Post-Norm, norm_batch_momentum {it}" for it in (0.1, 0.2)}
+
+
+def test_maps_of_weights_are_apart(make, blocks):
+    runs = []
+    for n, changes in enumerate(
+        ({}, {"criterion.rbn_reduction": "token"}, {"model.norm_batch_eps": 1})
+    ):
+        changes = {"criterion.rbn_reduction": "sum", "model.norm_batch_eps": 0.5} | changes
+        for mean in (0.1, 0.2, 0.3):
+            bleu = 10 * n + 10 * mean
+            run = make(f"r{n}{mean}", "RBN", weights=(mean, 0.0), changes=changes, bleu=bleu)
+            runs.append(run())
+    runs.append(make("bn", "BN", changes=changes, bleu=29.0)())
+    figure = blocks(runs)["figure5"]
+    expected = [[1, 2, 3], [11, 12, 13], [21, 22, 23, 29]]
+    settings = dict.fromkeys(row[2] for row in figure.rows)
+    found = [sorted(row[5] for row in figure.rows if row[2] == it) for it in settings]
+    assert found == [pytest.approx(values) for values in expected]
+    assert "reduction token" in list(settings)[1] and len(figure.draw().axes) == 6
 
 
 def test_penalty_weights(make, blocks):
@@ -283,7 +357,7 @@ def test_penalty_weights(make, blocks):
     runs = [make(f"r{n}", "RBN", weights=pair, bleu=30.0 + n)() for n, pair in enumerate(pairs)]
     runs.append(make("pre", "RBN", "Pre-Norm", bleu=10.0)())
     figure = blocks(runs)["figure5"]
-    found = {row[2:4]: row[4] for row in figure.rows}
+    found = {row[3:5]: row[5] for row in figure.rows}
     assert found == {pair: 30.0 + n for n, pair in enumerate(pairs)}
     assert {row[0] for row in figure.rows} == {"Post-Norm"}
     texts = {text.get_text() for text in figure.draw().axes[0].texts}

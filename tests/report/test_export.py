@@ -13,9 +13,11 @@ from markdown_it import MarkdownIt
 from sections import ABOUT, make_sections
 
 from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
+from rbn_fairseq.report.cells import mean_cell
 from rbn_fairseq.report.export import to_csv, write_report
 from rbn_fairseq.report.latex import to_latex
 from rbn_fairseq.report.markdown import to_markdown
+from rbn_fairseq.report.series import Mean
 
 SECTIONS = make_sections()
 FIGURES = [it for section in SECTIONS for it in section.blocks if isinstance(it, Figure)]
@@ -107,6 +109,26 @@ def test_csv_has_full_precision_and_says_what_is_the_papers():
     assert header == ["run", "BLEU", "n", "from the paper"]
     assert found == [["x", str(0.1 + 0.2), "", ""], ["y, z", "1", "2.0", "run; n"]]
     assert read_csv(to_csv(Table("t", "T", ("a",), ((rows[0][1],),))))[0] == ["a"]
+
+
+def test_csv_has_all_that_a_cell_says():
+    mean = mean_cell(Mean(30.25, 0.125, 3), 2, 3)
+    interval = Cell("+0.1 to +0.9", 0.1, csv=(("low", 0.1), ("high", 0.9)))
+    rows = (
+        (Cell("a"), mean, interval),
+        (Cell("b"), mean_cell(None, 2, 1), Cell("")),
+        (Cell("p"), Cell("30.0", 30.0, paper=True), interval),
+    )
+    header, *found = read_csv(to_csv(Table("t", "T", ("run", "BLEU", "95 %"), rows)))
+    assert header == [
+        "run", "BLEU", "BLEU, standard deviation", "BLEU, seeds", "95 %, low", "95 %, high",
+        "from the paper",
+    ]  # fmt: skip
+    assert found == [
+        ["a", "30.25", "0.125", "3", "0.1", "0.9", ""],
+        ["b", "", "", "", "", "", ""],
+        ["p", "30.0", "", "", "0.1", "0.9", "BLEU"],
+    ]
 
 
 class Cells(HTMLParser):

@@ -2,14 +2,17 @@
 
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from run_directories import configuration, norm, write_run
 
+from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.gaps import bleu_gap, bleu_kind, nll_gap, points
 from rbn_fairseq.report.grouping import group_runs
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.series import mean_over_seeds
+from rbn_fairseq.report.settings import check_agreement
 from rbn_fairseq.report.setups import describe
 
 
@@ -93,6 +96,16 @@ def test_settings_are_not_mixed(make):
     assert {one.label for one in group.series} >= {"RBN (λ 1, ν 0, lr 0.0005)"}
 
 
+def test_a_norm_that_knows_no_penalty_hides_no_weights(make, tmp_path):
+    cfg = configuration(**norm("LN"))
+    cfg["criterion"] = {"_name": "label_smoothed_cross_entropy"}
+    layer = read_run("ln", write_run(tmp_path / "ln", cfg))
+    runs = [make(f"r{weight}", "RBN", weights=(weight, 0.0)) for weight in (0.1, 1.0)]
+    (group,) = group_runs([layer, *runs])
+    assert [one.label for one in group.series] == ["LN", "RBN (λ 0.1)", "RBN (λ 1)"]
+    assert group.twice == ()
+
+
 def test_data_and_sizes_are_apart(make):
     runs = [
         make("a"),
@@ -103,6 +116,67 @@ def test_data_and_sizes_are_apart(make):
     groups = group_runs(runs)
     assert [[run.name for run in group.runs] for group in groups] == [["a", "d"], ["b"], ["c"]]
     assert groups[2].title.endswith("4 + 2 layers, width 128, feed-forward 256, heads 4")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task.tensorboard_logdir": "here"},
+        {"task.restore_file": "x.pt"},
+        {"task.conditioning_interval": 100},
+        {"task.tid_batches": 10},
+        {"task.update_freq": [2]},
+        {"task.train_subset": "train"},
+        {"task.max_epoch": 9, "optimization.max_epoch": 9},
+        {"task.max_update": 9, "optimization.max_update": 9},
+    ],
+)
+def test_copies_and_monitors_split_no_recipe(make, changes):
+    plain = {name: None for name in changes if name.startswith("task.")}
+    runs = [make("a", changes=plain), make("b", "BN", changes=changes)]
+    (group,) = group_runs(runs)
+    assert group.baseline(group.series[1]) is group.series[0]
+    members = [
+        SimpleNamespace(directory=run.name, placement="post", norm="ln", settings=settings)
+        for run in (runs[0], make("c", changes=changes))
+        for settings in [describe(run).settings]
+    ]
+    check_agreement(members)
+
+
+def test_other_languages_and_vocabularies_are_apart(make):
+    german, english = ({"de": 3000, "en": size} for size in (4000, 5000))
+    runs = [
+        make("cut"),  # a log without these lines
+        make("a", "BN", dictionaries=german),
+        make("b", dictionaries=english),
+        make("c", dictionaries={"en": 4000, "de": 3000}),
+        make("d", "RBN", changes={"task.source_lang": "en", "task.target_lang": "de"}),
+    ]
+    groups = group_runs(runs)
+    found = [[run.name for run in group.runs] for group in groups]
+    assert found == [["cut", "a"], ["b"], ["c", "d"]]
+    assert [group.title.partition(";")[0] for group in groups] == [
+        "iwslt14 (de to en, 3000 and 4000 types)",
+        "iwslt14 (de to en, 3000 and 5000 types)",
+        "iwslt14 (en to de, 4000 and 3000 types)",
+    ]
+
+
+def test_a_seed_counts_once(make):
+    runs = [
+        make("short", "BN", seed=1, nll=(5.0, 4.0), bleu=10),
+        make("long", "BN", seed=1, bleu=30),
+        make("other", "BN", seed=2, bleu=31),
+    ]
+    (group,) = group_runs(runs)
+    (series,) = group.series
+    assert [run.name for run in series.runs] == ["long", "other"]
+    assert mean_over_seeds(series, bleu).number == 2
+    ((name, problem),) = group.twice
+    assert name == "short" and "seed 1 of long" in problem
+    (problems,) = (it for it in sections(runs) if it.title == "Problems")
+    assert [row[0].text for row in problems.blocks[0].rows] == ["short"]
 
 
 def test_order(make):

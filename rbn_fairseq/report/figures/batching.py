@@ -8,23 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.depth_map import first_seeds
+from rbn_fairseq.report.commands import BATCHING
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.records import TIDPoint, latest
 from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.series import Group, Series, first_seeds
 
-__all__ = ["COMMAND", "Measured", "decomposition", "measured"]
+__all__ = ["KINDS", "Measured", "decomposition", "measured"]
 
-#: What measures all that these figures show.
-COMMAND = (
-    "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
-    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --output "
-    "SAVE_DIR/tid_batching.jsonl`"
-)
-_KINDS = {"mean": "mean_tid", "variance": "var_tid"}
+KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
 _PARTS = {"sentence sampling": "#56B4E9", "length bucketing": "#E69F00"}
 
@@ -50,7 +44,7 @@ def _squares(point: Optional[TIDPoint], name: str, layers: Sequence[str]) -> lis
 
 
 def _columns(points: dict[str, TIDPoint], kind: str) -> dict[str, list[float]]:
-    name = _KINDS[kind]
+    name = KINDS[kind]
     trained = points["as-trained"]
     layers = [it.layer for it in trained.layers]
     whole, random, permuted = (
@@ -69,12 +63,12 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
     title = "Where TID comes from"
     found = measured(group, ("as-trained", "random"))
     if not found:
-        return Missing(title, "no run measured TID with random batches", COMMAND)
+        return Missing(title, "no run measured TID with random batches", BATCHING)
     shown = found[:_RUNS]
     rows = []
     negative = []
     for _, run, points in found:
-        for kind in _KINDS:
+        for kind in KINDS:
             columns = _columns(points, kind)
             lines = zip(*columns.values(), strict=True)
             rows += [(run.name, kind, depth, *line) for depth, line in enumerate(lines, 1)]
@@ -106,9 +100,9 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
 
 
 def _draw_bars(shown: Sequence[Measured]) -> Canvas:
-    with sheet(len(shown), len(_KINDS)) as (canvas, grid):
+    with sheet(len(shown), len(KINDS)) as (canvas, grid):
         for row, (series, run, points) in zip(grid, shown, strict=True):
-            for axes, kind in zip(row, _KINDS, strict=True):
+            for axes, kind in zip(row, KINDS, strict=True):
                 _bars(axes, _columns(points, kind))
                 heading = placed(series.placement, f"{run.name}, {kind} TID²")
                 axes.set(title=heading, xlabel="batch norm, from input to output", ylabel="%²")

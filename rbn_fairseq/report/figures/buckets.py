@@ -8,7 +8,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.batching import COMMAND, Measured, measured
+from rbn_fairseq.report.commands import BATCHING
+from rbn_fairseq.report.figures.batching import KINDS, Measured, measured
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
 from rbn_fairseq.report.figures.training import placed
@@ -16,8 +17,6 @@ from rbn_fairseq.report.records import TIDPoint
 from rbn_fairseq.report.series import Group
 
 __all__ = ["by_buckets"]
-
-_KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 
 
 def _by_number(points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
@@ -39,7 +38,7 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
         if len(_by_number(points)) > 1
     ]
     if not found:
-        return Missing(title, "no run measured TID with mixed buckets", COMMAND)
+        return Missing(title, "no run measured TID with mixed buckets", BATCHING)
     rows = tuple(
         (run.name, series.norm, number, point.last.mean_tid, point.last.var_tid)
         for series, run, points in found
@@ -71,7 +70,7 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
 def _draw_buckets(found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
     with sheet(1, 2) as (canvas, (row,)):
         numbers = sorted({number for *_, points in found for number in _by_number(points)})
-        for axes, (kind, name) in zip(row, _KINDS.items(), strict=True):
+        for axes, (kind, name) in zip(row, KINDS.items(), strict=True):
             first = 100 * getattr(found[0][2]["as-trained"].last, name)
             law = [first / math.sqrt(number) for number in numbers]
             axes.plot(numbers, law, "-.", color=GREY, label="1/sqrt(K)")

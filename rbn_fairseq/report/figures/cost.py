@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.commands import COST
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import legend_below, sheet
 from rbn_fairseq.report.figures.training import placed
@@ -43,8 +44,7 @@ def discrepancy_cost(group: Group, colours: dict[str, str], suffix: str = "") ->
             means = {way: statistics.fmean(own) for way, own in values.items()}
             bars[placed(series.placement, series.label)] = (colours[series.norm], means)
     if not rows:
-        command = "`rbn cost SAVE_DIR/checkpoint_last.pt --output SAVE_DIR/cost.jsonl`"
-        return Missing(title, "no run measured it", command)
+        return Missing(title, "no run measured it", COST)
     caption = (
         "Validation nll with population statistics minus that with each batch's own (batches as "
         "trained), in bits per target token: what TID costs. Below 0: the population's are "

@@ -12,19 +12,11 @@ from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import sheet
 from rbn_fairseq.report.figures.tid import MEASURE
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.series import Group, first_seeds
 
-__all__ = ["depth_map", "first_seeds"]
+__all__ = ["depth_map"]
 
 _MAPS = 4
-
-
-def first_seeds(group: Group) -> list[tuple[Series, Run]]:
-    """All runs: BN's before others', and of each the first seed before the second."""
-    ordered = sorted(group.series, key=lambda one: one.norm != "BN")
-    found = [(at, one, run) for one in ordered for at, run in enumerate(one.runs)]
-    return [(one, run) for _, one, run in sorted(found, key=lambda it: it[0])]
 
 
 def depth_map(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:

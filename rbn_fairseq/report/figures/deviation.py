@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Optional
 
+from rbn_fairseq.report.commands import TID
 from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, or_missing
 from rbn_fairseq.report.figures.panel import Panel, curves
@@ -59,8 +60,7 @@ def deviation(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     notes = sampling(group)
     if not any(layer.mean_deviation is not None for layer in _layers(group)):
         notes.append(
-            "Relative deviation: these runs are of a version that did not measure it; "
-            "`rbn tid SAVE_DIR` does."
+            f"Relative deviation: these runs are of a version that did not measure it; {TID} does."
         )
     figure = figure_of_curves(f"figure2_top{suffix}", title, caption, grid, notes)
     return or_missing(figure, title, "no run measured TID", MEASURE)

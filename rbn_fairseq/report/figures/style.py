@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Canvas
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 __all__ = ["GREY", "STYLE", "legend_below", "norm_colours", "plain_log", "sheet"]
@@ -68,12 +69,18 @@ def norm_colours(norms: Sequence[str]) -> dict[str, str]:
 def sheet(
     rows: int = 1, columns: int = 1, width: float = 4.4, height: float = 3.0
 ) -> Iterator[tuple[Canvas, list[list[Axes]]]]:
-    """Give a canvas with axes in rows, each ``width`` by ``height`` inches."""
+    """Give a canvas with axes in rows, each ``width`` by ``height`` inches.
+
+    A dollar sign in a text, such as a run's name, is drawn as it is.
+    """
     with matplotlib.rc_context(STYLE):
         size = (max(width * columns, 5.0), height * rows + 0.5)
         canvas = Canvas(figsize=size, layout="constrained")
         grid = canvas.subplots(rows, columns, squeeze=False)
         yield canvas, [list(row) for row in grid]
+    # Ticks of logarithmic axes are formulas; they get their texts later.
+    for text in canvas.findobj(Text):
+        text.set_parse_math("$" not in text.get_text())
 
 
 def _columns(labels: Sequence[str], room: float) -> int:

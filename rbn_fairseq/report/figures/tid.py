@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Optional
 
+from rbn_fairseq.report.commands import TID
 from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.missing import Drawn, or_missing
 from rbn_fairseq.report.figures.panel import Panel, curves
@@ -15,7 +16,7 @@ from rbn_fairseq.report.series import Group
 __all__ = ["MEASURE", "WARNING", "average_tid", "over_layers", "percent", "sampling"]
 
 #: What measures TID during training; it does so by default.
-MEASURE = "`rbn train … --norm-encoder batch` (without --no-tid), or `rbn tid SAVE_DIR`"
+MEASURE = f"`rbn train … --norm-encoder batch` (without --no-tid), or {TID}"
 WARNING = (
     "Its model and data (6 + 6 layers, IWSLT14) are not those here unless this section's title "
     "says so."

@@ -1,8 +1,7 @@
 """Figure 5: BLEU over the penalty's two weights."""
 
-import statistics
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,61 +11,72 @@ from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import sheet
 from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.gaps import bleu_kind, bleu_of
-from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.gaps import bleu_kind, bleu_of, nll_of
+from rbn_fairseq.report.grouping import variants
+from rbn_fairseq.report.series import Group, Series, mean_at_last, mean_over_seeds
+from rbn_fairseq.report.settings import OF_NORM, matches
 
 __all__ = ["penalty_weights"]
+
+_WEIGHTS = ("criterion.rbn_mean_weight", "criterion.rbn_std_weight")
+_NORM = tuple(name for name in OF_NORM if not name.startswith("criterion."))
 
 Cells = dict[tuple[float, float], float]
 
 
-def _grids(group: Group) -> dict[tuple[str, str, str], list[Series]]:
-    """Put together what differs in the weights only; BN is their corner (0, 0)."""
-    found: dict[tuple[str, str, str], list[Series]] = {}
-    for one in group.series:
-        if one.norm == "RBN":
-            key = (one.placement, one.setup.convention, f"{one.recipe}{one.length}")
-            found.setdefault(key, []).append(one)
-    for (placement, _, recipe), line in found.items():
-        line += [
-            one
-            for one in group.of(placement)
-            if one.norm == "BN" and f"{one.recipe}{one.length}" == recipe
-        ]
-    sizes = {
-        key: len({(it.setup.mean_weight, it.setup.std_weight) for it in line})
-        for key, line in found.items()
-    }
-    return {key: line for key, line in found.items() if sizes[key] >= 3}
+def _norm_options(series: Series) -> dict[str, Any]:
+    return {name: value for name, value in series.setup.settings.items() if matches(name, _NORM)}
 
 
-def _last_nll(run: Run) -> Optional[float]:
-    return run.validations[-1].nll_loss if run.validations else None
+def _grids(group: Group) -> list[tuple[str, str, list[Series]]]:
+    """Put together what differs in the weights only; BN is their corner (0, 0).
+
+    Returns:
+        Placement, the settings in which a map differs from the placement's others, its series.
+    """
+    found = []
+    for placement in group.placements:
+        own = group.of(placement)
+        for detail, line in variants([one for one in own if one.norm == "RBN"], _WEIGHTS):
+            corner = [
+                one
+                for one in own
+                if one.norm == "BN"
+                and (one.recipe, one.length) == (line[0].recipe, line[0].length)
+                and _norm_options(one) == _norm_options(line[0])
+            ]
+            grid = [*line, *corner]
+            if len({(it.setup.mean_weight, it.setup.std_weight) for it in grid}) >= 3:
+                found.append((placement, detail, grid))
+    return found
 
 
 def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
-    """Figure 5: a map of BLEU, or of validation nll without it, a map a placement."""
+    """Figure 5: a map of BLEU, or of validation nll without it, a map a placement and setting."""
     title = "Figure 5: BLEU over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
         command = "`bash scripts/iwslt14/grid.sh --minutes N --parallel P` (16 runs)"
         return Missing(title, "fewer than three pairs of weights in one placement", command)
     kind = bleu_kind(group.runs)
-    members = [run for line in grids.values() for one in line for run in one.runs]
+    members = [run for *_, line in grids for one in line for run in one.runs]
     in_bleu = all(bleu_of(run, kind) is not None for run in members)
     maps: list[tuple[str, Cells]] = []
     rows: list[tuple[Any, ...]] = []
-    for (placement, convention, _), line in grids.items():
+    for placement, detail, line in grids:
+        convention = line[0].setup.convention
         cells: Cells = {}
         for one in line:
             pair = (one.setup.mean_weight, one.setup.std_weight)
-            values = [bleu_of(run, kind) if in_bleu else _last_nll(run) for run in one.runs]
-            known = [value for value in values if value is not None]
-            if known:
-                cells[pair] = statistics.fmean(known)
-                rows.append((placement, convention, *pair, cells[pair], len(known)))
-        maps.append((placed(placement, f"convention {convention}"), cells))
+            mean = (
+                mean_over_seeds(one, lambda run: bleu_of(run, kind))
+                if in_bleu
+                else mean_at_last(one, nll_of)
+            )
+            if mean:
+                cells[pair] = mean.value
+                rows.append((placement, convention, detail, *pair, mean.value, mean.number))
+        maps.append((placed(placement, detail or f"convention {convention}"), cells))
     unit = f"BLEU ({kind})" if in_bleu else "valid nll, bits per target token"
     caption = (
         f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
@@ -74,7 +84,7 @@ def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> 
         "and moderate weights of both are best."
     )
     name = "bleu" if in_bleu else "nll"
-    header = ("placement", "convention", "lambda", "nu", name, "seeds")
+    header = ("placement", "convention", "setting", "lambda", "nu", name, "seeds")
     return Figure(
         f"figure5{suffix}", title, caption, lambda: _draw(maps, unit, in_bleu), header, tuple(rows)
     )
