@@ -52,7 +52,6 @@ measure() { # NAME: where TID comes from, and what it costs
 }
 
 measure bn
-measure rbn_paper
 measure rbn_official
 
 bash results/keep.sh results/iwslt14_subset/runs "$work"/{ln,bn,rbn_paper,rbn_official}
