@@ -1,0 +1,54 @@
+"""The runs under results/: real ones, whose numbers the documents quote."""
+
+from pathlib import Path
+
+import pytest
+
+from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.runs import read_runs
+
+RESULTS = Path(__file__).parents[2] / "results"
+RUNS = sorted(RESULTS.glob("*/runs/*"))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return read_runs((f"{path.parts[-3]}/{path.name}", path) for path in RUNS)
+
+
+def test_they_are_read_without_problems(found):
+    assert len(found) >= 6
+    assert {run.name: run.problems for run in found if run.problems} == {}
+    assert all(run.settings and run.validations for run in found)
+
+
+def test_nothing_in_them_names_a_machine():
+    for path in RESULTS.rglob("runs/*/*"):
+        text = path.read_text()
+        assert "'/work" not in text and "'/home" not in text and "'/root" not in text, path
+
+
+def test_the_papers_figures_are_drawn_of_them(found):
+    names = {it.name for part in sections(found) for it in part.blocks if isinstance(it, Figure)}
+    for figure in ("figure1", "figure2_top", "figure2_map", "figure3_right", "figure4", "cost"):
+        assert figure in names, figure
+    assert any(name.startswith("figure6") for name in names)
+    assert any(name.startswith("figure7") for name in names)
+
+
+def test_numbers_of_the_readme(found):
+    by_name = {run.name.partition("/")[2]: run for run in found}
+    text = (RESULTS / "iwslt14_subset" / "README.md").read_text()
+    for name in ("ln", "bn", "rbn_official", "rbn_paper"):
+        run = by_name[name]
+        assert f"{run.validations[-1].nll_loss:.3f}" in text
+        assert f"{run.scores['tokenised']['bleu']:.2f}" in text
+    bn = by_name["bn"]
+    for point in bn.batching:
+        last, average = point.last, point.average
+        for it in (last, average):
+            assert f"{100 * it.mean_tid:.2f} / {100 * it.var_tid:.2f}" in text, point.batching
+    for cost in bn.cost:
+        if cost.statistics != "pooled":
+            assert f"{cost.nll:.4f}" in text
