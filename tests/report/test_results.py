@@ -1,5 +1,6 @@
 """The runs under results/: real ones, whose numbers the documents quote."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ def test_they_are_read_without_problems(found):
 
 def test_nothing_in_them_names_a_machine():
     for path in RESULTS.rglob("runs/*/*"):
-        text = path.read_text()
-        assert "'/work" not in text and "'/home" not in text and "'/root" not in text, path
+        absolute = re.findall(r"['\"](/\w[^'\"]*)", path.read_text())
+        assert set(absolute) <= {"/tmp/plasma"}, path  # a default of fairseq's
 
 
 def test_the_papers_figures_are_drawn_of_them(found):
