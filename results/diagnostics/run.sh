@@ -38,12 +38,7 @@ score() { # PLACEMENT NORM
         >"$out/generated.txt"
     rbn score "$out/generated.txt" --lang en "${against[@]}" --output "$out/score.json"
     [[ $2 == ln ]] && return
-    local batchings=() kind
-    for kind in as-trained random mixed:2 mixed:4 mixed:8 mixed:16 permuted; do
-        batchings+=(--tid-batching "$kind")
-    done
-    rbn tid "$out/checkpoint_last.pt" "${batchings[@]}" --output "$out/tid_batching.jsonl"
-    rbn cost "$out/checkpoint_last.pt" --output "$out/cost.jsonl"
+    bash results/measure.sh "$out" checkpoint_last.pt
 }
 
 for placement in post pre; do

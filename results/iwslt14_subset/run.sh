@@ -42,17 +42,8 @@ train bn --norm-encoder batch
 train rbn_paper --norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01
 train rbn_official --norm-encoder batch --rbn-mean-weight 60 --rbn-convention official
 
-measure() { # NAME: where TID comes from, and what it costs
-    local batchings=() kind
-    for kind in as-trained random mixed:2 mixed:4 mixed:8 mixed:16 permuted; do
-        batchings+=(--tid-batching "$kind")
-    done
-    rbn tid "$work/$1/checkpoint10.pt" "${batchings[@]}" --output "$work/$1/tid_batching.jsonl"
-    rbn cost "$work/$1/checkpoint10.pt" --output "$work/$1/cost.jsonl"
-}
-
-measure bn
-measure rbn_official
+bash results/measure.sh "$work/bn" checkpoint10.pt
+bash results/measure.sh "$work/rbn_official" checkpoint10.pt
 
 bash results/keep.sh results/iwslt14_subset/runs "$work"/{ln,bn,rbn_paper,rbn_official}
 rbn report results/iwslt14_subset/runs/* --out "$work/report" \
