@@ -69,7 +69,7 @@ def open_session(path: Path, data: str | None = None) -> Session:
         ValueError: if the file cannot be used, was made without this plugin, has no norm with
             running statistics, or does not fit the data.
     """
-    from rbn_fairseq.tasks.training import check_data
+    from rbn_fairseq.tasks.data import check_data
 
     state = read_checkpoint(path)
     cfg = state.get("cfg") or {}

@@ -92,7 +92,7 @@ def updates(
     """
     from rbn_fairseq.bench.training import DEFAULTS
     from rbn_fairseq.bench.updates import compare_updates, time_updates
-    from rbn_fairseq.tasks.training import check_data
+    from rbn_fairseq.tasks.data import check_data
 
     check_data(str(data))
     settings = dict(map(_read_setting, setting))
@@ -133,7 +133,7 @@ def tid(
     """
     from rbn_fairseq.bench.tid import time_measuring, total_costs
     from rbn_fairseq.bench.training import DEFAULTS
-    from rbn_fairseq.tasks.training import check_data
+    from rbn_fairseq.tasks.data import check_data
 
     check_data(str(data))
     check_output(output)

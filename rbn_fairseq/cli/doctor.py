@@ -134,7 +134,7 @@ def _check_checkpoint(findings: _Findings, path: Path) -> Optional[dict[str, Any
 def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
     from fairseq.data import Dictionary, data_utils
 
-    from rbn_fairseq.tasks.training import check_data, fingerprint
+    from rbn_fairseq.tasks.data import check_data, fingerprint
 
     try:
         check_data(str(data))

@@ -7,7 +7,9 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
-from rbn_fairseq.tasks.training import BatchStatisticsTask, TrainingConfig
+from rbn_fairseq.tasks.resuming import ResumableTask
+from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
+from rbn_fairseq.tasks.training import CheckedTask, TrainingConfig
 
 __all__ = ["TranslationRBNTask"]
 
@@ -18,5 +20,12 @@ class TranslationRBNConfig(MonitorConfig, ConditioningConfig, TrainingConfig, Tr
 
 
 @register_task("translation_rbn", dataclass=TranslationRBNConfig)
-class TranslationRBNTask(TIDMonitor, ConditioningMonitor, BatchStatisticsTask, TranslationTask):
+class TranslationRBNTask(
+    TIDMonitor,
+    ConditioningMonitor,
+    RunningStatisticsTask,
+    ResumableTask,
+    CheckedTask,
+    TranslationTask,
+):
     """fairseq's ``translation`` with the care that batch statistics need, and the monitors."""

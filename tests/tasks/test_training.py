@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils
 
 import runs
 from rbn_fairseq.tasks import TranslationRBNTask
-from rbn_fairseq.tasks.training import check_data
+from rbn_fairseq.tasks.data import check_data
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty"])

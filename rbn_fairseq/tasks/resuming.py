@@ -1,0 +1,95 @@
+"""A training that was interrupted goes on as if it had not been."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+from torch import nn
+
+from rbn_fairseq.checkpoints.files import mend_last, read_checkpoint
+from rbn_fairseq.norms.moments import process_rank
+from rbn_fairseq.tasks.data import fingerprint
+
+__all__ = ["ResumableTask"]
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableTask:
+    """Mixin for a fairseq task; put it before the task among the bases.
+
+    - A resumed run sees the same batches as an uninterrupted one.
+    - Where the last checkpoint was cut off, training resumes from the newest whole one.
+    - A checkpoint is refused where the dictionaries are not those that it was trained with.
+    - Validation and generation read every sentence (fairseq drops up to 7).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._dictionaries = [fingerprint(d) for d in self._own_dictionaries()]
+
+    def _own_dictionaries(self) -> list[Dictionary]:
+        both = (self.source_dictionary, self.target_dictionary)  # type: ignore[attr-defined]
+        return [dictionary for dictionary in both if dictionary is not None]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's part of a checkpoint."""
+        return {**super().state_dict(), "dictionaries": self._dictionaries}  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Read the task's part of a checkpoint.
+
+        Raises:
+            ValueError: if the checkpoint was trained with other dictionaries.
+        """
+        rest = dict(state_dict)
+        if rest.pop("dictionaries", self._dictionaries) != self._dictionaries:
+            raise ValueError(
+                "The dictionaries of the data directory are not those that the checkpoint was "
+                "trained with. Give the directory that it was trained on, or preprocess the text "
+                "with its dictionaries (fairseq-preprocess --srcdict, --tgtdict)."
+            )
+        super().load_state_dict(rest)  # type: ignore[misc]
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        """Build the model.
+
+        Raises:
+            ValueError: if training should resume from a damaged checkpoint and there is no other.
+        """
+        if not from_checkpoint and self.cfg.restore_file == "checkpoint_last.pt":  # type: ignore[attr-defined]
+            self._resume(Path(self.cfg.save_dir))  # type: ignore[attr-defined]
+        model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+        return model
+
+    def _resume(self, directory: Path) -> None:
+        if process_rank() > 0:  # the first process writes, checks and measures
+            return
+        found = mend_last(directory)
+        if found is not None:
+            logger.warning("checkpoint_last.pt is damaged; resuming from %s", found)
+        last = directory / "checkpoint_last.pt"
+        if last.exists():  # fairseq saves the task's state, but does not restore it for training
+            self.load_state_dict(read_checkpoint(last, mmap=True).get("task_state") or {})
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return fairseq's iterator, mended in two places.
+
+        fairseq composes batches with the seed of the epoch that it starts in and keeps them for
+        all later epochs, so that after a resume it would train on other batches. And where the
+        number of sentences is not a multiple of --required-batch-size-multiple (8) it drops the
+        rest, the longest ones: no matter in training, but a test set must be whole.
+        """
+        if dataset is not self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+            kwargs["required_batch_size_multiple"] = 1
+        keep = self.can_reuse_epoch_itr(dataset) and not (  # type: ignore[attr-defined]
+            kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")
+        )
+        if not keep or dataset in self.dataset_to_epoch_iter:  # type: ignore[attr-defined]
+            return super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
+        epoch = kwargs.pop("epoch", 1)
+        iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)  # type: ignore[misc]
+        dataset.set_epoch(epoch)
+        iterator.epoch = epoch
+        return iterator
