@@ -59,7 +59,7 @@ class TIDMonitor:
     """
 
     cfg: Any
-    _updates = 0
+    updates: int
     # The running statistics at the measurement before, by layer, to tell their drift.
     _running: Mapping[str, Any] = MappingProxyType({})
 
@@ -109,11 +109,6 @@ class TIDMonitor:
             self._training = iterator
         return iterator
 
-    def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
-        """Step, and count."""
-        super().optimizer_step(optimizer, model, update_num)  # type: ignore[misc]
-        self._updates = update_num + 1
-
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:
         """Measure once before training."""
         super().begin_epoch(epoch, model)  # type: ignore[misc]
@@ -124,7 +119,7 @@ class TIDMonitor:
         """Measure if this validation ends an epoch (fairseq also validates in between)."""
         super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
         if self._training.end_of_epoch():
-            self._measure(epoch, self._updates, model)
+            self._measure(epoch, self.updates, model)
 
     def _measure(self, epoch: int, update: int, model: nn.Module) -> None:
         if self.cfg.no_tid or not has_batch_norm(model):

@@ -1,7 +1,10 @@
 """When the running statistics of norms move in a training, and when not."""
 
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Optional
 
+import torch
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import nn
 
 from rbn_fairseq.norms import PopulationNorm, dummy_batch
@@ -10,23 +13,103 @@ from rbn_fairseq.norms.moments import mean_over_processes
 __all__ = ["RunningStatisticsTask"]
 
 
+class _Attempt:
+    """One attempt at an update: the norms, and their running statistics from before it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
+        self._buffers = [buffer for norm in self._norms for buffer in norm.population.buffers()]
+        flat = [buffer.reshape(-1) for buffer in self._buffers]
+        self._before = torch.cat(flat) if flat else torch.empty(0)
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        parts = self._before.split([buffer.numel() for buffer in self._buffers])
+        for buffer, value in zip(self._buffers, parts, strict=True):
+            buffer.copy_(value.view_as(buffer))
+
+    def agree(self) -> None:
+        own = [norm.population for norm in self._norms if not norm.sync]
+        mean_over_processes([buffer for population in own for buffer in population.buffers()])
+
+
+def _loss_scale(optimizer: Any) -> float:
+    """Return what a skipped update lowers: the scaler of --amp says nothing else of it."""
+    return optimizer.scaler.get_scale() if isinstance(optimizer, AMPOptimizer) else 1.0
+
+
 class RunningStatisticsTask:
     """Mixin for a fairseq task; put it before the task among the bases.
 
-    - fairseq's dummy batches (on processes whose data ran out) leave all statistics alone.
-    - Processes that do not synchronise their norms agree on the population statistics before
-      each validation. (A checkpoint saved without validating first holds process 0's.)
+    Running statistics move with the updates of the weights:
+
+    - Where fairseq drops an update (overflow of the loss scale, no memory) or does it again
+      (retries of --amp, the search for the layer that makes NaN), they are as before it.
+    - Dummy batches (on processes whose data ran out) leave all statistics alone.
+    - Processes that do not synchronise their norms agree after every update on the mean of their
+      running statistics, so that all validate with, and the first one saves, the same ones.
+
+    Attributes:
+        updates: number of the last update that was made in this process; 0 before the first.
     """
 
-    def train_step(self, *args: Any, ignore_grad: bool = False, **kwargs: Any) -> Any:
+    updates = 0
+    _attempt: Optional[_Attempt] = None
+
+    def train_step(
+        self,
+        sample: Any,
+        model: nn.Module,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """Do fairseq's step; a dummy batch (``ignore_grad``) leaves all statistics alone."""
-        if not ignore_grad:
-            return super().train_step(*args, **kwargs)  # type: ignore[misc]
-        with dummy_batch():
-            return super().train_step(*args, ignore_grad=True, **kwargs)  # type: ignore[misc]
+        # fairseq clears the gradients before the first micro-batch of an update, and only there.
+        if all(weight.grad is None for weight in model.parameters()):
+            self._drop_attempt()
+            self._attempt = _Attempt(model)
+        try:
+            with dummy_batch() if ignore_grad else nullcontext():
+                return super().train_step(  # type: ignore[misc]
+                    sample,
+                    model,
+                    criterion,
+                    optimizer,
+                    update_num,
+                    ignore_grad=ignore_grad,
+                    **kwargs,
+                )
+        except RuntimeError:  # where it is for want of memory, fairseq clears the gradients
+            if self._attempt is not None:
+                self._attempt.undo()
+            raise
+
+    def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
+        """Do fairseq's step; if it is done, the running statistics have moved for good."""
+        before = _loss_scale(optimizer)
+        super().optimizer_step(optimizer, model, update_num)  # type: ignore[misc]
+        if self._attempt is not None and _loss_scale(optimizer) >= before:
+            self._attempt.agree()
+            self._attempt = None
+            self.updates = update_num + 1
+
+    def _drop_attempt(self) -> None:
+        if self._attempt is not None:
+            self._attempt.undo()
+            self._attempt = None
 
     def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
-        """Let processes that do not synchronise their norms agree on population statistics."""
+        """Take back what an update that was not made has left."""
+        self._drop_attempt()
         super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
-        norms = [m for m in model.modules() if isinstance(m, PopulationNorm) and not m.sync]
-        mean_over_processes([stat for norm in norms for stat in norm.population.buffers()])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's part of a checkpoint; the model's part is as before a dropped update.
+
+        fairseq collects the model's part first, but not as copies.
+        """
+        self._drop_attempt()
+        return super().state_dict()  # type: ignore[misc,no-any-return]

@@ -51,26 +51,6 @@ def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     assert not hasattr(checkpoint_utils.save_checkpoint, "best")
 
 
-def test_dummy_batch_leaves_statistics_alone(rbn_run, data_bin):
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(rbn_run / "checkpoint_last.pt")], {"data": str(data_bin)}
-    )
-    task.load_dataset("valid")
-    dataset = task.dataset("valid")
-    sample = dataset.collater([dataset[index] for index in range(8)])
-    criterion = task.build_criterion(cfg.criterion)
-    optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
-
-    def moved(ignore_grad):
-        before = {n: b.clone() for n, b in model.named_buffers() if "running" in n}
-        task.train_step(sample, model, criterion, optimizer, 0, ignore_grad=ignore_grad)
-        after = dict(model.named_buffers())
-        return [not torch.equal(before[name], after[name]) for name in before]
-
-    assert not any(moved(ignore_grad=True))
-    assert all(moved(ignore_grad=False))
-
-
 def longer(log):
     return re.findall(r"(--norm\S+) (\d+) is longer than this training, which has (\d+) upd", log)
 
