@@ -118,8 +118,8 @@ class MovingAverageBatchNorm(QuadraticNorm):
         running = self.population.running_square
         divisor, r = square, torch.ones_like(square)
         by_batch = frozen or step <= options.window or step < options.warmup
+        good = (count > 0) & square.isfinite().all()
         if not frozen:
-            good = (count > 0) & square.isfinite().all()
             averaged = self._remember("square_window", square, good)
             divisor = divisor if by_batch else averaged
             if step > options.r_start:
@@ -128,7 +128,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
             moved = running.lerp(divisor.to(running.dtype), options.momentum)
             self.population.replace_where(good, running_square=moved)
         y: Tensor = _normalise(
-            rows, self.weight, self.bias, divisor, r, count, tokens, self, by_batch, frozen
+            rows, self.weight, self.bias, divisor, r, count, good, tokens, self, by_batch, frozen
         )
         return y
 
@@ -162,6 +162,7 @@ class _Normalise(torch.autograd.Function):
         divisor: Tensor,
         r: Tensor,
         count: Tensor,
+        good: Tensor,
         tokens: ValidTokens,
         norm: MovingAverageBatchNorm,
         by_batch: bool,
@@ -169,13 +170,13 @@ class _Normalise(torch.autograd.Function):
     ) -> Tensor:
         scale = weight.to(r.dtype) * r * (divisor + norm.options.eps).rsqrt()
         ctx.tokens, ctx.norm, ctx.by_batch, ctx.frozen = tokens, norm, by_batch, frozen
-        ctx.save_for_backward(rows, weight, divisor, r, count)
+        ctx.save_for_backward(rows, weight, divisor, r, count, good)
         return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
-        rows, weight, divisor, r, count = ctx.saved_tensors
+        rows, weight, divisor, r, count, good = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
         norm: MovingAverageBatchNorm = ctx.norm
         by = (divisor + norm.options.eps).rsqrt()
@@ -186,10 +187,10 @@ class _Normalise(torch.autograd.Function):
         scale = weight.to(r.dtype) * r
         mean = all_reduce_sum(dot * scale, norm.sync) / count.clamp(min=1)
         if not ctx.frozen:
-            averaged = norm._remember("gradient_window", mean, count > 0)
+            averaged = norm._remember("gradient_window", mean, good)
             mean = mean if ctx.by_batch else averaged
         dx = tokens.unpack_((grad * scale - z * mean).mul_(by)).to(rows.dtype)
-        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 7
+        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 8
 
 
 _normalise: Callable[..., Tensor] = _Normalise.apply

@@ -161,9 +161,8 @@ class _Normalise(torch.autograd.Function):
         t = grad * weight.to(dtype) - (1 - options.alpha_backward) * running.to(dtype) * z
         if ctx.moving:
             mean = all_reduce_sum((t * z).sum(0), norm.sync) / count.clamp(min=1)
-            norm.population.replace_where(
-                count > 0, running_gradient=running + mean.to(running.dtype)
-            )
+            good = (count > 0) & square.isfinite().all()
+            norm.population.replace_where(good, running_gradient=running + mean.to(running.dtype))
         by = square if options.backward == "batch" else divisor
         dx = tokens.unpack_(t.mul_((by + options.eps).rsqrt())).to(rows.dtype)
         rest = (None,) * 6

@@ -10,12 +10,15 @@ from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
 from rbn_fairseq.tasks.training import CheckedTask, TrainingConfig
+from rbn_fairseq.tasks.trouble import TroubleConfig, TroubleWatch
 
 __all__ = ["TranslationRBNTask"]
 
 
 @dataclass
-class TranslationRBNConfig(MonitorConfig, ConditioningConfig, TrainingConfig, TranslationConfig):
+class TranslationRBNConfig(
+    MonitorConfig, ConditioningConfig, TroubleConfig, TrainingConfig, TranslationConfig
+):
     """fairseq's options for translation, and the monitors'."""
 
 
@@ -23,6 +26,7 @@ class TranslationRBNConfig(MonitorConfig, ConditioningConfig, TrainingConfig, Tr
 class TranslationRBNTask(
     TIDMonitor,
     ConditioningMonitor,
+    TroubleWatch,
     RunningStatisticsTask,
     ResumableTask,
     CheckedTask,

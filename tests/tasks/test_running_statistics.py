@@ -10,10 +10,10 @@ from unittest import mock
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq_cli import train as fairseq_train
 from fairseq.optim import FairseqOptimizer
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
+from fairseq_cli import train as fairseq_train
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint

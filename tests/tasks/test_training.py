@@ -5,7 +5,6 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-import torch
 from fairseq import checkpoint_utils
 
 import runs

@@ -1,0 +1,122 @@
+"""The watch over batches from which no good statistics come."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.tasks.translation import TranslationTask
+from torch import nn
+
+import runs
+from rbn_fairseq.norms import BatchNorm, PowerNorm, ValidTokens
+from rbn_fairseq.tasks.trouble import TroubleWatch
+
+NOT_FINITE, FEW, CONSTANT = "not finite", "fewer than two", "the same in all real tokens"
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = BatchNorm(3), PowerNorm(5)
+
+    def forward(self, x, y, tokens):
+        return self.first(x, tokens), self.second(y, tokens)
+
+
+class Base:
+    def train_step(self, sample, model, *args, **kwargs):
+        return model(*sample)
+
+    def begin_valid_epoch(self, epoch, model):
+        pass
+
+    def state_dict(self):
+        return {"base": 1}
+
+
+class Watched(TroubleWatch, Base):
+    def __init__(self, log_interval=100):
+        super().__init__()
+        self.cfg = SimpleNamespace(log_interval=log_interval)
+        self.model = Model()
+
+    def step(self, update, change=lambda x, y: None, lengths=(4, 2), ignore_grad=False):
+        x, y = torch.randn(4, 2, 3), torch.randn(4, 2, 5)
+        change(x, y)
+        tokens = ValidTokens(torch.arange(4).unsqueeze(1) < torch.tensor(lengths))
+        return self.train_step((x, y, tokens), self.model, None, None, update, ignore_grad)
+
+
+def spoil(x, y):
+    y[1, 0, 2] = torch.nan
+
+
+def test_first_norm_and_update_are_named(caplog):
+    task = Watched()
+    task.step(1)
+    task.step(2, lengths=(1, 0))
+    task.step(3, spoil)
+    task.step(4, lambda x, y: (x[0, 0].fill_(torch.inf), spoil(x, y)))
+    task.step(5, lambda x, y: x[:, :, 1].fill_(2.0))
+    assert not caplog.messages  # the GPU is not waited for
+    assert task.state_dict() == {"base": 1}
+    told = {m.split(":")[0]: m for m in caplog.messages}
+    assert list(told) == [
+        "second and 1 more, update 3", "first and 1 more, update 2",
+        "first, update 5",
+    ]  # fmt: skip
+    for text, message in zip((NOT_FINITE, FEW, CONSTANT), caplog.messages, strict=True):
+        assert text in message
+
+
+@pytest.mark.parametrize(
+    "tell", [lambda task: task.step(10), lambda t: t.begin_valid_epoch(1, t.model)]
+)
+def test_each_kind_is_told_once(caplog, tell):
+    task = Watched(log_interval=10)
+    task.step(1, spoil)
+    assert not caplog.messages
+    tell(task)
+    assert len(caplog.messages) == 1
+    task.step(11, spoil)
+    tell(task)
+    assert len(caplog.messages) == 1
+
+
+def test_whatever_is_at_padding_or_in_a_dummy_batch_is_no_trouble(caplog):
+    task = Watched()
+    task.step(1, lambda x, y: (x[2:, 1].fill_(torch.nan), y[2:, 1].fill_(torch.inf)))
+    task.step(2, spoil, ignore_grad=True)
+    task.state_dict()
+    assert not caplog.messages
+
+
+def test_dropped_layers_are_none(caplog):
+    task = Watched()
+    task.step(1)
+    with mock.patch.object(Model, "forward", lambda self, x, y, tokens: self.first(x, tokens)):
+        task.step(2, lambda x, y: x.fill_(torch.nan))
+    task.state_dict()
+    assert [m.split(":")[0] for m in caplog.messages] == ["first, update 2"]
+
+
+def test_fairseq_stops_and_the_layer_is_named(data_bin, tmp_path, caplog):
+    """Activations that are NaN in one batch: fairseq's own error, our word on where it began."""
+    step = TranslationTask.train_step
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, **kwargs):
+        def nan(module, inputs, output):
+            return output * torch.nan if update_num == 2 else None
+
+        with model.encoder.layers[0].fc2.register_forward_hook(nan):
+            return step(self, sample, model, criterion, optimizer, update_num, **kwargs)
+
+    with (
+        mock.patch.object(TranslationTask, "train_step", train_step),
+        pytest.raises(FloatingPointError, match="Nan/Inf"),
+    ):
+        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", "--max-update", 5, "--no-tid")
+    told = [m for m in caplog.messages if "said once" in m]
+    assert len(told) == 1 and NOT_FINITE in told[0]
+    assert told[0].startswith("encoder.layers.0.final_layer_norm and 2 more, update 2:")
