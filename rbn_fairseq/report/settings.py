@@ -8,12 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairseq.tasks.translation import TranslationConfig
-
 from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
 from rbn_fairseq.tasks.conditioning import ConditioningConfig
 from rbn_fairseq.tasks.monitor import MonitorConfig
-from rbn_fairseq.tasks.training import TrainingConfig
+from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
 __all__ = ["LENGTH", "OF_NORM", "check_agreement", "flatten", "matches"]
 
@@ -24,10 +22,10 @@ _PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_
 
 # Fields of the task that shape no training by themselves: the monitors' options, and copies of
 # options of other sections.
-_OF_MONITORS = (MonitorConfig, ConditioningConfig, TrainingConfig)
+_OF_MONITORS = (MonitorConfig, ConditioningConfig)
 _OF_TASK = {item.name for config in _OF_MONITORS for item in dataclasses.fields(config)} | {
     item.name
-    for item in dataclasses.fields(TranslationConfig)
+    for item in dataclasses.fields(TranslationRBNConfig)
     if str(item.default).startswith("${")
 }
 _OF_TASK -= {"_name"}

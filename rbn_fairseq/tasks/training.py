@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq import checkpoint_utils
-from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import progress_bar
 from omegaconf import II
 from torch import nn
 
 from rbn_fairseq.criterions import RBNPenalty
-from rbn_fairseq.norms import PopulationNorm
-from rbn_fairseq.norms.moments import process_rank
+from rbn_fairseq.norms import PopulationNorm, has_population_norm
+from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.data import check_data
+from rbn_fairseq.tasks.refusals import ModesConfig, check_modes
+from rbn_fairseq.tasks.start import describe_norms, describe_penalty, mean_size
 
 __all__ = ["CheckedTask", "TrainingConfig"]
 
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TrainingConfig(FairseqDataclass):
+class TrainingConfig(ModesConfig):
     """What the task knows of the training around it; without a help text no options."""
 
     save_dir: str = II("checkpoint.save_dir")
@@ -38,11 +39,14 @@ class CheckedTask:
 
     - A run is free of what an earlier one in the same process left behind.
     - The criterion's penalty and the model are checked against each other at the start.
+    - What norms with running statistics do not go with is refused.
+    - A line tells which norms sit where, and what the penalty's weights come to per token.
     - A warning tells of norms whose schedule ends after the training.
     """
 
     _model: Optional[nn.Module] = None
-    _checked_schedules = False
+    _criterion: Any = None
+    _started = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -63,9 +67,16 @@ class CheckedTask:
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
-        """Build the model."""
-        self._model = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
-        return self._model
+        """Build the model.
+
+        Raises:
+            ValueError: if its norms do not go with a mode of the training.
+        """
+        model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+        if not from_checkpoint:
+            check_modes(model, self.cfg)  # type: ignore[attr-defined]
+        self._model = model
+        return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion and check that the model gives its penalty something to act on.
@@ -76,14 +87,31 @@ class CheckedTask:
         criterion = super().build_criterion(cfg, from_checkpoint)  # type: ignore[misc]
         if isinstance(criterion, RBNPenalty) and self._model is not None:
             criterion.check_model(self._model)
+        self._criterion = criterion
         return criterion
 
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:
-        """Warn, at the start, of norms whose schedule is longer than the training."""
+        """Tell, at the start, of the norms, the penalty, and schedules that are too long."""
         super().begin_epoch(epoch, model)  # type: ignore[misc]
-        if not self._checked_schedules and process_rank() == 0:
+        if not self._started and process_rank() == 0:
+            self._describe(model)
             self._check_schedules(model)
-        self._checked_schedules = True
+        self._started = True
+
+    def _describe(self, model: nn.Module) -> None:
+        norms, criterion = getattr(model.cfg, "norms", None), self._criterion
+        if norms is None:  # a model of fairseq's
+            return
+        pre = model.cfg.encoder.normalize_before, model.cfg.decoder.normalize_before
+        line = describe_norms(norms, pre, has_population_norm(model))
+        dataset = self.datasets[self.cfg.train_subset]  # type: ignore[attr-defined]
+        iterator = self.dataset_to_epoch_iter.get(dataset)  # type: ignore[attr-defined]
+        if isinstance(criterion, RBNPenalty) and criterion.penalises and iterator is not None:
+            by_sentence = bool(getattr(criterion, "sentence_avg", False))
+            size = mean_size(iterator, dataset, by_sentence)
+            unit = "sentence" if by_sentence else "token"
+            line += " | " + describe_penalty(criterion.rbn, size, unit, world_size(norms.sync))
+        logger.info("norms: %s", line)
 
     def _check_schedules(self, model: nn.Module) -> None:
         cfg, updates = self.cfg, math.inf  # type: ignore[attr-defined]

@@ -1,0 +1,123 @@
+"""Modes that norms with running statistics do not go with; the line at the start."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
+from rbn_fairseq.norms import BatchNorm, LayerNorm, PowerNorm
+from rbn_fairseq.tasks.refusals import REFUSALS, check_modes
+from rbn_fairseq.tasks.start import describe_penalty
+
+PLAIN = {
+    "ddp_backend": "pytorch_ddp", "pipeline_model_parallel": False, "model_parallel_size": 1,
+    "quantization_config_path": None, "use_bmuf": False, "fp16": False, "amp": False,
+}  # fmt: skip
+GIVEN = {
+    "--ddp-backend fully_sharded": {"ddp_backend": "fully_sharded"},
+    "--ddp-backend slowmo": {"ddp_backend": "slowmo"},
+    "--use-bmuf": {"use_bmuf": True},
+    "--pipeline-model-parallel": {"pipeline_model_parallel": True},
+    "--model-parallel-size": {"model_parallel_size": 2},
+    "--quantization-config-path": {"quantization_config_path": "pq.yaml"},
+    "--quant-noise-pq": {"pq": 0.1},
+    "--quant-noise-scalar": {"scalar": 0.1},
+    "--fp16": {"fp16": True},
+    "--amp": {"amp": True},
+}
+
+
+def model(norm, pq=0.0, scalar=0.0):
+    module = nn.Sequential(nn.Linear(2, 2), norm)
+    module.cfg = SimpleNamespace(quant_noise=SimpleNamespace(pq=pq, scalar=scalar))
+    return module
+
+
+def check(norm, **given):
+    noise = {name: given.pop(name) for name in ("pq", "scalar") if name in given}
+    check_modes(model(norm, **noise), SimpleNamespace(**PLAIN | given))
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.option)
+def test_refused_with_running_statistics_alone(refusal):
+    norm = PowerNorm(2) if refusal.option in ("--fp16", "--amp") else BatchNorm(2)
+    check(norm)
+    check(LayerNorm(2), **GIVEN[refusal.option])
+    with pytest.raises(ValueError) as error:
+        check(norm, **GIVEN[refusal.option])
+    message = str(error.value)
+    assert message.startswith(f"{refusal.option} does not go with {type(norm).__name__}: ")
+    assert "Use " in message
+
+
+def test_batch_norm_goes_with_half_precision():
+    check(BatchNorm(2), fp16=True, amp=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--use-bmuf",),
+        ("--ddp-backend", "slowmo"),
+        ("--quant-noise-pq", 0.1),
+        ("--quant-noise-scalar", 0.1),
+        ("--norm-encoder", "power", "--memory-efficient-fp16"),
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_training_is_refused(data_bin, tmp_path, options):
+    with pytest.raises(ValueError, match="does not go with"):
+        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", *options, "--max-update", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_line_at_the_start(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "batch@0:layer", "--rbn-mean-weight", 0.5,
+        "--rbn-std-weight", 2, "--max-epoch", 1, "--no-tid", "--log-format", "json",
+    )  # fmt: skip
+    (line,) = re.findall(r"norms: (.*)", log)
+    assert line.startswith(
+        "encoder batch@0:layer; decoder layer | statistics of each process's own batch | RBN "
+        "penalty (paper, sum): weights of mean and spread 0.5 and 2, which is "
+    )
+    mean, std, size = re.search(
+        r"is (\S+) and (\S+) per token \(micro-batches of (\S+) t", line
+    ).groups()
+    # fairseq's own count: tokens (its sample size) a batch.
+    words = float(re.search(r'"train_wpb": "([\d.]+)"', log)[1])
+    assert abs(float(size) - words) <= 1
+    assert float(mean) == pytest.approx(0.5 / words, rel=0.01)
+    assert float(std) == pytest.approx(2 / words, rel=0.01)
+
+
+def test_line_without_penalty_and_batch_norms(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, "--encoder-normalize-before", "--norm-encoder-final", "rms",
+        "--max-update", 1, "--disable-validation",
+    )  # fmt: skip
+    (line,) = re.findall(r"norms: (.*)", log)
+    assert line == "encoder layer, final rms; decoder layer"
+    assert read_checkpoint(tmp_path / "checkpoint_last.pt")
+
+
+@pytest.mark.parametrize(
+    "reduction, replicas, effective",
+    [
+        ("sum", 1, "0.0005 and 0.0001"),
+        ("sum", 4, "0.000125 and 2.5e-05"),
+        ("token", 4, "0.5 and 0.1"),
+    ],
+)
+def test_effective_penalty(reduction, replicas, effective):
+    rbn = RBNPenaltyConfig(
+        rbn_mean_weight=0.5, rbn_std_weight=0.1, rbn_convention="official", rbn_reduction=reduction
+    )
+    assert describe_penalty(rbn, 1000.0, "token", replicas) == (
+        f"RBN penalty (official, {reduction}): weights of mean and spread 0.5 and 0.1, which is "
+        f"{effective} per token (micro-batches of 1,000 tokens)"
+    )
