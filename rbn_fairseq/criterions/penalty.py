@@ -156,7 +156,7 @@ class RBNPenalty(nn.Module):
         if self.rbn.rbn_reduction == "token":
             penalty = penalty * sample_size
         elif gaps:  # synchronised statistics are every process's: the sum counts them once
-            penalty = penalty / gaps[0].replicas
+            penalty = penalty * gaps[0].share
         log.update(
             rbn_mean=terms.mean.detach(),
             rbn_std=terms.std.detach(),

@@ -128,7 +128,8 @@ def collect_moments(
                 forward(model, batch)
             for norm, moments in records:
                 if norm in names:
-                    seen[names[norm]].append(tuple(part.cpu() for part in moments))
+                    parts = moments.mean, moments.var, moments.n
+                    seen[names[norm]].append(tuple(part.cpu() for part in parts))
     layers = {}
     for name, rows in seen.items():
         kept = [row for row in rows if row[2] > 0]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments, world_size
+from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
 
@@ -101,7 +101,7 @@ class BatchNorm(PopulationNorm):
         batch = self._batch_moments(rows, tokens, *before)
         self._record(batch)
         weight, bias = self._affine(batch)
-        y, mean, var = _normalise(rows, weight, bias, *batch, tokens, self)
+        y, mean, var = _normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
         recorders = scope.recorders.get()
         if recorders:
             before = (before[0].clone(), before[1].clone())
@@ -110,8 +110,7 @@ class BatchNorm(PopulationNorm):
         if recorders:
             mean_after, var_after = self.population.get()
             after = (mean_after.clone(), var_after.clone())
-            replicas = world_size(self.sync)
-            gap = scope.Gap(self, mean, var, batch.n, *before, *after, replicas=replicas)
+            gap = scope.Gap(self, mean, var, batch.n, *before, *after, batch.share)
             for recorder in recorders:
                 recorder.append(gap)
         return y.view(x.shape)
@@ -126,7 +125,7 @@ class BatchNorm(PopulationNorm):
         empty = moments.n == 0
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)
         var = torch.where(empty, population_var.to(dtype), moments.var)
-        return Moments(mean, var, moments.n)
+        return Moments(mean, var, moments.n, moments.share)
 
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the map behind the normalisation in training."""

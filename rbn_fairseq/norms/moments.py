@@ -22,12 +22,15 @@ class Moments(NamedTuple):
     """Statistics of the valid tokens of a batch.
 
     mean: ``(C,)``; var: ``(C,)``, biased; n: 0-dim, the number of tokens behind them
-    (over all processes when synchronised).
+    (over all processes when synchronised); share: 0-dim, this process's part in what all
+    processes that share the statistics count once (1 without synchronisation, otherwise equal
+    parts for the processes that have tokens).
     """
 
     mean: Tensor
     var: Tensor
     n: Tensor
+    share: Tensor | float = 1.0
 
 
 def world_size(sync: bool) -> int:
@@ -77,11 +80,11 @@ def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     mean = packed.sum(0) / count.clamp(min=1)
     squares = tokens.zero_padding_(packed - mean).square_().sum(0)
     if world_size(sync) > 1:
-        mean, squares, count = _join_processes(mean, squares, count)
+        return _join_processes(mean, squares, count)
     return Moments(mean, squares / count.clamp(min=1), count)
 
 
-def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> Moments:
     """Join per-process means, sums of squared distances and counts.
 
     Follows Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for
@@ -94,4 +97,6 @@ def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> tuple[Tenso
     total = counts.sum()
     joint = (counts * means).sum(0) / total.clamp(min=1)
     between = counts * (means - joint).square()
-    return joint, (squares_of + between).sum(0), total
+    var = (squares_of + between).sum(0) / total.clamp(min=1)
+    share = (count > 0) / (counts > 0).sum().clamp(min=1)
+    return Moments(joint, var, total, share)

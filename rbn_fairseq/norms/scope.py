@@ -28,7 +28,7 @@ class Gap:
         count: 0-dim, the number of those tokens.
         mean_before, var_before: ``(C,)``, the population statistics before this batch moved them.
         mean_after, var_after: ``(C,)``, the same afterwards.
-        replicas: number of processes that share these batch statistics (1 unless synchronised).
+        share: this process's part in a penalty on these batch statistics, see :class:`Moments`.
     """
 
     norm: "BatchNorm"
@@ -39,7 +39,7 @@ class Gap:
     var_before: Tensor
     mean_after: Tensor
     var_after: Tensor
-    replicas: int
+    share: Tensor | float
 
 
 _T = TypeVar("_T")

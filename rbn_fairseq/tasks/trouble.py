@@ -36,7 +36,9 @@ class TroubleConfig(FairseqDataclass):
 
 def _troubles(batches: list[Moments]) -> Tensor:
     """Tell, for batches of equally many channels, which kinds they show: ``(batches, kinds)``."""
-    mean, var, count = (torch.stack(values) for values in zip(*batches, strict=True))
+    mean, var, count = (
+        torch.stack(values) for values in zip(*((b.mean, b.var, b.n) for b in batches), strict=True)
+    )
     finite = (mean.isfinite() & var.isfinite()).all(1)
     few = count < 2
     return torch.stack([~finite, few, finite & ~few & (var == 0).any(1)], 1)

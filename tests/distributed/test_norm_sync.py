@@ -83,8 +83,8 @@ def step(case, rank, drop, reduction, calls):
     calls.clear()
     with dummy_batch() if dummy else contextlib.nullcontext(), record_gaps() as gaps:
         loss, _, log = criterion(norm, {**sample, "size": size})
-    forward_calls, gap = len(calls), gaps[0]
-    loss.backward()
+    forward_calls, gap, counts = len(calls), gaps[0], 0.0 if dummy else 1.0
+    (counts * loss).backward()  # as fairseq does with a dummy batch
     return {
         "y": log["y"].detach(),
         "x": x.grad,
@@ -92,8 +92,8 @@ def step(case, rank, drop, reduction, calls):
         "bias": norm.bias.grad,
         "population": [buffer.clone() for buffer in norm.buffers()],
         "gap": [gap.batch_mean.detach(), gap.batch_var.detach(), gap.count],
-        "replicas": gap.replicas,
-        "penalty": log["rbn_penalty"],
+        "share": float(gap.share),
+        "penalty": counts * log["rbn_penalty"],
         "calls": (forward_calls, len(calls) - forward_calls),
     }
 
@@ -106,7 +106,7 @@ def unsynchronised(rank, calls):
         y = make_norm(sync=False)(x.requires_grad_(), ValidTokens(valid))
     y[valid].sum().backward()
     make_norm().eval()(x)
-    return {"y": y.detach(), "replicas": gaps[0].replicas, "calls": len(calls)}
+    return {"y": y.detach(), "share": gaps[0].share, "calls": len(calls)}
 
 
 def not_finite(rank):
@@ -213,7 +213,8 @@ def test_two_processes_are_one_on_the_joined_batch(ranks, case, drop, reduction)
         assert torch.equal(result["x"][~valid], torch.zeros_like(result["x"][~valid]))
         for name in ("population", "gap"):
             torch.testing.assert_close(result[name], expected[name], **close)
-        assert result["replicas"] == WORLD
+        has_tokens = [bool(part.numel()) for part in expected["x"]]
+        assert result["share"] == has_tokens[rank] / max(1, sum(has_tokens))
         assert result["calls"] == (1, 1)
     for name in ("weight", "bias", "penalty"):
         total = sum(result[name] for result in seen)
@@ -229,7 +230,7 @@ def test_without_sync_or_in_evaluation_nothing_is_shared(ranks):
         x, valid, _ = data("3 and 7 tokens", rank)
         y, _, _ = oracles.batch_norm(x[valid], weight, bias)
         torch.testing.assert_close(result["y"][valid], y)  # fp64 rounding
-        assert (result["replicas"], result["calls"]) == (1, 0)
+        assert (result["share"], result["calls"]) == (1, 0)
 
 
 def test_one_rank_that_is_not_finite_moves_no_rank(ranks):

@@ -1,38 +1,9 @@
 """fairseq-train itself on two processes: it stops, resumes and ends as without a stop."""
 
-import subprocess
-
 import torch
 
-import runs
-from processes import WORLD, free_port
+from launching import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
-
-
-def launch(forked, data, save_dir, *options):
-    """Train on two gloo processes."""
-    argv = runs.train_arguments(
-        data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-        "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
-        "--distributed-backend", "gloo", "--distributed-world-size", WORLD,
-        "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}", "--distributed-no-spawn",
-        *options,
-    )  # fmt: skip
-    processes = [
-        subprocess.Popen(
-            [forked / "fairseq-train", *argv, "--distributed-rank", str(rank)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(WORLD)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output[-3000:]
-    return "".join(outputs)
 
 
 def test_stop_and_resume(forked, data_bin, tmp_path):
@@ -51,10 +22,3 @@ def test_stop_and_resume(forked, data_bin, tmp_path):
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
-
-
-def test_without_sync(forked, data_bin, tmp_path):
-    launch(forked, data_bin, tmp_path, "--max-update", 3)
-    model = read_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
-    stats = [value for name, value in model.items() if "running_" in name]
-    assert len(stats) == 8 and all(value.isfinite().all() for value in stats)

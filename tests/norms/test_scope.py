@@ -40,7 +40,7 @@ def test_a_gap_holds_the_statistics_of_batch_and_population():
     }
     for name, value in expected.items():
         torch.testing.assert_close(getattr(gap, name), value)  # fp64 rounding
-    assert (gap.norm, gap.replicas) == (norm, 1)
+    assert (gap.norm, gap.share) == (norm, 1)
 
 
 def test_later_batches_leave_a_gap_as_it_was():
@@ -147,7 +147,7 @@ def test_moments_of_every_norm_with_running_statistics(kind):
         norm(x)
         norm.eval()(x)  # not in training: nothing recorded
     norm.train()(x)
-    ((recorded, (mean, var, count)),) = records
+    ((recorded, (mean, var, count, _)),) = records
     about_zero = kind in (PowerNorm, MovingAverageBatchNorm)
     torch.testing.assert_close(mean, x.mean((0, 1)) * (not about_zero))
     squares = (x - mean).square().mean((0, 1))

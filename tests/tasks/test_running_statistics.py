@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from unittest import mock
@@ -11,85 +11,18 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.optim import FairseqOptimizer
-from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train as fairseq_train
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.norms import BatchNorm, record_moments
+from watching import watching
 
-MOMENTUM = 0.05
 BATCH = (  # small, because the CPU is slow in half precision
     "--norm-encoder", "batch", "--no-tid", "--conditioning-interval", 0, "--disable-validation",
     "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--decoder-embed-dim", 16,
     "--decoder-ffn-embed-dim", 16, "--decoder-layers", 1, "--max-tokens", 200,
 )  # fmt: skip
-
-
-class Training:
-    """What a training did, in order: the batch moments of every attempt, and which were made.
-
-    Attributes:
-        attempts: for every attempt at an update, the moments of its micro-batches, each by layer.
-        made: for every attempt, whether the number of updates went up.
-    """
-
-    def __init__(self):
-        self.attempts, self.made = [], []
-
-    def statistics(self):
-        """Fold the batches of the updates that were made: {layer: (mean, var)}, float64."""
-        stats = {}
-        for batches, made in zip(self.attempts, self.made, strict=True):
-            for moments in batches if made else ():
-                for name, (mean, var) in moments.items():
-                    old = stats.get(name, (torch.zeros_like(mean), torch.ones_like(var)))
-                    stats[name] = tuple(
-                        (1 - MOMENTUM) * was + MOMENTUM * new
-                        for was, new in zip(old, (mean, var), strict=True)
-                    )
-        return stats
-
-
-@contextmanager
-def watching():
-    """Note what the trainer attempts; spoil nothing."""
-    seen = Training()
-    step, update = TranslationTask.train_step, Trainer.set_num_updates
-    zero_grad = Trainer.zero_grad
-
-    def train_step(self, sample, model, *args, **kwargs):
-        names = {module: name for name, module in model.named_modules()}
-        kinds = {norm.population.running_var.dtype for norm in names if isinstance(norm, BatchNorm)}
-        assert kinds == {torch.float32}
-        with record_moments() as records:
-            result = step(self, sample, model, *args, **kwargs)
-        seen.attempts[-1].append(
-            {names[norm]: (m.mean.double(), m.var.double()) for norm, m in records}
-        )
-        return result
-
-    def cleared(self):
-        zero_grad(self)
-        if seen.attempts and not seen.attempts[-1]:
-            return  # cleared twice
-        seen.attempts.append([])
-        seen.made.append(False)
-
-    def set_num_updates(self, number):
-        update(self, number)
-        if seen.made:
-            seen.made[-1] = True
-
-    with ExitStack() as stack:
-        for owner, name, function in (
-            (TranslationTask, "train_step", train_step),
-            (Trainer, "zero_grad", cleared),
-            (Trainer, "set_num_updates", set_num_updates),
-        ):
-            stack.enter_context(mock.patch.object(owner, name, function))
-        yield seen
 
 
 def assert_saved(path, seen, rtol=1e-5, atol=1e-6):
