@@ -16,7 +16,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModelBase,
 )
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -38,6 +37,7 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     NormPlace,
     NormPlan,
+    PopulationNorm,
     ValidTokens,
     build_norm,
     has_population_norm,
@@ -102,9 +102,8 @@ def _scale_by_depth(layers: Any, cfg: TransformerConfig, side: int) -> None:
 
 
 def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    # Follows TransformerEncoderBase.build_encoder_layer and its sister in the decoder.
-    if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    # Follows TransformerEncoderBase.build_encoder_layer and its sister in the decoder; of
+    # --checkpoint-activations the layer takes care itself.
     smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     return fsdp_wrap(layer, min_num_params=smallest)
 
@@ -313,11 +312,14 @@ class RBNTransformerModel(TransformerModelBase):
         Raises:
             ValueError: naming the option and the way out.
         """
-        if self.cfg.checkpoint_activations and has_population_norm(self):
+        layers = (*self.encoder.layers.modules(), *self.decoder.layers.modules())
+        norms = [part for part in layers if isinstance(part, PopulationNorm)]
+        if self.cfg.checkpoint_activations and not all(norm.repeatable for norm in norms):
             raise ValueError(
-                "--checkpoint-activations (or --offload-activations) runs every forward twice, "
-                "which would move the running statistics of norms such as `batch` twice and lose "
-                "the penalty's gradient. Leave it out, or use `layer` norms."
+                "--checkpoint-activations (or --offload-activations) computes activations again "
+                "in the backward, when the running statistics by which `renorm`, `power` and "
+                "`mabn` normalise in training have moved. Leave it out, or use another norm in "
+                "the layers, such as `batch`."
             )
         parametrised = [part for part in self.modules() if parametrize.is_parametrized(part)]
         if parametrised and self.cfg.quant_noise.pq > 0:
