@@ -373,6 +373,10 @@ class RBNTransformerModel(TransformerModelBase):
                 )
         for side, kept, depth in self._kept():
             state_dict = keep_layers(state_dict, kept, depth, side)
+        # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
+        # them for those of old models, which have no final norms, and drop this model's.
+        versions = {name: own[name] for name in ("encoder.version", "decoder.version")}
+        state_dict = versions | state_dict
         return super().load_state_dict(state_dict, strict)
 
 
