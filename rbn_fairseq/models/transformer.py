@@ -316,6 +316,12 @@ class RBNTransformerModel(TransformerModelBase):
                 "`mabn` normalise in training have moved. Leave it out, or use another norm in "
                 "the layers, such as `batch`."
             )
+        if self.cfg.checkpoint_activations and self.cfg.quant_noise.pq > 0:
+            raise ValueError(
+                "--quant-noise-pq does not go with --checkpoint-activations (or "
+                "--offload-activations): each forward writes its noise into the weights, also the "
+                "one that computes activations again. Leave one of them out."
+            )
         parametrised = [part for part in self.modules() if parametrize.is_parametrized(part)]
         if parametrised and self.cfg.quant_noise.pq > 0:
             raise ValueError(

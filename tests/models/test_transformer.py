@@ -336,6 +336,10 @@ def test_layerdrop_trains(placement, count):
         ({"norm_dyt_alpha_init": 0.0}, ["--norm-dyt-alpha-init", "positive", "0.0"]),
         ({"base_layers": 1}, ["--base-layers"]),
         (
+            {"offload_activations": True, "quant_noise_pq": 0.1},
+            ["--quant-noise-pq", "--checkpoint-activations", "--offload-activations"],
+        ),
+        (
             {"cross_self_attention": True, "no_cross_attention": True},
             ["--cross-self-attention"],
         ),
