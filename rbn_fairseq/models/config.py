@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, get_type_hints
 
@@ -10,6 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
+from rbn_fairseq.models.pruning import kept_layers
 from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS
 
@@ -149,6 +150,8 @@ class NormConfig:
         weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
+        depths: number of layers that encoder and decoder are planned with.
+        kept: which of them the model has: all, or those of ``--encoder-layers-to-keep``.
     """
 
     encoder: str
@@ -159,6 +162,8 @@ class NormConfig:
     weight: str
     sync: bool
     options: Mapping[str, Any]
+    depths: tuple[int, int]
+    kept: tuple[Sequence[int], Sequence[int]]
 
 
 def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
@@ -175,7 +180,8 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         cfg: DictConfig or Namespace, perhaps of an older version that lacks some fields.
 
     Raises:
-        ValueError: if a norm's parameter is outside its range, or options contradict each other.
+        ValueError: if a norm's parameter is outside its range, options contradict each other, or
+            a layer to keep is none.
     """
     given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
     full = argparse.Namespace()
@@ -210,7 +216,14 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
             "--decoder-normalize-before, or take an architecture with `_pre`."
         )
     weight = str(full.norm_weight)
-    norms = NormConfig(*places, placement, weight, sync=full.norm_sync, options=options)
+    depths = full.encoder_layers, full.decoder_layers
+    kept = (
+        kept_layers(full.encoder_layers_to_keep, depths[0], "encoder"),
+        kept_layers(full.decoder_layers_to_keep, depths[1], "decoder"),
+    )
+    norms = NormConfig(*places, placement, weight, full.norm_sync, options, depths, kept)
+    full.encoder_layers, full.decoder_layers = map(len, kept)
+    full.encoder_layers_to_keep = full.decoder_layers_to_keep = None  # fairseq would count again
     for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
         delattr(full, name)
     return TransformerConfig.from_namespace(full), norms

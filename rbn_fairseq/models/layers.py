@@ -14,6 +14,7 @@ from fairseq.modules.transformer_layer import (
 from torch import Tensor
 
 from rbn_fairseq.models.deepnorm import ScaledResidual
+from rbn_fairseq.models.recomputation import recomputable
 from rbn_fairseq.norms import NoNorm, ValidTokens
 
 __all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer"]
@@ -27,9 +28,11 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
+        self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
         self.self_attn_out = NoNorm()
         self.fc2_norm = NoNorm()
 
+    @recomputable
     def forward(
         self,
         x: Tensor,
@@ -89,10 +92,12 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
+        self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
         self.self_attn_out = NoNorm()
         self.encoder_attn_out = NoNorm()
         self.fc2_norm = NoNorm()
 
+    @recomputable
     def forward(
         self,
         x: Tensor,

@@ -1,7 +1,7 @@
 """The Transformer with a choice of norms."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Optional
@@ -16,7 +16,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModelBase,
 )
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -31,6 +30,7 @@ from rbn_fairseq.models.config import (
 from rbn_fairseq.models.deepnorm import deepnorm
 from rbn_fairseq.models.first_weights import draw_weights
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
+from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
 from rbn_fairseq.models.weight_norm import normalise_weights
 from rbn_fairseq.norms import (
@@ -38,6 +38,7 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     NormPlace,
     NormPlan,
+    PopulationNorm,
     ValidTokens,
     build_norm,
     has_population_norm,
@@ -64,26 +65,28 @@ def _refuse_leaks(names: Collection[str], option: str) -> None:
             )
 
 
-def _place_norms(
-    stack: Any, norms: NormConfig, plan: str, final: str, option: str, causal: bool
-) -> None:
-    """Put the planned norms into an encoder or decoder built by fairseq."""
+def _place_norms(stack: Any, norms: NormConfig, side: int) -> None:
+    """Put the planned norms into an encoder or decoder built by fairseq; side 1 is the decoder."""
+    option = ("--norm-encoder", "--norm-decoder")[side]
+    plan = (norms.encoder, norms.decoder)[side]
+    final = (norms.encoder_final, norms.decoder_final)[side]
+    causal = side == 1
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
-    read = NormPlan(plan, len(layers), sites, NORMS, option)
+    read = NormPlan(plan, norms.depths[side], sites, NORMS, option)
     names = parse_norms(final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
-    for index, layer in enumerate(layers):
+    for number, layer in zip(norms.kept[side], layers, strict=True):
         for site in sites:
             if causal:
-                _refuse_leaks(read.norms(index, site), option)
-            norm = build_norm(read.norms(index, site), place, norms.options)
+                _refuse_leaks(read.norms(number, site), option)
+            norm = build_norm(read.norms(number, site), place, norms.options)
             setattr(layer, _PLACES[site], norm)
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
-                norm = build_norm(read.norms(index, site), inner, norms.options)
+                norm = build_norm(read.norms(number, site), inner, norms.options)
                 place_sub_norm(layer, site, norm)
     if causal:
         _refuse_leaks(names, f"{option}-final")
@@ -93,18 +96,17 @@ def _place_norms(
 
 def _scale_by_depth(layers: Any, cfg: TransformerConfig, side: int) -> None:
     """Give residuals and first weights the sizes of the arrangement; side 1 is the decoder."""
-    depths = cfg.encoder.layers, cfg.decoder.layers
+    norms = cfg.norms
     for index in range(len(layers)):  # LayerDrop again
-        if cfg.norms.placement == "deepnorm":
-            layers[index].use_deepnorm(deepnorm(*depths)[side])
-        elif cfg.norms.placement == "sub":
-            draw_weights(layers[index], sub_norm_gains(*depths)[side])
+        if norms.placement == "deepnorm":
+            layers[index].use_deepnorm(deepnorm(*norms.depths)[side])
+        elif norms.placement == "sub":
+            draw_weights(layers[index], sub_norm_gains(*norms.depths)[side])
 
 
 def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    # Follows TransformerEncoderBase.build_encoder_layer and its sister in the decoder.
-    if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    # Follows TransformerEncoderBase.build_encoder_layer and its sister in the decoder; of
+    # --checkpoint-activations the layer takes care itself.
     smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     return fsdp_wrap(layer, min_num_params=smallest)
 
@@ -114,11 +116,9 @@ class RBNTransformerEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
-        norms = cfg.norms
-        plan, final = norms.encoder, norms.encoder_final
-        _place_norms(self, norms, plan, final, "--norm-encoder", causal=False)
+        _place_norms(self, cfg.norms, side=0)
         _scale_by_depth(self.layers, cfg, side=0)
-        normalise_weights(self.layers, norms.weight)
+        normalise_weights(self.layers, cfg.norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""
@@ -170,9 +170,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        norms = cfg.norms
-        plan, final = norms.decoder, norms.decoder_final
-        _place_norms(self, norms, plan, final, "--norm-decoder", causal=True)
+        _place_norms(self, cfg.norms, side=1)
         _scale_by_depth(self.layers, cfg, side=1)
 
     def build_decoder_layer(
@@ -282,10 +280,6 @@ class RBNTransformerModel(TransformerModelBase):
                     f"--{option.replace('_', '-')} is not supported by rbn_transformer: its extra "
                     "sublayers have no planned norm. Leave it out."
                 )
-        for side in (sizes.encoder, sizes.decoder):
-            if side.layers_to_keep is not None and not isinstance(side.layers_to_keep, str):
-                # fairseq splits a string here, though its own parser makes a list.
-                side.layers_to_keep = ",".join(str(layer) for layer in side.layers_to_keep)
         model: RBNTransformerModel = super().build_model(sizes, task)
         centre_weights(model)
         model.check_modes()
@@ -313,11 +307,20 @@ class RBNTransformerModel(TransformerModelBase):
         Raises:
             ValueError: naming the option and the way out.
         """
-        if self.cfg.checkpoint_activations and has_population_norm(self):
+        layers = (*self.encoder.layers.modules(), *self.decoder.layers.modules())
+        norms = [part for part in layers if isinstance(part, PopulationNorm)]
+        if self.cfg.checkpoint_activations and not all(norm.repeatable for norm in norms):
             raise ValueError(
-                "--checkpoint-activations (or --offload-activations) runs every forward twice, "
-                "which would move the running statistics of norms such as `batch` twice and lose "
-                "the penalty's gradient. Leave it out, or use `layer` norms."
+                "--checkpoint-activations (or --offload-activations) computes activations again "
+                "in the backward, when the running statistics by which `renorm`, `power` and "
+                "`mabn` normalise in training have moved. Leave it out, or use another norm in "
+                "the layers, such as `batch`."
+            )
+        if self.cfg.checkpoint_activations and self.cfg.quant_noise.pq > 0:
+            raise ValueError(
+                "--quant-noise-pq does not go with --checkpoint-activations (or "
+                "--offload-activations): each forward writes its noise into the weights, also the "
+                "one that computes activations again. Leave one of them out."
             )
         parametrised = [part for part in self.modules() if parametrize.is_parametrized(part)]
         if parametrised and self.cfg.quant_noise.pq > 0:
@@ -325,9 +328,9 @@ class RBNTransformerModel(TransformerModelBase):
                 "--quant-noise-pq does not go with --norm-weight or `mabn`, whose weights are "
                 "computed anew at every forward: its noise would not reach them. Leave one out."
             )
-        for side in ("encoder", "decoder"):
-            stack, keep = getattr(self, side), getattr(self.cfg, side).layers_to_keep
-            if keep and any(isinstance(part, MovingAverageBatchNorm) for part in stack.modules()):
+        for side, kept, depth in self._kept():
+            moving = (isinstance(m, MovingAverageBatchNorm) for m in getattr(self, side).modules())
+            if len(kept) < depth and any(moving):
                 raise ValueError(
                     f"--{side}-layers-to-keep does not go with `mabn`: other layers would follow "
                     "its norms than those whose weights it centres. Leave it out."
@@ -344,8 +347,22 @@ class RBNTransformerModel(TransformerModelBase):
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
 
-    def load_state_dict(self, state_dict: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def _kept(self) -> Iterator[tuple[str, Sequence[int], int]]:
+        """Yield each side with the numbers of its layers, and how many they were chosen from."""
+        yield from zip(
+            ("encoder", "decoder"), self.cfg.norms.kept, self.cfg.norms.depths, strict=True
+        )
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: Any = None,
+    ) -> Any:
         """Load weights and population statistics, as fairseq does.
+
+        Of a whole model's layers, those of ``--encoder-layers-to-keep`` and its sister are taken.
 
         Raises:
             ValueError: if the weights belong to dictionaries of other sizes.
@@ -360,7 +377,13 @@ class RBNTransformerModel(TransformerModelBase):
                     f"but the data's has {len(own[name])}. Give the data directory that the "
                     "checkpoint was trained on."
                 )
-        return super().load_state_dict(state_dict, *args, **kwargs)
+        for side, kept, depth in self._kept():
+            state_dict = keep_layers(state_dict, kept, depth, side)
+        # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
+        # them for those of old models, which have no final norms, and drop this model's.
+        versions = {name: own[name] for name in ("encoder.version", "decoder.version")}
+        state_dict = versions | state_dict
+        return super().load_state_dict(state_dict, strict)
 
 
 for _name, _preset in PRESETS.items():

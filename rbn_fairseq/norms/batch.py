@@ -81,6 +81,7 @@ class BatchNorm(PopulationNorm):
         sync: use the statistics of all processes together (counts may differ).
     """
 
+    repeatable = True
     population: PopulationStatistics
 
     def __init__(

@@ -1,7 +1,7 @@
 """Running statistics: what inference normalises with."""
 
 from collections.abc import Callable
-from typing import Optional, Self
+from typing import ClassVar, Optional, Self
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,11 @@ class PopulationNorm(nn.Module):
     Attributes:
         population: the running statistics.
         sync: whether the batch is that of all processes together.
+        repeatable: whether training divides by what the batch alone says, so that a forward can
+            be repeated when the running statistics have moved.
     """
+
+    repeatable: ClassVar[bool] = False
 
     population: RunningStatistics
     sync: bool

@@ -136,6 +136,7 @@ class BatchRenorm(BatchNorm):
         sync: use the statistics of all processes together.
     """
 
+    repeatable = False  # its corrections come from the running statistics
     options: BatchRenormOptions  # type: ignore[assignment]
     population: RunningMeanStd
 

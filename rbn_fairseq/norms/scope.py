@@ -1,7 +1,7 @@
 """What holds for every batch norm while a ``with`` block runs."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from rbn_fairseq.norms.batch import BatchNorm
     from rbn_fairseq.norms.population import PopulationNorm
 
-__all__ = ["Gap", "dummy_batch", "freeze_statistics", "record_gaps", "record_moments"]
+__all__ = [
+    "Gap",
+    "dummy_batch",
+    "freeze_statistics",
+    "record_gaps",
+    "record_moments",
+    "repetition",
+]
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,19 @@ dummy: ContextVar[bool] = ContextVar("dummy", default=False)
 
 
 @contextmanager
-def _record(variable: ContextVar[tuple[list[_T], ...]]) -> Iterator[list[_T]]:
-    records: list[_T] = []
-    token = variable.set((*variable.get(), records))
+def _setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    token = variable.set(value)
     try:
-        yield records
+        yield
     finally:
         variable.reset(token)
+
+
+@contextmanager
+def _record(variable: ContextVar[tuple[list[_T], ...]]) -> Iterator[list[_T]]:
+    records: list[_T] = []
+    with _setting(variable, (*variable.get(), records)):
+        yield records
 
 
 def record_gaps() -> AbstractContextManager[list[Gap]]:
@@ -80,21 +93,12 @@ def record_moments() -> AbstractContextManager[list[tuple["PopulationNorm", Mome
     return _record(moment_recorders)
 
 
-@contextmanager
-def _flag(variable: ContextVar[bool]) -> Iterator[None]:
-    token = variable.set(True)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def freeze_statistics() -> AbstractContextManager[None]:
     """Leave population statistics as they are while the block runs.
 
     In training mode every norm then normalises by the batch's own statistics alone.
     """
-    return _flag(frozen)
+    return _setting(frozen, True)
 
 
 def dummy_batch() -> AbstractContextManager[None]:
@@ -103,4 +107,23 @@ def dummy_batch() -> AbstractContextManager[None]:
     For batches whose gradient is thrown away: they then move neither this process's population
     statistics nor, under synchronisation, the batch statistics of the others.
     """
-    return _flag(dummy)
+    return _setting(dummy, True)
+
+
+def repetition() -> AbstractContextManager[None]:
+    """Return a block in which to run once more, later, a forward that is about to run.
+
+    There norms see the tokens that they see now, also on the threads of torch's backward; they
+    leave population statistics as they are and record nothing.
+    """
+    return _repeat(dummy.get())
+
+
+@contextmanager
+def _repeat(was_dummy: bool) -> Iterator[None]:
+    with ExitStack() as settings:
+        settings.enter_context(_setting(dummy, was_dummy))
+        settings.enter_context(_setting(frozen, True))
+        settings.enter_context(_setting(recorders, ()))
+        settings.enter_context(_setting(moment_recorders, ()))
+        yield
