@@ -344,11 +344,14 @@ class RBNTransformerModel(TransformerModelBase):
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
 
-    def load_state_dict(self, state_dict: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(
+        self, state_dict: dict[str, Tensor], strict: bool = True, *args: Any, **kwargs: Any
+    ) -> Any:
         """Load weights and population statistics, as fairseq does.
 
         Raises:
-            ValueError: if the weights belong to dictionaries of other sizes.
+            ValueError: if the weights belong to dictionaries of other sizes or, unless ``strict``
+                is false, to norms with other population statistics.
         """
         own = self.state_dict()
         for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
@@ -360,7 +363,22 @@ class RBNTransformerModel(TransformerModelBase):
                     f"but the data's has {len(own[name])}. Give the data directory that the "
                     "checkpoint was trained on."
                 )
-        return super().load_state_dict(state_dict, *args, **kwargs)
+        try:
+            return super().load_state_dict(state_dict, strict, *args, **kwargs)
+        except RuntimeError as error:
+            statistics = [name for name in own if ".population." in name]
+            lacking = [name for name in statistics if name not in state_dict]
+            more = [name for name in state_dict if ".population." in name and name not in own]
+            if not strict or not lacking + more:
+                raise
+            word, name = ("lacks", lacking[0]) if lacking else ("has", more[0])
+            raise ValueError(
+                f"The checkpoint was trained with other norms than this model's: it {word} "
+                f"population statistics, such as `{name}`. Give the norms that it was trained "
+                "with (--norm-encoder, --norm-decoder; `layer` for fairseq's own `transformer`), "
+                "or start a new training from its weights: --init-from FILE with --task "
+                "translation_rbn takes them and estimates the statistics that they lack."
+            ) from error
 
 
 for _name, _preset in PRESETS.items():
