@@ -12,9 +12,8 @@ from torch import nn
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.checkpoints.other_norms import load_weights
-from rbn_fairseq.diagnostics import collect_moments, set_population
+from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, set_population
 from rbn_fairseq.diagnostics.batch_norms import population_norms
-from rbn_fairseq.diagnostics.population import ESTIMATES
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 
 __all__ = ["InitFromConfig", "InitFromTask"]
@@ -62,11 +61,11 @@ class InitFromTask:
         Raises:
             ValueError: if another option says what to start from, or the file does not fit.
         """
+        asked = self.cfg.init_from is not None and not from_checkpoint
+        if asked:
+            self._refuse_other_starts()
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
-        if self.cfg.init_from is None or from_checkpoint:
-            return model
-        self._refuse_other_starts()
-        if not (Path(self.cfg.save_dir) / "checkpoint_last.pt").exists():
+        if asked and not (Path(self.cfg.save_dir) / "checkpoint_last.pt").exists():
             state = read_checkpoint(Path(self.cfg.init_from))
             told = state.get("task_state") or {}
             if "dictionaries" in told:  # are they the data's?

@@ -58,3 +58,19 @@ def test_without_sync(forked, data_bin, tmp_path):
     model = read_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
     stats = [value for name, value in model.items() if "running_" in name]
     assert len(stats) == 8 and all(value.isfinite().all() for value in stats)
+
+
+def test_every_process_estimates_the_statistics_that_init_from_lacks(
+    forked, data_bin, plain_run, tmp_path
+):
+    # Nothing moves: what is saved is the mean over the processes of what they began with.
+    still = ("--lr", 0, "--norm-batch-momentum", 1e-30, "--max-update", 1, "--max-tokens", 4000)
+    start = ("--init-from", plain_run / "checkpoint_last.pt", *still, "--no-tid")
+    launch(forked, data_bin, tmp_path / "two", *start)
+    runs.train(data_bin, tmp_path / "one", "--norm-encoder", "batch", *start)
+    two, one = (
+        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("two", "one")
+    )
+    assert sum("running_" in name for name in one) == 8
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-6)  # fp32, other orders
