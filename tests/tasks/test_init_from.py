@@ -1,6 +1,8 @@
 """Training that starts from the weights of a model with other norms."""
 
 import shutil
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from fairseq import checkpoint_utils
 import oracles
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.tasks.init_from import InitFromTask
 
 BATCH = ("--norm-encoder", "batch")
 RBN = (*BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
@@ -120,6 +123,31 @@ def test_resume(data_bin, plain_run, tmp_path, whole):
     log = runs.train(*common, 3)
     assert "--init-from" not in log.split("num. expert model params")[1]
     assert_same_weights(tmp_path / "save", whole)
+
+
+class Begins:
+    def begin_epoch(self, epoch, model):
+        pass
+
+
+class Task(InitFromTask, Begins):
+    """A task whose build_model has loaded a file."""
+
+    cfg = SimpleNamespace(init_from="FILE")
+
+    def __init__(self, done):
+        self._lacking, self._trained_on = ["norm"], SimpleNamespace(iterations_in_epoch=done)
+
+
+@pytest.mark.parametrize("epoch, done, times", [(1, 0, 1), (1, 5, 0), (2, 0, 0)])
+def test_only_a_beginning_estimates_statistics_and_once(epoch, done, times):
+    # A process that does not see the first one's save directory resumes without having the file.
+    task = Task(done)
+    with mock.patch.object(InitFromTask, "_estimate") as estimate:
+        task.begin_epoch(epoch, None)
+        task._trained_on.iterations_in_epoch = 0
+        task.begin_epoch(1, None)
+    assert estimate.call_count == times
 
 
 def test_random_numbers_are_those_of_a_training_without_it(data_bin, tmp_path, started, whole):
