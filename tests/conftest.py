@@ -64,3 +64,13 @@ def rbn_run(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--rbn-std-weight", 0.1, "--max-epoch", 3,
     )  # fmt: skip
     return directory
+
+
+@pytest.fixture(scope="session")
+def plain_run(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save directory of fairseq's own `transformer`, task and criterion. Read only."""
+    directory = tmp_path_factory.mktemp("plain")
+    # Where batches need not be multiples of 8, fairseq too validates on every sentence.
+    every = ("--required-batch-size-multiple", 1)
+    runs.train(data_bin, directory, *runs.PLAIN, *every, "--max-update", 2)
+    return directory

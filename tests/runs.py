@@ -18,6 +18,13 @@ TINY = (
     "--decoder-embed-dim 64 --encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128"
 ).split()
 
+# The same model and training without anything of this package.
+PLAIN = (
+    "--task translation --arch transformer --criterion label_smoothed_cross_entropy "
+    "--encoder-layers 2 --encoder-attention-heads 4 "
+    "--decoder-layers 2 --decoder-attention-heads 4"
+).split()
+
 
 def decoder_plans(name: str, layers: int) -> tuple[str, str]:
     """Plans that put a norm wherever it may stand: in the decoder's layers, behind the last."""

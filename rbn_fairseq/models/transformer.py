@@ -30,6 +30,7 @@ from rbn_fairseq.models.config import (
 from rbn_fairseq.models.deepnorm import deepnorm
 from rbn_fairseq.models.first_weights import draw_weights
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer, RBNTransformerEncoderLayer
+from rbn_fairseq.models.loading import check_dictionaries, explain_other_norms
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
 from rbn_fairseq.models.weight_norm import normalise_weights
@@ -365,25 +366,24 @@ class RBNTransformerModel(TransformerModelBase):
         Of a whole model's layers, those of ``--encoder-layers-to-keep`` and its sister are taken.
 
         Raises:
-            ValueError: if the weights belong to dictionaries of other sizes.
+            ValueError: if the weights belong to dictionaries of other sizes or, unless ``strict``
+                is false, to norms with other population statistics.
         """
         own = self.state_dict()
-        for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
-            loaded = state_dict.get(name)
-            if loaded is not None and len(loaded) != len(own[name]):
-                side = "source" if name.startswith("encoder") else "target"
-                raise ValueError(
-                    f"The checkpoint was trained with a {side} dictionary of {len(loaded)} types, "
-                    f"but the data's has {len(own[name])}. Give the data directory that the "
-                    "checkpoint was trained on."
-                )
+        check_dictionaries(own, state_dict)
         for side, kept, depth in self._kept():
             state_dict = keep_layers(state_dict, kept, depth, side)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.
         versions = {name: own[name] for name in ("encoder.version", "decoder.version")}
         state_dict = versions | state_dict
-        return super().load_state_dict(state_dict, strict)
+        try:
+            return super().load_state_dict(state_dict, strict)
+        except RuntimeError as error:
+            message = explain_other_norms(own, state_dict) if strict else None
+            if message is None:
+                raise
+            raise ValueError(message) from error
 
 
 for _name, _preset in PRESETS.items():

@@ -6,6 +6,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
+from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
@@ -17,15 +18,21 @@ __all__ = ["TranslationRBNTask"]
 
 @dataclass
 class TranslationRBNConfig(
-    MonitorConfig, ConditioningConfig, TroubleConfig, TrainingConfig, TranslationConfig
+    MonitorConfig,
+    ConditioningConfig,
+    InitFromConfig,
+    TroubleConfig,
+    TrainingConfig,
+    TranslationConfig,
 ):
-    """fairseq's options for translation, and the monitors'."""
+    """fairseq's options for translation, and this package's for a training."""
 
 
 @register_task("translation_rbn", dataclass=TranslationRBNConfig)
 class TranslationRBNTask(
     TIDMonitor,
     ConditioningMonitor,
+    InitFromTask,
     TroubleWatch,
     RunningStatisticsTask,
     ResumableTask,

@@ -2,6 +2,7 @@
 
 import torch
 
+import runs
 from launching import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
@@ -22,3 +23,19 @@ def test_stop_and_resume(forked, data_bin, tmp_path):
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
+
+
+def test_every_process_estimates_the_statistics_that_init_from_lacks(
+    forked, data_bin, plain_run, tmp_path
+):
+    # Nothing moves: what is saved is the mean over the processes of what they began with.
+    still = ("--lr", 0, "--norm-batch-momentum", 1e-30, "--max-update", 1, "--max-tokens", 4000)
+    start = ("--init-from", plain_run / "checkpoint_last.pt", *still, "--no-tid")
+    launch(forked, data_bin, tmp_path / "two", *start)
+    runs.train(data_bin, tmp_path / "one", "--norm-encoder", "batch", *start)
+    two, one = (
+        read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("two", "one")
+    )
+    assert sum("running_" in name for name in one) == 8
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-5, atol=1e-6)  # fp32, other orders

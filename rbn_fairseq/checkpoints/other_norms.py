@@ -1,0 +1,77 @@
+"""Weights for a model whose norms are others than those that they were trained with."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["load_weights"]
+
+_NORM = re.compile(r"(layer_norm|\.fc2_norm|_attn_out\.norm)\.")
+_SHOWN = 5
+
+
+def _plain(name: str) -> str:
+    """Return fairseq's name of what sub-LN and the centred weights behind `mabn` rename."""
+    name = name.replace("_attn_out.projection.", "_attn.out_proj.")
+    return re.sub(r"\.parametrizations\.weight\.original$", ".weight", name)
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {_plain(name): tuple(value.shape) for name, value in weights.items()}
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in sorted(names)[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]:
+    """Load the weights of a model with the same sizes, whose norms may be others.
+
+    Parameters of norms are taken where both models have them under one name, running statistics
+    where the file has all of a norm's; the model keeps the others as they are.
+
+    Args:
+        model: fairseq's model.
+        weights: state dict of the other one; brought up to date in place.
+        path: the file that it is from, for messages.
+
+    Returns:
+        Names of the norms whose running statistics the file lacks.
+
+    Raises:
+        ValueError: if anything but norms differs, or the model ties weights that differ.
+    """
+    model.upgrade_state_dict(weights)
+    own = model.state_dict()
+    theirs, ours = _shapes(weights), _shapes(own)
+    differ = {name for name in theirs | ours if theirs.get(name) != ours.get(name)}
+    wrong = {name for name in differ if not _NORM.search(name)}
+    if wrong:
+        raise ValueError(
+            f"--init-from `{path}` holds a model that differs from this one in more than its "
+            f"norms: {_listed(wrong)} are in one of them only, or of other shapes. Give this "
+            "model the file's architecture (layers, sizes, shared embeddings, --norm-weight) and "
+            "dictionaries, or name another file."
+        )
+    values = {_plain(name): value for name, value in weights.items()}
+    taken = {name: values[_plain(name)] for name in own if _plain(name) not in differ}
+    statistics = [name for name in own if ".population." in name]
+    lacking = {name.partition(".population.")[0] for name in statistics if name not in taken}
+    taken = {
+        name: value
+        for name, value in taken.items()
+        if name.partition(".population.")[0] not in lacking
+    }
+    model.load_state_dict(own | taken)
+    tied = {name for name in taken if not torch.equal(own[name], taken[name].to(own[name].dtype))}
+    if tied:
+        raise ValueError(
+            f"--init-from `{path}` has weights of their own for what this model shares with "
+            f"others: {_listed(tied)}. Share embeddings as the file's model does "
+            "(--share-all-embeddings, --share-decoder-input-output-embed)."
+        )
+    return sorted(lacking)

@@ -1,0 +1,55 @@
+"""Weights that do not fit a model: what is wrong, in the user's words."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+__all__ = ["check_dictionaries", "explain_other_norms"]
+
+
+def check_dictionaries(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
+    """Refuse weights that belong to dictionaries of other sizes.
+
+    Args:
+        own: the model's state dict.
+        loaded: the state dict to load.
+
+    Raises:
+        ValueError: naming both sizes.
+    """
+    for side, name in (
+        ("source", "encoder.embed_tokens.weight"),
+        ("target", "decoder.embed_tokens.weight"),
+    ):
+        if name in loaded and len(loaded[name]) != len(own[name]):
+            raise ValueError(
+                f"The checkpoint was trained with a {side} dictionary of {len(loaded[name])} "
+                f"types, but the data's has {len(own[name])}. Give the data directory that the "
+                "checkpoint was trained on."
+            )
+
+
+def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
+    """Say what is wrong where weights come from a model with other running statistics.
+
+    Args:
+        own: the model's state dict.
+        loaded: the state dict that could not be loaded.
+
+    Returns:
+        The message; ``None`` where both have the same statistics.
+    """
+    lacking, more = (
+        [name for name in one if ".population." in name and name not in other]
+        for one, other in ((own, loaded), (loaded, own))
+    )
+    if not lacking and not more:
+        return None
+    word, name = ("lacks", lacking[0]) if lacking else ("has", more[0])
+    return (
+        f"The checkpoint was trained with other norms than this model's: it {word} population "
+        f"statistics, such as `{name}`. Give the norms that it was trained with (--norm-encoder, "
+        "--norm-decoder; `layer` for fairseq's own `transformer`), or start a new training from "
+        "its weights: --init-from FILE with --task translation_rbn takes them and estimates the "
+        "statistics that they lack."
+    )
