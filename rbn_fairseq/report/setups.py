@@ -136,6 +136,8 @@ def describe(run: Run) -> Setup:
 def _describe(run: Run) -> Setup:
     flat = flatten(_with_plain_model(run.settings))
     seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
+    if type(seed) is not int:
+        raise TypeError(f"the seed {seed!r} is no integer")
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
     depth = int(flat["model.encoder_layers"])
     names = (f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES)
