@@ -35,8 +35,8 @@ def test_moments(batch):
     assert ((var - exact_var).abs() <= eps * (exact_var + eps * size**2)).all()
 
 
-@given(batches(), st.booleans())
-def test_batch_norm_against_the_plain_formula(batch, penalised):
+@given(batches())
+def test_batch_norm_against_the_plain_formula(batch):
     norm = randomise(build_norm(["batch"], NormPlace(batch.x.shape[-1]), {}))
     norm = norm.to(torch.promote_types(batch.x.dtype, torch.float32))
     x = batch.x.clone(memory_format=torch.preserve_format).requires_grad_()
@@ -52,12 +52,14 @@ def test_batch_norm_against_the_plain_formula(batch, penalised):
 
     real = batch.real(batch.x).double().requires_grad_()
     affine = [p.detach().double().requires_grad_() for p in (norm.weight, norm.bias)]
-    plain, *_ = oracles.batch_norm(real, *affine, norm.options.eps)
+    plain, _, var = oracles.batch_norm(real, *affine, norm.options.eps)
     gradients = torch.autograd.grad(plain, (real, *affine), batch.real(upstream).double())
     torch.testing.assert_close(batch.real(y).double(), plain, **tolerance(x.dtype))
     actual = (batch.real(ours[0]), *ours[1:])
+    # The terms of x's gradient are of this size and may cancel, as those of two tokens do.
+    terms = affine[0].abs().max() * upstream.abs().max() / (var.min() + norm.options.eps).sqrt()
     for one, exact in zip(actual, gradients, strict=True):
-        scale = exact.abs().max() + 1  # gradients grow as 1 / std, and cancel
+        scale = 1 + max(terms.item(), exact.abs().max().item())
         torch.testing.assert_close(one.double() / scale, exact / scale, **tolerance(x.dtype))
 
 
