@@ -1,7 +1,9 @@
 """Checkpoint files: loading, averaging, recalibrating."""
 
+from rbn_fairseq.checkpoints.expressions import run_no_settings
 from rbn_fairseq.checkpoints.loading import allow_fairseq_types
 
 allow_fairseq_types()
+run_no_settings()
 
-__all__ = ["allow_fairseq_types"]
+__all__ = ["allow_fairseq_types", "run_no_settings"]

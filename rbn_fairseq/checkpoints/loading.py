@@ -3,14 +3,14 @@
 import argparse
 import collections
 import typing
-from typing import Any
 
-import numpy as np
 import torch
 from fairseq.distributed.utils import _TensorPlaceholder
 from omegaconf import DictConfig, ListConfig
 from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.nodes import AnyNode
+
+from rbn_fairseq.checkpoints.arrays import SAFE_ARRAYS
 
 __all__ = ["allow_fairseq_types"]
 
@@ -34,15 +34,6 @@ def allow_fairseq_types() -> None:
             Metadata,
             AnyNode,
             _TensorPlaceholder,
-            *_numpy_types(),
+            *SAFE_ARRAYS,
         ]
     )
-
-
-def _numpy_types() -> list[Any]:
-    """Return what rebuilds arrays and scalars of numbers: --eval-bleu logs some."""
-    array = np.zeros(1)
-    rebuild_array, rebuild_scalar = array.__reduce__()[0], array[0].__reduce__()[0]
-    numbers = (np.int64, np.float32, np.float64)
-    kinds = [type(np.dtype(number)) for number in numbers]
-    return [rebuild_array, rebuild_scalar, np.ndarray, np.dtype, *kinds]

@@ -8,27 +8,12 @@ from typing import Annotated, Any, Optional
 
 import torch
 import typer
-from rich.console import Console
+
+from rbn_fairseq.cli.findings import Findings
 
 __all__ = ["doctor"]
 
 _FAIRSEQ = "0.12.3"
-
-
-class _Findings:
-    def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.problems = 0
-
-    def good(self, text: str) -> None:
-        self.console.print(f"[green]ok[/green]      {text}")
-
-    def note(self, text: str) -> None:
-        self.console.print(f"[yellow]note[/yellow]    {text}")
-
-    def bad(self, text: str) -> None:
-        self.problems += 1
-        self.console.print(f"[red]problem[/red] {text}")
 
 
 def _version(distribution: str) -> Optional[str]:
@@ -38,7 +23,7 @@ def _version(distribution: str) -> Optional[str]:
         return None
 
 
-def _check_installation(findings: _Findings) -> bool:
+def _check_installation(findings: Findings) -> bool:
     python = platform.python_version()
     if sys.version_info[:2] in ((3, 11), (3, 12)):
         findings.good(f"Python {python}")
@@ -89,7 +74,7 @@ def _check_installation(findings: _Findings) -> bool:
     return True
 
 
-def _check_registration(findings: _Findings) -> None:
+def _check_registration(findings: Findings) -> None:
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
@@ -107,31 +92,7 @@ def _check_registration(findings: _Findings) -> None:
         findings.good("fairseq knows " + ", ".join(wanted))
 
 
-def _check_checkpoint(findings: _Findings, path: Path) -> Optional[dict[str, Any]]:
-    from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
-
-    try:
-        state = read_checkpoint(path)
-    except ValueError as error:
-        findings.bad(str(error))
-        return None
-    if not is_whole(path):
-        findings.bad(f"The checkpoint `{path}` has a member with a wrong checksum.")
-        return None
-    model = (state.get("cfg") or {}).get("model") or {}
-    name = model.get("_name", "unknown")
-    if not str(name).startswith("rbn_"):
-        findings.bad(f"checkpoint `{path}`: made without this plugin, its model is `{name}`.")
-        return None
-    updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates", "?")
-    findings.good(
-        f"checkpoint `{path}`: {name}, --norm-encoder {model.get('norm_encoder', 'layer')}, "
-        f"--norm-decoder {model.get('norm_decoder', 'layer')}, {updates} updates"
-    )
-    return state
-
-
-def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
+def _check_data(findings: Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
     from fairseq.data import Dictionary, data_utils
 
     from rbn_fairseq.tasks.data import check_data, fingerprint
@@ -148,7 +109,7 @@ def _check_data(findings: _Findings, data: Path, state: Optional[dict[str, Any]]
         return
     saved = (state.get("task_state") or {}).get("dictionaries")
     task = state["cfg"]["task"]
-    languages = [task["source_lang"], task["target_lang"]]
+    languages = [task.get("source_lang"), task.get("target_lang")]
     if None in languages:  # not given in training: fairseq inferred them from the data
         languages = list(data_utils.infer_language_pair(str(data)))
     if any(language not in own for language in languages):
@@ -169,10 +130,14 @@ def doctor(
     ] = None,
 ) -> None:
     """Check versions, registration, data and checkpoint; exit status 1 if anything is wrong."""
-    findings = _Findings()
+    findings = Findings()
     if _check_installation(findings):
         _check_registration(findings)
-        state = None if checkpoint is None else _check_checkpoint(findings, checkpoint)
+        state = None
+        if checkpoint is not None:
+            from rbn_fairseq.cli.doctor_checkpoint import check_checkpoint
+
+            state = check_checkpoint(findings, checkpoint)
         if data is not None:
             _check_data(findings, data, state)
     if findings.problems:

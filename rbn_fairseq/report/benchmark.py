@@ -1,6 +1,5 @@
 """The runs of a benchmark: one directory a run, read with its settings and scores."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
+from rbn_fairseq.report.parsing import parse_json
 from rbn_fairseq.report.settings import flatten
 
 __all__ = ["PLACEMENTS", "BenchmarkRun", "UnscoredRun", "read_benchmark", "spans"]
@@ -67,8 +67,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"`{path}` is not JSON ({error}). Remove it and make it anew.") from error
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold a JSON object. Remove it and make it anew.")

@@ -39,10 +39,9 @@ def parse_configuration(text: str) -> dict[str, Any]:
         ValueError: if it is no dictionary, such as half of one that a killed run left.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, MemoryError, RecursionError) as error:
+        found = _plain(ast.parse(text.strip(), mode="eval").body, text.strip())
+    except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError) as error:
         raise ValueError(f"The configuration cannot be read ({error}).") from error
-    found = _plain(tree.body, text.strip())
     if not isinstance(found, dict):
         raise ValueError("The configuration is no dictionary.")
     return found

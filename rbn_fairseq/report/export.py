@@ -1,9 +1,8 @@
 """A report as files: the page, its figures, its tables, their numbers."""
 
-import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,13 @@ from rbn_fairseq.report.latex import to_latex
 from rbn_fairseq.report.layout import check_table, has_paper
 from rbn_fairseq.report.markdown import to_markdown
 from rbn_fairseq.report.page import GENERATOR, check_names, render
+from rbn_fairseq.report.spreadsheet import write_csv
 from rbn_fairseq.report.svg import to_svg
 
 __all__ = ["to_csv", "write_report"]
 
 _DPI = 150  # of the PNG files
 _PAGE = "index.html"
-
-
-def _csv(header: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
 
 
 def to_csv(table: Table) -> str:
@@ -55,7 +49,7 @@ def to_csv(table: Table) -> str:
         named = zip(table.columns, row, strict=True)
         line += ["; ".join(column for column, cell in named if cell.paper)] * paper
         rows.append(line)
-    return _csv([*header, *["from the paper"] * paper], rows)
+    return write_csv([*header, *["from the paper"] * paper], rows)
 
 
 def write_report(
@@ -96,7 +90,7 @@ def write_report(
             svg = f'<?xml version="1.0" encoding="utf-8"?>\n{drawn[block.name]}\n'
             files[f"{place}.svg"] = svg.encode()
             files[f"{place}.png"] = picture.getvalue()
-            files[f"{place}.csv"] = _csv(block.header, block.rows).encode()
+            files[f"{place}.csv"] = write_csv(block.header, block.rows).encode()
         elif isinstance(block, Table):
             check_table(block)
             for suffix, form in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):

@@ -1,9 +1,10 @@
 """fairseq-train's log, line by line."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from rbn_fairseq.report.parsing import parse_json
 
 __all__ = ["read_log"]
 
@@ -42,6 +43,6 @@ def read_log(path: Path) -> Iterator[dict[str, str]]:
                 yield {"end": ""}
             elif at >= 0 and '"update": ' not in line:
                 try:
-                    yield json.loads(line[at:])
-                except json.JSONDecodeError:  # a killed run's last line
+                    yield parse_json(line[at:])
+                except ValueError:  # a killed run's last line
                     continue

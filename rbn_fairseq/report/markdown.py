@@ -10,7 +10,7 @@ __all__ = ["to_markdown"]
 
 def _text(text: str) -> str:
     return "".join(
-        f"`{part}`" if code else re.sub(r"[\\*_<`&]", r"\\\g<0>", part)
+        f"`{part}`" if code else re.sub(r"[\\*_<`&\[\]]", r"\\\g<0>", part)
         for part, code in split_code(text.replace("\n", " "))
     )
 

@@ -1,12 +1,13 @@
 """The files of JSON lines beside a run's checkpoints: TID, conditioning, discrepancy cost."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Optional, TypeVar, get_args, get_origin, get_type_hints
+
+from rbn_fairseq.report.parsing import parse_json
 
 __all__ = [
     "Conditioning",
@@ -160,7 +161,7 @@ def read_lines(path: Path, problems: list[str], *kinds: type) -> list[tuple[Any,
         if not line.strip():
             continue
         try:
-            values = dict(json.loads(line))
+            values = dict(parse_json(line))
             records.append(tuple(_record(kind, values) for kind in kinds))
         except (ValueError, TypeError):
             bad.append(number)

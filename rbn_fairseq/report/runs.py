@@ -1,13 +1,14 @@
 """What a training run left behind: its log, its measurements and its score."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
 
 from rbn_fairseq.report.log import read_log
+from rbn_fairseq.report.parsing import parse_json
 from rbn_fairseq.report.records import (
     Conditioning,
     Cost,
@@ -126,7 +127,7 @@ def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
         return {}
     scores = {}
     try:
-        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        content = dict(parse_json(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         content = {}
         problems.append(_no_bleu(f"`{path.name}`", error))
@@ -143,8 +144,10 @@ def _no_bleu(what: str, error: Exception) -> str:
 
 
 def _missing(epochs: Sequence[int], first: int) -> str:
-    absent = sorted(set(range(first, max(epochs, default=first - 1) + 1)) - set(epochs))
-    return ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+    known = set(epochs)
+    absent = (epoch for epoch in range(first, max(known, default=0)) if epoch not in known)
+    told = list(map(str, islice(absent, 9)))
+    return ", ".join(told[:8]) + (", …" if len(told) > 8 else "")
 
 
 def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[str]:

@@ -138,7 +138,10 @@ def _describe(run: Run) -> Setup:
     seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
     depth = int(flat["model.encoder_layers"])
-    names = (f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES)
+    names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
+    sizes = [flat[f"model.{name}"] for name in names]
+    if not all(type(number) is int for number in (seed, *sizes)):
+        raise TypeError("seed and sizes must be integers")
     return Setup(
         _placement(flat),
         _norm(flat, any(weights)),
@@ -146,7 +149,7 @@ def _describe(run: Run) -> Setup:
         _data_name(path),
         path,
         run.dictionaries or _languages(run.settings["task"]),
-        tuple((name, flat[f"model.{name}"]) for name in names),
+        tuple(zip(names, sizes, strict=True)),
         *weights,
         str(flat.get("criterion.rbn_convention", "paper")),
         None if any(weights) else _bottom(flat, depth),

@@ -1,10 +1,9 @@
 """The scores of a benchmark's runs as CSV."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 from rbn_fairseq.report.benchmark import BenchmarkRun, spans
+from rbn_fairseq.report.spreadsheet import write_csv
 
 __all__ = ["benchmark_csv"]
 
@@ -24,6 +23,4 @@ def benchmark_csv(runs: Sequence[BenchmarkRun], kinds: Sequence[str]) -> str:
             without = run.unrecalibrated.get(kind, {}).get("bleu", "")
             row += [run.scores[kind]["bleu"], without, run.scores[kind]["signature"]]
         rows.append([*row, spans(run.epochs)])
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[*header, "averaged_epochs"], *rows])
-    return text.getvalue()
+    return write_csv([*header, "averaged_epochs"], rows)

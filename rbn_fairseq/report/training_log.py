@@ -79,7 +79,8 @@ def read_training_log(path: Path, problems: list[str]) -> TrainingLog:
             if "start" in values:
                 log.walls.append(0.0)
                 log.ended = False
-                log.settings = parse_configuration(values["start"])
+                found = parse_configuration(values["start"])
+                log.settings = {k: v for k, v in found.items() if v is None or isinstance(v, dict)}
             elif "dictionary" in values:
                 log.dictionaries[values["dictionary"]] = int(values["types"])
             elif "end" in values:
@@ -88,7 +89,7 @@ def read_training_log(path: Path, problems: list[str]) -> TrainingLog:
                 _add_validation(log, values)
             elif any(name.startswith("train_") for name in values):
                 _add_epoch(log, values)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             unread += 1
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")

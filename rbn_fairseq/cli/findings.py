@@ -1,0 +1,32 @@
+"""What `rbn doctor` tells: a line a finding."""
+
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["Findings"]
+
+
+class Findings:
+    """Prints findings and counts the problems among them."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self.problems = 0
+
+    def good(self, text: str) -> None:
+        """Tell what is in order."""
+        self._print("ok", "green", text)
+
+    def note(self, text: str) -> None:
+        """Tell what to know."""
+        self._print("note", "yellow", text)
+
+    def bad(self, text: str) -> None:
+        """Tell what is wrong."""
+        self.problems += 1
+        self._print("problem", "red", text)
+
+    def _print(self, kind: str, colour: str, text: str) -> None:
+        # Names out of a file may hold what a terminal would obey.
+        plain = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
+        self._console.print(Text.assemble((f"{kind:7}", colour), " ", plain))
