@@ -46,12 +46,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data_bin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus after fairseq-preprocess, with a joined dictionary."""
     directory = tmp_path_factory.mktemp("data-bin")
-    prefixes = (f"--{split}pref {corpus / split}" for split in ("train", "valid", "test"))
-    options = " ".join(prefixes).split()
-    runs.call(
-        "preprocess", "-s", "de", "-t", "en", *options, "--destdir", directory,
-        "--joined-dictionary",
-    )  # fmt: skip
+    runs.preprocess(corpus, directory)
     return directory
 
 

@@ -53,6 +53,16 @@ def call(command: str, *arguments: object) -> str:
     return out.getvalue()
 
 
+def preprocess(text: Path, directory: Path) -> None:
+    """Make data for fairseq of parallel text, with a joined dictionary."""
+    prefixes = (f"--{split}pref {text / split}" for split in ("train", "valid", "test"))
+    options = " ".join(prefixes).split()
+    call(
+        "preprocess", "-s", "de", "-t", "en", *options, "--destdir", directory,
+        "--joined-dictionary",
+    )  # fmt: skip
+
+
 def train_arguments(data: Path, save_dir: Path, *options: object) -> list[str]:
     """Return fairseq-train's arguments for a tiny model on the CPU; later options win."""
     arguments = (

@@ -1,20 +1,18 @@
 """Reading, finding and writing checkpoint files."""
 
-import os
 import pickle
 import re
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rbn_fairseq.files import unfinished
+
 __all__ = [
     "epoch_checkpoints",
     "is_whole",
-    "mend_last",
-    "newest_whole",
     "read_checkpoint",
     "write_checkpoint",
 ]
@@ -24,7 +22,10 @@ def is_whole(path: Path) -> bool:
     """Tell whether a file is a complete torch archive: every member's checksum is right."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            # After a failed write fairseq tries again behind what that left; torch, unlike
+            # zipfile, does not find an archive there.
+            first = min((member.header_offset for member in archive.infolist()), default=0)
+            return first == 0 and archive.testzip() is None
     except (OSError, zipfile.BadZipFile):
         return False
 
@@ -63,14 +64,10 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint to a temporary name beside ``path`` and rename it."""
+    """Write a checkpoint that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        torch.save(state, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with unfinished(path) as part:
+        torch.save(state, part)
 
 
 def epoch_checkpoints(directory: Path) -> dict[int, Path]:
@@ -85,41 +82,3 @@ def epoch_checkpoints(directory: Path) -> dict[int, Path]:
     return {
         int(m[1]): directory / m[0] for m in sorted(filter(None, matches), key=lambda m: int(m[1]))
     }
-
-
-def newest_whole(directory: Path) -> Path | None:
-    """Return the whole checkpoint of a directory with the most updates, if there is any."""
-
-    def updates(path: Path) -> int:
-        history = read_checkpoint(path, mmap=True).get("optimizer_history") or [{}]
-        return int(history[-1].get("num_updates", 0))
-
-    whole = [path for path in directory.glob("checkpoint*.pt") if is_whole(path)]
-    return max(whole, key=lambda path: (updates(path), path.stat().st_mtime), default=None)
-
-
-def mend_last(directory: Path) -> Path | None:
-    """Put the newest whole checkpoint in the place of a damaged ``checkpoint_last.pt``.
-
-    fairseq copies each checkpoint to that name; a training that is killed meanwhile leaves half
-    of it behind.
-
-    Returns:
-        The checkpoint that took the place; ``None`` if nothing was damaged.
-
-    Raises:
-        ValueError: if the directory has no whole checkpoint.
-    """
-    last = directory / "checkpoint_last.pt"
-    if not last.exists() or is_whole(last):
-        return None
-    found = newest_whole(directory)
-    if found is None:
-        raise ValueError(
-            f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
-            "Remove the file to start anew."
-        )
-    temporary = last.with_name(last.name + ".tmp")
-    shutil.copyfile(found, temporary)
-    os.replace(temporary, last)
-    return found

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli.full_disk import full_disk_as_user_error
 
 __all__ = ["generate", "train"]
 
@@ -52,7 +53,9 @@ def train(context: typer.Context) -> None:
     """
     from fairseq_cli.train import cli_main
 
-    _run(cli_main, "rbn train", list(context.args))
+    arguments = list(context.args)
+    with full_disk_as_user_error(Path(_option(arguments, "--save-dir", "checkpoints"))):
+        _run(cli_main, "rbn train", arguments)
 
 
 def generate(context: typer.Context) -> None:

@@ -1,26 +1,33 @@
 """A training that was interrupted goes on as if it had not been."""
 
-import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
 from torch import nn
 
-from rbn_fairseq.checkpoints.files import mend_last, read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.mending import mend
+from rbn_fairseq.files import flush
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.data import fingerprint
 
 __all__ = ["ResumableTask"]
 
-logger = logging.getLogger(__name__)
+
+def _patience() -> dict[str, Any]:
+    """Return where --patience stands: fairseq keeps it in attributes of a function."""
+    train = sys.modules.get("fairseq_cli.train")
+    return vars(train.should_stop_early) if train else {}
 
 
 class ResumableTask:
     """Mixin for a fairseq task; put it before the task among the bases.
 
     - A resumed run sees the same batches as an uninterrupted one.
-    - Where the last checkpoint was cut off, training resumes from the newest whole one.
+    - Where a save was cut off, it is completed, or training resumes from the one before.
+    - A checkpoint that was saved outlasts a power cut.
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
     - Validation and generation read every sentence (fairseq drops up to 7).
     """
@@ -66,12 +73,26 @@ class ResumableTask:
     def _resume(self, directory: Path) -> None:
         if process_rank() > 0:  # the first process writes, checks and measures
             return
-        found = mend_last(directory)
-        if found is not None:
-            logger.warning("checkpoint_last.pt is damaged; resuming from %s", found)
+        mend(directory)
         last = directory / "checkpoint_last.pt"
         if last.exists():  # fairseq saves the task's state, but does not restore it for training
             self.load_state_dict(read_checkpoint(last, mmap=True).get("task_state") or {})
+
+    def get_checkpoint_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps for every process: where --patience stands."""
+        return {type(self).__name__: {"patience": dict(_patience())}}
+
+    def set_checkpoint_dict(self, state: dict[str, Any]) -> None:
+        """Read it; fairseq alone would wait for a better score as if from the start."""
+        _patience().update(state["patience"])
+
+    def post_save(self, *_: Any) -> None:
+        """Wait until the checkpoints are on the disk; fairseq calls it after every save."""
+        directory = Path(self.cfg.save_dir)  # type: ignore[attr-defined]
+        for path in directory.glob("checkpoint*.pt"):
+            if path.is_file():
+                flush(path)
+        flush(directory)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's iterator, mended in two places.

@@ -10,8 +10,6 @@ import runs
 from rbn_fairseq.checkpoints.files import (
     epoch_checkpoints,
     is_whole,
-    mend_last,
-    newest_whole,
     read_checkpoint,
     write_checkpoint,
 )
@@ -44,6 +42,12 @@ def half_a_directory(path):
     path.write_bytes(content[:-30])
 
 
+def tried_again(path):
+    """As fairseq leaves it where the first attempt to write failed and the second did not."""
+    content = checkpoint(path).read_bytes()
+    path.write_bytes(content[:1000] + content)
+
+
 def text(path):
     path.write_text("not a checkpoint at all\n" * 9)
 
@@ -69,7 +73,9 @@ def missing(path):
     pass
 
 
-@pytest.mark.parametrize("damage", [truncated, flipped, half_a_directory, text, empty, missing])
+@pytest.mark.parametrize(
+    "damage", [truncated, flipped, half_a_directory, tried_again, text, empty, missing]
+)
 def test_is_whole_finds_damage(tmp_path, damage):
     damage(tmp_path / "checkpoint1.pt")
     assert not is_whole(tmp_path / "checkpoint1.pt")
@@ -170,27 +176,3 @@ def test_epoch_checkpoints_are_in_the_order_of_numbers(tmp_path):
 def test_epoch_checkpoints_of_no_directory(tmp_path):
     with pytest.raises(ValueError, match="nowhere"):
         epoch_checkpoints(tmp_path / "nowhere")
-
-
-def test_newest_whole_counts_updates_and_skips_damage(tmp_path):
-    assert newest_whole(tmp_path) is None
-    checkpoint(tmp_path / "checkpoint2.pt", 40)
-    older = checkpoint(tmp_path / "checkpoint10.pt", 30)
-    os.utime(older, (2e9, 2e9))  # copied later: the file's time alone says nothing
-    truncated(tmp_path / "checkpoint_last.pt")
-    flipped(tmp_path / "checkpoint_best.pt")
-    assert newest_whole(tmp_path) == tmp_path / "checkpoint2.pt"
-
-
-def test_mend_last(tmp_path):
-    assert mend_last(tmp_path) is None  # nothing there: training starts anew
-    last = tmp_path / "checkpoint_last.pt"
-    truncated(last)
-    with pytest.raises(ValueError, match="no whole checkpoint"):
-        mend_last(tmp_path)
-    newest = checkpoint(tmp_path / "checkpoint2.pt", 40)
-    assert mend_last(tmp_path) == newest
-    assert last.read_bytes() == newest.read_bytes()
-    checkpoint(tmp_path / "checkpoint3.pt", 50)
-    assert mend_last(tmp_path) is None  # whole now, and not to be touched
-    assert last.read_bytes() == newest.read_bytes()

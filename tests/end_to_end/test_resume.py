@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
 
 RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
 
@@ -45,6 +45,18 @@ def test_resume(data_bin, tmp_path, whole, stop):
     runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3)
     assert_same_state(tmp_path, whole)
     assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
+
+
+def test_patience_is_counted_on(data_bin, tmp_path):
+    # The loss falls, so that only the first epoch is a best one if the largest is wanted.
+    options = (
+        *("--patience", 2, "--maximize-best-checkpoint-metric", "--no-tid"),
+        *("--train-subset", "valid", "--valid-subset", "test"),
+    )
+    runs.train(data_bin, tmp_path, *options, "--max-epoch", 2)
+    log = runs.train(data_bin, tmp_path, *options, "--max-epoch", 5)
+    assert "hasn't improved for last 2 runs" in log
+    assert max(epoch_checkpoints(tmp_path)) == 3
 
 
 def test_training_is_the_same_without_the_monitor(data_bin, tmp_path, whole):

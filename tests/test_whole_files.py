@@ -1,0 +1,60 @@
+"""Files that are there whole or not at all, also after a power cut."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from rbn_fairseq.checkpoints.files import write_checkpoint
+from rbn_fairseq.files import flush, write_whole
+
+
+def write_state(path, size):
+    write_checkpoint(path, {"model": {"w": torch.ones(size)}})
+
+
+def write_text(path, size):
+    write_whole(path, "x" * size)
+
+
+@pytest.mark.parametrize("write", [write_text, write_state])
+def test_reaches_the_disk_before_it_has_its_name(tmp_path, monkeypatch, write):
+    path, done = tmp_path / "file", []
+    write(path, 1)
+    old = path.stat().st_ino
+
+    def fsync(number):
+        what = Path(os.readlink(f"/proc/self/fd/{number}")).name
+        done.append((what, os.fstat(number).st_size > 500, path.stat().st_ino == old))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(path, 1000)
+    assert [(what, before) for what, _, before in done] == [
+        ("file.unfinished", True), (tmp_path.name, False)
+    ]  # fmt: skip
+    assert done[0][1], "flushed before it was written"
+
+
+def test_an_error_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, "old")
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "new")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_directory_that_cannot_be_flushed_does_not_matter(tmp_path, monkeypatch):
+    def refuse(_):
+        raise OSError(22, "Invalid argument")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "fsync", refuse)
+    flush(tmp_path)
+    with pytest.raises(OSError, match="Invalid"):
+        flush(tmp_path / "file")
