@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Usage: bash scripts/soak.sh --minutes N [--seed S] [--fuzz EXAMPLES]
+#
+# Looks for what the tests may have missed, by chance and for long: damaged checkpoints, fuzz tests
+# (EXAMPLES for each, 100 by default), several processes against one, and, for N minutes,
+# trainings that are killed, cut off as by a power cut, and resumed. Prints counts; exit status 1
+# if anything differs. The same seed tries the same; it is drawn if none is given.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+minutes='' seed=$RANDOM fuzz=100
+while (($#)); do
+    case $1 in
+        -h | --help) usage scripts/soak.sh && exit 0 ;;
+        --minutes | --seed | --fuzz)
+            [[ ${2:-} =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "$1 needs a number; --help tells more"
+            printf -v "${1#--}" %s "$2"
+            shift 2
+            ;;
+        *) die "unknown argument $1; --help tells more" ;;
+    esac
+done
+[[ $minutes ]] || die "--minutes is missing; --help tells more"
+
+make_venv test
+export PYTHONWARNINGS=ignore PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+wrong=0
+# part NAME COMMAND...: run a part, print its last line and its seconds.
+part() {
+    local name=$1 log status=0 start=$SECONDS
+    shift
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 || status=$?
+    printf '%-22s %s (%d s)\n' "$name" "$(tail -n 1 "$log")" $((SECONDS - start))
+    if ((status)); then
+        wrong=1
+        say "$name failed:"
+        tail -n 50 "$log" >&2
+    fi
+    rm -f "$log"
+}
+
+say "commit $(git rev-parse --short HEAD), seed $seed"
+part "damaged checkpoints" python tests/corruption.py --files 5000 --seed "$seed"
+part "fuzz tests" env RBN_FUZZ_EXAMPLES="$fuzz" \
+    pytest --numprocesses 0 --hypothesis-seed "$seed" tests/fuzz
+part "several processes" pytest --numprocesses 0 -W ignore tests/distributed
+part "interrupted trainings" python tests/interruption.py --minutes "$minutes" --seed "$seed"
+exit "$wrong"
