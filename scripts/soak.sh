@@ -26,13 +26,14 @@ done
 make_venv test
 export PYTHONWARNINGS=ignore PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 wrong=0
-# part NAME COMMAND...: run a part, print its last line and its seconds.
+# part NAME COMMAND...: run a part, print its counts and its seconds.
 part() {
-    local name=$1 log status=0 start=$SECONDS
+    local name=$1 log counts status=0 start=$SECONDS
     shift
     log=$(mktemp)
     "$@" >"$log" 2>&1 || status=$?
-    printf '%-22s %s (%d s)\n' "$name" "$(tail -n 1 "$log")" $((SECONDS - start))
+    counts=$(grep -E '^(fuzz: |\{)|[0-9]+ (passed|failed)' "$log" | paste -sd ' ' || true)
+    printf '%-22s %s (%d s)\n' "$name" "$counts" $((SECONDS - start))
     if ((status)); then
         wrong=1
         say "$name failed:"
@@ -41,7 +42,7 @@ part() {
     rm -f "$log"
 }
 
-say "commit $(git rev-parse --short HEAD), seed $seed"
+printf "commit %s, seed %s\n" "$(git rev-parse --short HEAD)" "$seed"
 part "damaged checkpoints" python tests/corruption.py --files 5000 --seed "$seed"
 part "fuzz tests" env RBN_FUZZ_EXAMPLES="$fuzz" \
     pytest --numprocesses 0 --hypothesis-seed "$seed" tests/fuzz
