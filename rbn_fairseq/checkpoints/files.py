@@ -18,14 +18,21 @@ __all__ = [
 ]
 
 
+_DIRECTORY = 0x10  # in the attributes of MS-DOS
+
+
 def is_whole(path: Path) -> bool:
     """Tell whether a file is a complete torch archive: every member's checksum is right."""
     try:
         with zipfile.ZipFile(path) as archive:
             # After a failed write fairseq tries again behind what that left; torch, unlike
             # zipfile, does not find an archive there.
-            first = min((member.header_offset for member in archive.infolist()), default=0)
-            return first == 0 and archive.testzip() is None
+            members = archive.infolist()
+            first = min((member.header_offset for member in members), default=0)
+            # For torch a member with this attribute is a directory, of which it reads nothing: the
+            # tensor is whatever the memory held.
+            directories = any(member.external_attr & _DIRECTORY for member in members)
+            return first == 0 and not directories and archive.testzip() is None
     except Exception:  # zipfile has many words for a file that is none
         return False
 

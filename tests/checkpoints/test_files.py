@@ -48,6 +48,15 @@ def tried_again(path):
     path.write_bytes(content[:1000] + content)
 
 
+def a_directory(path):
+    """With a tensor that torch takes for a directory, of which it reads nothing."""
+    content = bytearray(checkpoint(path).read_bytes())
+    name = b"/data/0"
+    entry = content.rindex(name) - content[: content.rindex(name)][::-1].index(b"\x02\x01KP") - 4
+    content[entry + 38] |= 0x10
+    path.write_bytes(content)
+
+
 def text(path):
     path.write_text("not a checkpoint at all\n" * 9)
 
@@ -74,7 +83,7 @@ def missing(path):
 
 
 @pytest.mark.parametrize(
-    "damage", [truncated, flipped, half_a_directory, tried_again, text, empty, missing]
+    "damage", [truncated, flipped, half_a_directory, a_directory, tried_again, text, empty, missing]
 )
 def test_is_whole_finds_damage(tmp_path, damage):
     damage(tmp_path / "checkpoint1.pt")
