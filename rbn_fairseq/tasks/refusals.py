@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -24,6 +25,7 @@ class ModesConfig(FairseqDataclass):
     use_bmuf: bool = II("optimization.use_bmuf")
     fp16: bool = II("common.fp16")
     amp: bool = II("common.amp")
+    tpu: bool = II("common.tpu")
 
 
 class Refusal(NamedTuple):
@@ -59,6 +61,13 @@ _NOISE = (
 
 #: What is refused, in the order in which it is checked.
 REFUSALS = (
+    Refusal(
+        "--bf16",
+        lambda task, _: task.tpu and find_spec("torch_xla") is None,
+        (nn.Module,),
+        "fairseq's command line takes it for --tpu, which needs torch_xla. On a GPU use "
+        "fairseq-hydra-train with common.bf16=true, or --amp.",
+    ),
     Refusal(
         "--ddp-backend fully_sharded",
         lambda task, _: task.ddp_backend == "fully_sharded",

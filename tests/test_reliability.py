@@ -1,0 +1,22 @@
+"""docs/reliability.md names tests that there are, and every refusal."""
+
+import re
+from pathlib import Path
+
+from rbn_fairseq.tasks.refusals import REFUSALS
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "reliability.md").read_text()
+
+
+def test_named_tests_are_there():
+    named = re.findall(r"`(tests/\S+?\.py)(?:::(\w+))?`", TEXT)
+    assert len(named) > 30
+    for path, test in named:
+        assert f"def {test}" in (ROOT / path).read_text(), (path, test)
+
+
+def test_every_refusal_is_there():
+    table = TEXT.split("## What is refused")[1].split("\n## ")[0]
+    for refusal in REFUSALS:
+        assert f"`{refusal.option}`" in table
