@@ -93,13 +93,13 @@ def test_made_by_fairseq_alone(plain, old, tmp_path):
     assert (status, ok, kind) == (0, "ok", "note")
     assert first == f"checkpoint `{plain}`: transformer_tiny, 1 updates, in epoch 1"
     assert "without this plugin: `rbn generate` translates with it" in note
-    assert "--finetune-from-model" in note and "`rbn tid`" in note
+    assert "--task translation_rbn --init-from FILE" in note and "`rbn tid`" in note
 
 
 def test_a_model_that_the_plugin_cannot_continue(plain, tmp_path):
     path = changed(plain, tmp_path / "other.pt", cfg={"model": {"_name": "fconv"}})
     status, (*_, note) = findings(path)
-    assert status == 0 and "`rbn generate`" in note[1] and "--finetune-from-model" not in note[1]
+    assert status == 0 and "`rbn generate`" in note[1] and "--init-from" not in note[1]
 
 
 def only_tensors(path):

@@ -11,8 +11,8 @@ from fairseq.models.ema import build_ema
 from test_transformer import BATCH, FINALS, PRE, batch, build, randomise
 
 import runs
-from command import rbn
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from command import rbn, user_error
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.norms import NORMS, has_population_norm
 
 POPULATION = {name for name in NORMS if has_population_norm(build(norm_encoder_final=name, **PRE))}
@@ -20,6 +20,8 @@ TRAIN = (
     "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--store-ema", "--ema-decay", 0.75,
     "--ema-fp32", "--ema-start-update", 2, "--save-interval-updates", 1, "--no-tid",
 )  # fmt: skip
+
+EXTRA = ("ema", "ema_fp32_params")
 
 
 def moving_average(states, start, decay):
@@ -110,22 +112,42 @@ def test_checkpoints_hold_the_average(whole):
 def test_resumed_training_is_the_same(data_bin, tmp_path, whole):
     shutil.copy(whole / "checkpoint_1_2.pt", tmp_path / "checkpoint_last.pt")
     runs.train(data_bin, tmp_path, *TRAIN, "--max-update", 3)
-    for kind in ("ema", "ema_fp32_params"):
+    for kind in EXTRA:
         expected, actual = (checkpoint(d, 3)["extra_state"][kind] for d in (whole, tmp_path))
         assert actual.keys() == expected.keys()
         assert all(torch.equal(value, expected[name]) for name, value in actual.items())
 
 
-def test_the_average_is_a_checkpoint_of_its_own(data_bin, whole, tmp_path):
-    path, last = tmp_path / "ema.pt", whole / "checkpoint_1_3.pt"
-    save_ema_as_checkpoint(str(last), str(path))
-    state = read_checkpoint(path)
-    average = read_checkpoint(last)["extra_state"]["ema"]
-    assert all(torch.equal(state["model"][name], value) for name, value in average.items())
-    assert len(runs.generate(data_bin, path)) == 61
-    recalibrated = tmp_path / "recalibrated.pt"
-    result = rbn("recalibrate", path, data_bin, "--output", recalibrated, "--batches", 2)
+def recalibrated(path, data_bin, output, *options):
+    result = rbn("recalibrate", path, data_bin, "--output", output, "--batches", 2, *options)
     assert result.exit_code == 0, result.output
-    moved = read_checkpoint(recalibrated)["model"]
+    return read_checkpoint(output)
+
+
+def test_the_average_is_a_checkpoint_of_its_own(data_bin, whole, tmp_path):
+    last = whole / "checkpoint_1_3.pt"
+    by_fairseq, own = tmp_path / "fairseq.pt", tmp_path / "own.pt"
+    save_ema_as_checkpoint(str(last), str(by_fairseq))
+    average = read_checkpoint(by_fairseq)["model"]
+    expected = recalibrated(by_fairseq, data_bin, tmp_path / "expected.pt")["model"]
+    state = recalibrated(last, data_bin, own, "--ema")
+    assert state["model"].keys() == expected.keys()
     for name, value in state["model"].items():
-        assert torch.equal(moved[name], value) != (".population." in name), name
+        assert torch.equal(value, expected[name]), name
+        assert torch.equal(value, average[name]) != (".population." in name), name
+    note = {"batches": 2, "seed": 1, "population": "mean-of-batches"}
+    assert state["rbn_fairseq"] == {"moving_average": str(last), "recalibrated": note}
+    # Neither is of these weights.
+    assert "last_optimizer_state" not in state and not {*state["extra_state"]} & {*EXTRA}
+    assert {*read_checkpoint(last)["extra_state"]} >= {*EXTRA}
+    assert len(runs.generate(data_bin, own)) == 61
+    told = " ".join(rbn("doctor", "--checkpoint", own).output.split())
+    assert "moving average of the weights of one training; running statistics estimated" in told
+
+
+def test_no_average(capsys, data_bin, tmp_path):
+    path, output = tmp_path / "without.pt", tmp_path / "out.pt"
+    write_checkpoint(path, {"model": {}, "extra_state": {"epoch": 1}})
+    message = user_error(capsys, "recalibrate", path, data_bin, "--output", output, "--ema")
+    assert all(words in message for words in ("--ema", str(path), "--store-ema"))
+    assert not output.exists()
