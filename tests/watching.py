@@ -61,11 +61,12 @@ def watching():
         kinds = {norm.population.running_var.dtype for norm in names if isinstance(norm, BatchNorm)}
         assert kinds == {torch.float32}
         with record_moments() as records:
-            result = step(self, sample, model, *args, **kwargs)
-        seen.attempts[-1].append(
-            {names[norm]: (m.mean.double(), m.var.double()) for norm, m in records}
-        )
-        return result
+            try:
+                return step(self, sample, model, *args, **kwargs)
+            finally:
+                seen.attempts[-1].append(
+                    {names[norm]: (m.mean.double(), m.var.double()) for norm, m in records}
+                )
 
     def cleared(self):
         zero_grad(self)

@@ -9,57 +9,68 @@ from torch import nn
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
+from rbn_fairseq.models import refusals
+from rbn_fairseq.models.refusals import OF_TRAINING, refuse
 from rbn_fairseq.norms import BatchNorm, LayerNorm, PowerNorm
-from rbn_fairseq.tasks.refusals import REFUSALS, check_modes
 from rbn_fairseq.tasks.start import describe_penalty
 
 PLAIN = {
     "ddp_backend": "pytorch_ddp", "pipeline_model_parallel": False, "model_parallel_size": 1,
     "quantization_config_path": None, "use_bmuf": False, "fp16": False, "amp": False,
-    "tpu": False,
+    "tpu": False, "broadcast_buffers": False,
 }  # fmt: skip
 GIVEN = {
     "--ddp-backend fully_sharded": {"ddp_backend": "fully_sharded"},
     "--ddp-backend slowmo": {"ddp_backend": "slowmo"},
     "--use-bmuf": {"use_bmuf": True},
+    "--broadcast-buffers": {"broadcast_buffers": True},
     "--pipeline-model-parallel": {"pipeline_model_parallel": True},
     "--model-parallel-size": {"model_parallel_size": 2},
     "--quantization-config-path": {"quantization_config_path": "pq.yaml"},
-    "--quant-noise-pq": {"pq": 0.1},
-    "--quant-noise-scalar": {"scalar": 0.1},
     "--fp16": {"fp16": True},
     "--amp": {"amp": True},
-    "--bf16": {"tpu": True},
 }
 
 
-def model(norm, pq=0.0, scalar=0.0):
-    module = nn.Sequential(nn.Linear(2, 2), norm)
-    module.cfg = SimpleNamespace(quant_noise=SimpleNamespace(pq=pq, scalar=scalar))
-    return module
-
-
 def check(norm, **given):
-    noise = {name: given.pop(name) for name in ("pq", "scalar") if name in given}
-    check_modes(model(norm, **noise), SimpleNamespace(**PLAIN | given))
+    refuse(OF_TRAINING, SimpleNamespace(**PLAIN | given), nn.Sequential(nn.Linear(2, 2), norm))
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.option)
-def test_refused_with_running_statistics_alone(refusal):
-    norm = PowerNorm(2) if refusal.option in ("--fp16", "--amp") else BatchNorm(2)
+@pytest.mark.parametrize("option", GIVEN)
+def test_refused_with_running_statistics_alone(option):
+    norm = PowerNorm(2) if option in ("--fp16", "--amp") else BatchNorm(2)
     check(norm)
-    if refusal.norms != (nn.Module,):
-        check(LayerNorm(2), **GIVEN[refusal.option])
+    check(LayerNorm(2), **GIVEN[option])
     with pytest.raises(ValueError) as error:
-        check(norm, **GIVEN[refusal.option])
+        check(norm, **GIVEN[option])
     message = str(error.value)
-    concerned = "Sequential" if refusal.norms == (nn.Module,) else type(norm).__name__
-    assert message.startswith(f"{refusal.option} does not go with {concerned}: ")
-    assert re.search("[Uu]se ", message)
+    assert message.startswith(f"{option} does not go with {type(norm).__name__}: ")
+    assert re.search("Use |Leave it out", message)
+
+
+def test_every_refusal_is_tried():
+    assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, "--bf16"}
+
+
+def test_bf16_needs_what_fairseq_takes_it_for(monkeypatch):
+    with pytest.raises(ValueError, match="--bf16 does not go with an environment without torch_x"):
+        check(LayerNorm(2), tpu=True)
+    monkeypatch.setattr(refusals, "find_spec", lambda name: name)
+    check(LayerNorm(2), tpu=True)
 
 
 def test_batch_norm_goes_with_half_precision():
     check(BatchNorm(2), fp16=True, amp=True)
+
+
+def test_models_of_other_kinds_train(data_bin, tmp_path):
+    log = runs.call(
+        "train", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--arch",
+        "lstm", "--encoder-embed-dim", 8, "--decoder-embed-dim", 8, "--encoder-hidden-size", 8,
+        "--decoder-hidden-size", 8, "--decoder-out-embed-dim", 8, "--optimizer", "adam",
+        "--max-tokens", 1000, "--max-update", 1, "--cpu", "--save-dir", tmp_path,
+    )  # fmt: skip
+    assert "norms:" not in log
 
 
 @pytest.mark.parametrize(

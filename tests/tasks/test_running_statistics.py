@@ -61,7 +61,7 @@ def without_tpu():
 
     def converted(args):
         cfg = convert(args)
-        cfg.common.tpu = False
+        cfg.common.tpu = cfg.task.tpu = False
         return cfg
 
     with mock.patch.object(fairseq_train, "convert_namespace_to_omegaconf", converted):
