@@ -23,9 +23,9 @@ def compute(text: Any) -> Any:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(
-            f"The setting {text!r} is no number, nor a list or another literal of such; nothing "
-            "of it was run. If it comes from a checkpoint, do not use the file unless you know "
-            "who made it."
+            f"The setting {text!r} may hold numbers, lists and other literals, and + - * of them, "
+            "but nothing else: write it so. Nothing of it was run; a checkpoint with such a "
+            "setting may be meant to harm."
         ) from error
 
 

@@ -1,6 +1,7 @@
 """What is in a checkpoint, ours or not, whole or not, without running any of it."""
 
 import argparse
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -9,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
+from rbn_fairseq.checkpoints.files import damage, read_checkpoint
 from rbn_fairseq.cli.findings import Findings
 
 __all__ = ["check_checkpoint"]
@@ -123,7 +124,10 @@ def _foreign(path: Path) -> Optional[str]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
         return None
-    if not is_whole(path):
+    wrong = damage(path)
+    if wrong is not None and zipfile.is_zipfile(path):
+        return f"`{path}` is damaged: {wrong}. Use an earlier file."
+    if wrong is not None:
         return (
             f"`{path}` is in torch's format from before 1.6, or damaged behind its tensors. If it "
             "is old, write it anew: torch.save(torch.load(FILE, weights_only=True), NEW)."

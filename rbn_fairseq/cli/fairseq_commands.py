@@ -66,5 +66,5 @@ def generate(context: typer.Context) -> None:
     from fairseq_cli.generate import cli_main
 
     for path in filter(None, _option(context.args, "--path", "").split(":")):
-        read_checkpoint(Path(path), mmap=True)
+        read_checkpoint(Path(path))
     _run(cli_main, "rbn generate", list(context.args))

@@ -22,16 +22,16 @@ def test_as_python(text):
     [
         "print()", "[print()]", "(1, print())", "{1: print()}", "[1] * print()", "x", "x.y", "x[0]",
         "[i for i in ()]", "lambda: 0", "f'{print()}'", "(x := 1)", "relu(", "", "1 if 1 else 2",
-        "[" * 9999, "\0",
+        "[" * 9999, "\0", "1/1000",
     ],
 )  # fmt: skip
 def test_all_else_is_refused(text):
-    with pytest.raises(ValueError, match="nothing of it was run"):
+    with pytest.raises(ValueError, match="may hold numbers, .* Nothing of it was run"):
         compute(text)
 
 
 def test_fairseq_computes():
     assert utils.eval_str_list("[1, 2]", type=int) == [1, 2]
     assert utils.eval_bool(True, default=True) is True  # no text
-    with pytest.raises(ValueError, match="nothing of it was run"):
+    with pytest.raises(ValueError, match="Nothing of it was run"):
         utils.eval_bool("print()")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runs
+from command import user_error
 from rbn_fairseq.checkpoints.files import (
     epoch_checkpoints,
     is_whole,
@@ -122,6 +123,15 @@ def test_reads_what_was_written(tmp_path):
         state = read_checkpoint(path, mmap)
         assert state["optimizer_history"] == [{"num_updates": 7}]
         assert torch.equal(state["model"]["weight"], torch.arange(1000.0))
+
+
+def test_flipped_bytes_are_not_translated_with(rbn_run, data_bin, tmp_path, capsys):
+    path = tmp_path / "checkpoint1.pt"
+    content = bytearray((rbn_run / "checkpoint1.pt").read_bytes())
+    weights = read_checkpoint(rbn_run / "checkpoint1.pt")["model"]["encoder.layers.0.fc1.weight"]
+    content[content.index(weights.numpy().tobytes()[:64])] ^= 1
+    path.write_bytes(content)
+    assert str(path) in user_error(capsys, "generate", data_bin, "--path", path, "--cpu")
 
 
 class Malicious:

@@ -21,6 +21,7 @@ NAMES = {
 }
 OPTIONS = {
     "no_last_checkpoints": False, "keep_best_checkpoints": 0, "best_checkpoint_metric": "loss",
+    "maximize_best_checkpoint_metric": False,
 }  # fmt: skip
 
 
@@ -141,11 +142,63 @@ def test_a_best_that_the_copy_did_not_reach(saved):
     assert contents(saved) == {**WHOLE, "checkpoint_best.pt": 30, "checkpoint_last.pt": 30}
 
 
-def test_without_damage_nothing_is_touched(saved):
-    save(saved, 20, ["checkpoint_last.pt"])  # someone goes back on purpose
+def test_killed_behind_the_first_name_of_a_save(saved):
+    save(saved, 20, ["checkpoint_best.pt", "checkpoint_last.pt"])
+    mend(saved)
+    assert contents(saved) == {**WHOLE, "checkpoint_best.pt": 30, "checkpoint_last.pt": 30}
+
+
+def test_killed_behind_the_first_name_of_a_save_that_is_no_best(saved):
+    save(saved, 40, NAMES[40][:1])
+    mend(saved)
+    assert contents(saved) == {
+        **WHOLE, "checkpoint2.pt": 40, "checkpoint_best.pt": 30, "checkpoint_last.pt": 40
+    }  # fmt: skip
+
+
+def test_killed_behind_the_first_name_of_the_first_save(tmp_path):
+    save(tmp_path, 10, NAMES[10][:1])
+    mend(tmp_path)
+    assert contents(tmp_path) == dict.fromkeys(NAMES[10], 10)
+
+
+@pytest.mark.parametrize(
+    "others, maximize, kept",
+    [([5.2], False, 0), ([5.2, 5.6], False, 1), ([5.2, 5.6], True, 1), ([5.6], True, 0)],
+)
+def test_killed_before_the_copy_to_one_of_the_best(tmp_path, others, maximize, kept):
+    """The score is 5.5: fairseq keeps it if it is no worse than the worst of the others."""
+    options = {"keep_best_checkpoints": 1, "maximize_best_checkpoint_metric": maximize}
+    save(tmp_path, 40, ["checkpoint2.pt"], **options)
+    save(tmp_path, 20, [f"checkpoint.best_loss_{other:.3f}0.pt" for other in others], **options)
+    mend(tmp_path)
+    assert contents(tmp_path)["checkpoint_last.pt"] == 40
+    assert contents(tmp_path).get("checkpoint.best_loss_5.5000.pt") == (40 if kept else None)
+
+
+def test_without_a_cut_nothing_is_touched(saved):
+    (saved / "checkpoint_best.pt").unlink()  # by someone; the last one is that of the newest save
     before = {path: (path.stat().st_mtime, path.read_bytes()) for path in saved.iterdir()}
     mend(saved)
     assert {path: (path.stat().st_mtime, path.read_bytes()) for path in saved.iterdir()} == before
+
+
+def test_who_goes_back_on_purpose_stays_there(saved):
+    save(saved, 40, ["checkpoint2.pt"])
+    shutil.copy(saved / "checkpoint1.pt", saved / "checkpoint_last.pt")
+    mend(saved)
+    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 20
+    # The training that goes on from there is killed: update 40 is of the one before.
+    os.utime(saved / "checkpoint_2_30.pt", (4e9, 4e9))
+    mend(saved)
+    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
+
+
+def test_a_file_of_someone_is_no_copy(saved):
+    save(saved, 20, ["checkpoint_last.pt"])
+    write_checkpoint(saved / "checkpoint_best.pt", state(40))  # later than all, and no best
+    mend(saved)
+    assert contents(saved) == {**WHOLE, "checkpoint_best.pt": 40, "checkpoint_last.pt": 30}
 
 
 def test_a_whole_last_one_is_not_left_for_an_older_file(saved):
@@ -160,7 +213,7 @@ def test_a_whole_last_one_is_not_left_for_an_older_file(saved):
 def test_damage_from_long_ago_is_left_alone(saved):
     cut(saved / "checkpoint_1_10.pt")
     os.utime(saved / "checkpoint_1_10.pt", (9e8, 9e8))
-    save(saved, 20, ["checkpoint_last.pt"])
+    shutil.copy(saved / "checkpoint1.pt", saved / "checkpoint_last.pt")
     mend(saved)
     assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 20
 
@@ -182,6 +235,9 @@ def test_unfinished_files_go(saved, name):
 def test_no_last_checkpoint_where_none_is_wanted(tmp_path):
     save(tmp_path, 10, NAMES[10][:2], no_last_checkpoints=True)
     cut(tmp_path / "checkpoint_best.pt")
+    mend(tmp_path)
+    assert contents(tmp_path) == dict.fromkeys(NAMES[10][:2], 10)
+    (tmp_path / "checkpoint_best.pt").unlink()
     mend(tmp_path)
     assert contents(tmp_path) == dict.fromkeys(NAMES[10][:2], 10)
 

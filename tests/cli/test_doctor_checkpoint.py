@@ -144,12 +144,21 @@ def truncated(path):
     return "truncated or damaged"
 
 
+def flipped(path):
+    torch.save({"model": {"w": torch.full((99,), 5.0)}}, path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\0\0\xa0\x40", b"\0\0\xa1\x40", 1))
+    assert torch.load(path, weights_only=True)["model"]["w"].sum() > 5 * 99  # torch reads it
+    return "damaged: the checksum of its part `file/data/0` is wrong. Use an earlier file."
+
+
 def missing(path):
     return "There is no checkpoint file"
 
 
 FILES = [
-    only_tensors, a_list, old_format, gift, of_another_program, bytes_of_chance, truncated, missing,
+    only_tensors, a_list, old_format, gift, of_another_program, bytes_of_chance, truncated, flipped,
+    missing,
 ]  # fmt: skip
 
 
