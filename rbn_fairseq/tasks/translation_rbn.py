@@ -11,6 +11,7 @@ from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
 from rbn_fairseq.tasks.training import CheckedTask, TrainingConfig
+from rbn_fairseq.tasks.training_batches import TrainingBatchesTask
 from rbn_fairseq.tasks.trouble import TroubleConfig, TroubleWatch
 
 __all__ = ["TranslationRBNTask"]
@@ -36,6 +37,7 @@ class TranslationRBNTask(
     TroubleWatch,
     RunningStatisticsTask,
     ResumableTask,
+    TrainingBatchesTask,
     CheckedTask,
     TranslationTask,
 ):
