@@ -1,4 +1,4 @@
-"""The average of checkpoints' weights."""
+"""Averages of a model's weights: of its checkpoints, or as its training kept one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
 
-__all__ = ["average_checkpoints", "choose_last"]
+__all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
 
 def choose_last(directory: Path, last: int) -> list[Path]:
@@ -63,4 +63,26 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
             model[name] = (total[name] / len(paths)).to(value.dtype)
     state.pop("last_optimizer_state", None)
     state["rbn_fairseq"] = {"averaged": [str(path) for path in paths]}
+    return state
+
+
+def moving_average(path: Path) -> dict[str, Any]:
+    """Put the moving average that fairseq kept (``--store-ema``) in the place of the model.
+
+    Its running statistics are averages, too: recalibrate it. The optimizer's state is left out.
+
+    Raises:
+        ValueError: if the file cannot be read or holds no moving average.
+    """
+    state = read_checkpoint(path)
+    extra = state.get("extra_state") or {}
+    if "ema" not in extra:
+        raise ValueError(
+            f"--ema: the checkpoint `{path}` holds no moving average of the weights. Train with "
+            "--store-ema, or leave --ema out."
+        )
+    state["model"] = extra.pop("ema")
+    extra.pop("ema_fp32_params", None)
+    state.pop("last_optimizer_state", None)
+    state["rbn_fairseq"] = {"moving_average": str(path)}
     return state

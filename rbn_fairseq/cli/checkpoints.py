@@ -5,7 +5,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
+from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last, moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.session import open_session
 from rbn_fairseq.cli.options import Batches, Estimate, Seed, check_population, progress
@@ -19,8 +19,9 @@ __all__ = ["average", "recalibrate"]
 def _recalibrate_state(
     path: Path, state: dict[str, Any], data: Path, number: int, seed: int, population: str
 ) -> dict[str, Any]:
-    """Return ``state`` with population statistics estimated with the weights in ``path``."""
+    """Return ``state``, with the settings of ``path``, and statistics estimated for its weights."""
     session = open_session(path, str(data))
+    session.model.load_state_dict(state["model"])
     batches = sample_batches(session.iterator, number, seed)
     samples = collate(session.dataset, progress(batches, "recalibrating"), session.model)
     used = recalibrate_model(session.model, samples, run_norms, population)
@@ -69,13 +70,7 @@ def average(
     for path in paths:
         typer.echo(f"averaged {path}")
     if recalibrate is not None:
-        # fairseq loads models from files only.
-        unfinished = output.with_name(output.name + ".averaged")
-        try:
-            write_checkpoint(unfinished, state)
-            state = _recalibrate_state(unfinished, state, recalibrate, batches, seed, population)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        state = _recalibrate_state(paths[-1], state, recalibrate, batches, seed, population)
         typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
@@ -85,13 +80,21 @@ def recalibrate(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
     data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
     output: Annotated[Path, typer.Option(help="File to write.")],
+    ema: Annotated[
+        bool,
+        typer.Option(
+            "--ema",
+            help="Take the moving average of the weights, which fairseq keeps in the checkpoint "
+            "with --store-ema, for the model.",
+        ),
+    ] = False,
     batches: Batches = 200,
     seed: Seed = 1,
     population: Estimate = ESTIMATES[0],
 ) -> None:
     """Estimate the population statistics of a checkpoint anew on training data."""
     check_population(population, ESTIMATES)
-    state = read_checkpoint(checkpoint)
+    state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
     state = _recalibrate_state(checkpoint, state, data, batches, seed, population)
     write_checkpoint(output, state)
     used = state["rbn_fairseq"]["recalibrated"]["batches"]

@@ -35,9 +35,7 @@ def check_checkpoint(findings: Findings, path: Path) -> Optional[dict[str, Any]]
     _check_weights(findings, state["model"])
     _tell_origin(findings, state)
     if not ours:
-        begin = (
-            " and `rbn train --norm-encoder layer --finetune-from-model` begins with its weights"
-        )
+        begin = " and `rbn train --task translation_rbn --init-from FILE` begins with its weights"
         findings.note(
             "it was made without this plugin: `rbn generate` translates with it"
             f"{begin if name.startswith('transformer') else ''}. It has no running statistics, "
@@ -106,6 +104,8 @@ def _tell_origin(findings: Findings, state: Mapping[str, Any]) -> None:
     told = []
     if isinstance(own.get("averaged"), list):
         told.append(f"averaged from {len(own['averaged'])} checkpoints")
+    if "moving_average" in own:
+        told.append("moving average of the weights of one training")
     if recalibrated is not None:
         told.append(f"running statistics estimated from {recalibrated} batches")
     elif told and any(_STATISTICS in name for name, _ in _tensors(state["model"])):

@@ -1,5 +1,6 @@
 """The Transformer with a choice of norms."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -17,10 +18,13 @@ from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
 from rbn_fairseq.models.decoder import RBNTransformerDecoder
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.loading import check_dictionaries, explain_other_norms
-from rbn_fairseq.models.modes import check_modes
 from rbn_fairseq.models.pruning import keep_layers
+from rbn_fairseq.models.refusals import OF_MODEL, refuse
+from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["RBNTransformerModel"]
+
+logger = logging.getLogger(__name__)
 
 
 @register_model("rbn_transformer", dataclass=RBNTransformerConfig)
@@ -54,7 +58,8 @@ class RBNTransformerModel(TransformerModelBase):
                 )
         model: RBNTransformerModel = super().build_model(sizes, task)
         centre_weights(model)
-        check_modes(model)
+        refuse(OF_MODEL, model.cfg, model)
+        model.warn(task)
         return model
 
     @classmethod
@@ -73,11 +78,29 @@ class RBNTransformerModel(TransformerModelBase):
             cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
         )
 
-    def kept_layers(self) -> Iterator[tuple[str, Sequence[int], int]]:
+    def warn(self, task: Any) -> None:
+        """Warn of what batch statistics leak, and of a task that does not care for them."""
+        if has_population_norm(self.decoder):
+            logger.warning(
+                "Norms with batch statistics in the decoder: in training, they let a position see "
+                "later target tokens. Generation uses running statistics and leaks nothing."
+            )
+        if has_population_norm(self) and not getattr(task, "keeps_running_statistics", False):
+            logger.warning(
+                "This task does not care for running statistics: in training, dropped updates "
+                "move them, processes do not agree on them, TID is not measured, and modes that "
+                "they do not go with are not refused. Use --task translation_rbn."
+            )
+
+    def _kept(self) -> Iterator[tuple[str, Sequence[int], int]]:
         """Yield each side with the numbers of its layers, and of how many they were chosen."""
         yield from zip(
             ("encoder", "decoder"), self.cfg.norms.kept, self.cfg.norms.depths, strict=True
         )
+
+    def pruned_sides(self) -> list[str]:
+        """Return which of encoder and decoder lack layers of the trained model."""
+        return [side for side, kept, depth in self._kept() if len(kept) < depth]
 
     def load_state_dict(
         self,
@@ -96,7 +119,7 @@ class RBNTransformerModel(TransformerModelBase):
         """
         own = self.state_dict()
         check_dictionaries(own, state_dict)
-        for side, kept, depth in self.kept_layers():
+        for side, kept, depth in self._kept():
             state_dict = keep_layers(state_dict, kept, depth, side)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.

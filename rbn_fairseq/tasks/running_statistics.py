@@ -8,7 +8,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from torch import nn
 
 from rbn_fairseq.norms import PopulationNorm, dummy_batch
-from rbn_fairseq.norms.moments import mean_over_processes
+from rbn_fairseq.norms.moments import mean_over_processes, world_size
 
 __all__ = ["RunningStatisticsTask"]
 
@@ -27,6 +27,10 @@ class _Attempt:
         parts = self._before.split([buffer.numel() for buffer in self._buffers])
         for buffer, value in zip(self._buffers, parts, strict=True):
             buffer.copy_(value.view_as(buffer))
+
+    @property
+    def waits_for_others(self) -> bool:
+        return any(world_size(norm.sync) > 1 for norm in self._norms)
 
     def agree(self) -> None:
         own = [norm.population for norm in self._norms if not norm.sync]
@@ -50,11 +54,13 @@ class RunningStatisticsTask:
       running statistics, so that all validate with, and the first one saves, the same ones.
 
     Attributes:
-        updates: number of the last update that was made in this process; 0 before the first.
+        updates: number of updates that were made.
     """
 
+    keeps_running_statistics = True
     updates = 0
     _attempt: Optional[_Attempt] = None
+    _lost = -1
 
     def train_step(
         self,
@@ -82,16 +88,35 @@ class RunningStatisticsTask:
                     ignore_grad=ignore_grad,
                     **kwargs,
                 )
-        except RuntimeError:  # where it is for want of memory, fairseq clears the gradients
-            if self._attempt is not None:
-                self._attempt.undo()
+        except RuntimeError as error:
+            if "out of memory" in str(error):
+                self._lose(update_num, error)
             raise
+
+    def _lose(self, update_num: int, error: RuntimeError) -> None:
+        """Take statistics back: fairseq drops this process's part in the update, and goes on.
+
+        Raises:
+            ValueError: if other processes wait for statistics that will not come.
+        """
+        assert self._attempt is not None
+        if self._attempt.waits_for_others:
+            raise ValueError(
+                "No memory for a batch on this process, and with --norm-sync the others wait for "
+                "its statistics. Lower --max-tokens, or leave out --norm-sync: fairseq then skips "
+                "such batches."
+            ) from error
+        self._attempt.undo()
+        if world_size(sync=True) > 1:  # alone, fairseq begins the update anew
+            self._lost = update_num
 
     def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
         """Do fairseq's step; if it is done, the running statistics have moved for good."""
         before = _loss_scale(optimizer)
         super().optimizer_step(optimizer, model, update_num)  # type: ignore[misc]
         if self._attempt is not None and _loss_scale(optimizer) >= before:
+            if self._lost == update_num:  # what came after has no part in the update, either
+                self._attempt.undo()
             self._attempt.agree()
             self._attempt = None
             self.updates = update_num + 1
@@ -112,4 +137,10 @@ class RunningStatisticsTask:
         fairseq collects the model's part first, but not as copies.
         """
         self._drop_attempt()
-        return super().state_dict()  # type: ignore[misc,no-any-return]
+        return {**super().state_dict(), "updates": self.updates}  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Read the task's part of a checkpoint."""
+        rest = dict(state_dict)
+        self.updates = rest.pop("updates", 0)
+        super().load_state_dict(rest)  # type: ignore[misc]

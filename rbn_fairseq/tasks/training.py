@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq import checkpoint_utils
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import progress_bar
 from omegaconf import II
 from torch import nn
 
 from rbn_fairseq.criterions import RBNPenalty
+from rbn_fairseq.models.refusals import OF_TRAINING, refuse
 from rbn_fairseq.norms import PopulationNorm, has_population_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.data import check_data
-from rbn_fairseq.tasks.refusals import ModesConfig, check_modes
 from rbn_fairseq.tasks.start import describe_norms, describe_penalty, mean_size
 
 __all__ = ["CheckedTask", "TrainingConfig"]
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TrainingConfig(ModesConfig):
+class TrainingConfig(FairseqDataclass):
     """What the task knows of the training around it; without a help text no options."""
 
     save_dir: str = II("checkpoint.save_dir")
@@ -32,6 +33,16 @@ class TrainingConfig(ModesConfig):
     max_epoch: int = II("optimization.max_epoch")
     max_update: int = II("optimization.max_update")
     update_freq: list[int] = II("optimization.update_freq")
+    # What norms may not go with.
+    ddp_backend: str = II("distributed_training.ddp_backend")
+    broadcast_buffers: bool = II("distributed_training.broadcast_buffers")
+    pipeline_model_parallel: bool = II("distributed_training.pipeline_model_parallel")
+    model_parallel_size: int = II("common.model_parallel_size")
+    quantization_config_path: Optional[str] = II("common.quantization_config_path")
+    use_bmuf: bool = II("optimization.use_bmuf")
+    fp16: bool = II("common.fp16")
+    amp: bool = II("common.amp")
+    tpu: bool = II("common.tpu")
 
 
 class CheckedTask:
@@ -74,7 +85,7 @@ class CheckedTask:
         """
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         if not from_checkpoint:
-            check_modes(model, self.cfg)  # type: ignore[attr-defined]
+            refuse(OF_TRAINING, self.cfg, model)  # type: ignore[attr-defined]
         self._model = model
         return model
 
@@ -99,7 +110,7 @@ class CheckedTask:
         self._started = True
 
     def _describe(self, model: nn.Module) -> None:
-        norms, criterion = getattr(model.cfg, "norms", None), self._criterion
+        norms, criterion = getattr(getattr(model, "cfg", None), "norms", None), self._criterion
         if norms is None:  # a model of fairseq's
             return
         pre = model.cfg.encoder.normalize_before, model.cfg.decoder.normalize_before

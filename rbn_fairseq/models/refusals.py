@@ -1,0 +1,176 @@
+"""What a model's norms do not go with, in one table: refused before a training starts."""
+
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from rbn_fairseq.norms import MovingAverageBatchNorm, PopulationNorm, PowerNorm
+
+__all__ = ["OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
+
+
+class Refusal(NamedTuple):
+    """An option that is refused.
+
+    Attributes:
+        option: as the user gives it.
+        given: tells from a configuration whether it is given.
+        clash: names what in a model it does not go with; empty if nothing.
+        reason: why, and the way out.
+    """
+
+    option: str
+    given: Callable[[Any], Any]
+    clash: Callable[[nn.Module], str]
+    reason: str
+
+
+def _first(*kinds: type[nn.Module]) -> Callable[[nn.Module], str]:
+    return lambda model: next(
+        (type(part).__name__ for part in model.modules() if isinstance(part, kinds)), ""
+    )
+
+
+_running = _first(PopulationNorm)
+_remembering = _first(PowerNorm, MovingAverageBatchNorm)
+
+
+def _unrepeatable(model: Any) -> str:
+    layers = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
+    norms = (part for part in layers if isinstance(part, PopulationNorm))
+    return next((type(norm).__name__ for norm in norms if not norm.repeatable), "")
+
+
+def _pruned_mabn(side: str) -> Callable[[Any], str]:
+    moving = _first(MovingAverageBatchNorm)
+    return lambda model: moving(getattr(model, side)) if side in model.pruned_sides() else ""
+
+
+_AGAIN = (
+    "activations are computed again in the backward, when the running statistics by which these "
+    "norms normalise in training have moved. Leave it out, or use another norm in the layers, "
+    "such as `batch`."
+)
+_NOISE = (
+    "in training the statistics are those of noisy weights, in inference those weights have no "
+    "noise, so that the running statistics are another model's. Use `layer` norms."
+)
+_PRUNED = (
+    "other layers would follow its norms than those whose weights it centres. Leave the option out."
+)
+_WAITING = (
+    "processes that drop different layers would wait for each other for ever. Leave one of them "
+    "out."
+)
+_APART = (
+    "processes train apart between its averagings, and each one's running statistics belong to "
+    "weights that no checkpoint holds. Use --ddp-backend legacy_ddp or pytorch_ddp."
+)
+_SCALED = (
+    "the norm's backward remembers gradients, and the loss scale that multiplies them changes. "
+    "Use bf16, or fp32."
+)
+
+#: By the model's configuration (fairseq's ``TransformerConfig`` with ``norms``).
+OF_MODEL = (
+    Refusal(
+        "--checkpoint-activations (or --offload-activations)",
+        lambda cfg: cfg.checkpoint_activations,
+        _unrepeatable,
+        _AGAIN,
+    ),
+    Refusal(
+        "--quant-noise-pq",
+        lambda cfg: cfg.quant_noise.pq > 0 and cfg.checkpoint_activations,
+        lambda model: "--checkpoint-activations (or --offload-activations)",
+        "each forward writes its noise into the weights, also the one that computes activations "
+        "again. Leave one of them out.",
+    ),
+    Refusal(
+        "--quant-noise-pq",
+        lambda cfg: cfg.quant_noise.pq > 0,
+        lambda model: (
+            "--norm-weight or `mabn`"
+            if any(map(parametrize.is_parametrized, model.modules()))
+            else ""
+        ),
+        "their weights are computed anew at every forward, and its noise would not reach them. "
+        "Leave one out.",
+    ),
+    Refusal("--quant-noise-pq", lambda cfg: cfg.quant_noise.pq > 0, _running, _NOISE),
+    Refusal("--quant-noise-scalar", lambda cfg: cfg.quant_noise.scalar > 0, _running, _NOISE),
+    Refusal("--encoder-layers-to-keep", lambda cfg: True, _pruned_mabn("encoder"), _PRUNED),
+    Refusal("--decoder-layers-to-keep", lambda cfg: True, _pruned_mabn("decoder"), _PRUNED),
+    Refusal(
+        "--norm-sync",
+        lambda cfg: cfg.norms.sync and (cfg.encoder.layerdrop or cfg.decoder.layerdrop),
+        lambda model: "--encoder-layerdrop or --decoder-layerdrop",
+        _WAITING,
+    ),
+)
+
+#: By the task's configuration, which knows of the training around it.
+OF_TRAINING = (
+    Refusal(
+        "--bf16",
+        lambda cfg: cfg.tpu and find_spec("torch_xla") is None,
+        lambda model: "an environment without torch_xla",
+        "fairseq's command line takes it for --tpu. On a GPU use fairseq-hydra-train with "
+        "common.bf16=true, or --amp.",
+    ),
+    Refusal(
+        "--ddp-backend fully_sharded",
+        lambda cfg: cfg.ddp_backend == "fully_sharded",
+        _running,
+        "a process holds a part of the weights alone, and the task, which takes statistics back "
+        "where an update is dropped, and measures TID, needs the whole model. Use --ddp-backend "
+        "legacy_ddp or pytorch_ddp, with --memory-efficient-fp16 or --checkpoint-activations to "
+        "save memory.",
+    ),
+    Refusal("--ddp-backend slowmo", lambda cfg: cfg.ddp_backend == "slowmo", _running, _APART),
+    Refusal("--use-bmuf", lambda cfg: cfg.use_bmuf, _running, _APART),
+    Refusal(
+        "--broadcast-buffers",
+        lambda cfg: cfg.broadcast_buffers,
+        _running,
+        "it puts the first process's running statistics in the place of the others', whose "
+        "batches are lost; the task lets processes agree on the mean. Leave it out.",
+    ),
+    Refusal(
+        "--pipeline-model-parallel",
+        lambda cfg: cfg.pipeline_model_parallel,
+        _running,
+        "it cuts the model and its batches into parts, and a norm would see a part of each "
+        "batch. Use data parallelism.",
+    ),
+    Refusal(
+        "--model-parallel-size",
+        lambda cfg: cfg.model_parallel_size > 1,
+        _running,
+        "it takes models of its own, whose norms are no choice. Use data parallelism.",
+    ),
+    Refusal(
+        "--quantization-config-path",
+        lambda cfg: cfg.quantization_config_path,
+        _running,
+        "it replaces weights during training, and the running statistics would be those of the "
+        "weights from before. Use `layer` norms.",
+    ),
+    Refusal("--fp16", lambda cfg: cfg.fp16, _remembering, _SCALED),
+    Refusal("--amp", lambda cfg: cfg.amp, _remembering, _SCALED),
+)
+
+
+def refuse(refusals: Iterable[Refusal], cfg: Any, model: nn.Module) -> None:
+    """Refuse the first option that is given and does not go with a model.
+
+    Raises:
+        ValueError: naming the option, what it clashes with, the reason and the way out.
+    """
+    for refusal in refusals:
+        clash = refusal.clash(model) if refusal.given(cfg) else ""
+        if clash:
+            raise ValueError(f"{refusal.option} does not go with {clash}: {refusal.reason}")
