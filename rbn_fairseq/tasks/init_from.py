@@ -53,6 +53,7 @@ class InitFromTask:
     """
 
     cfg: Any
+    training_batches: Any
     _lacking: Optional[list[str]] = None
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
@@ -87,25 +88,22 @@ class InitFromTask:
                     "from. Leave one out."
                 )
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator, and remember the training one."""
-        iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
-        if dataset is self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
-            self._trained_on = iterator
-        return iterator
-
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:
         """Estimate, before the first update, the running statistics that the file lacks."""
         super().begin_epoch(epoch, model)  # type: ignore[misc]
         # Where processes do not share the save directory, some resume without having the file.
-        if self._lacking is not None and epoch == 1 and not self._trained_on.iterations_in_epoch:
+        if (
+            self._lacking is not None
+            and epoch == 1
+            and not self.training_batches.iterations_in_epoch
+        ):
             self._estimate(model, self._lacking)
         self._lacking = None
 
     def _estimate(self, model: nn.Module, lacking: Collection[str]) -> None:
         norms = {name: norm for name, norm in population_norms(model).items() if name in lacking}
-        batches = sample_batches(self._trained_on, _BATCHES, _SEED) if norms else []
-        samples = collate(self._trained_on.dataset, batches, model)
+        batches = sample_batches(self.training_batches, _BATCHES, _SEED) if norms else []
+        samples = collate(self.training_batches.dataset, batches, model)
         layers = collect_moments(model, samples, run_norms, norms=norms)
         set_population(norms, layers, ESTIMATES[0])
         logger.info(

@@ -60,6 +60,7 @@ class TIDMonitor:
 
     cfg: Any
     updates: int
+    training_batches: Any
     # The running statistics at the measurement before, by layer, to tell their drift.
     _running: Mapping[str, Any] = MappingProxyType({})
 
@@ -102,30 +103,23 @@ class TIDMonitor:
             )
         return model
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator, and remember the training one."""
-        iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
-        if dataset is self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
-            self._training = iterator
-        return iterator
-
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:
         """Measure once before training."""
         super().begin_epoch(epoch, model)  # type: ignore[misc]
-        if epoch == 1 and self._training.iterations_in_epoch == 0:
+        if epoch == 1 and self.training_batches.iterations_in_epoch == 0:
             self._measure(0, 0, model)
 
     def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
         """Measure if this validation ends an epoch (fairseq also validates in between)."""
         super().begin_valid_epoch(epoch, model)  # type: ignore[misc]
-        if self._training.end_of_epoch():
+        if self.training_batches.end_of_epoch():
             self._measure(epoch, self.updates, model)
 
     def _measure(self, epoch: int, update: int, model: nn.Module) -> None:
         if self.cfg.no_tid or not has_batch_norm(model):
             return
-        batches = sample_batches(self._training, self.cfg.tid_batches, self.cfg.tid_seed)
-        total = len(self._training.frozen_batches)
+        batches = sample_batches(self.training_batches, self.cfg.tid_batches, self.cfg.tid_seed)
+        total = len(self.training_batches.frozen_batches)
         shared = world_size(
             any(getattr(norm, "sync", False) for norm in batch_norms(model).values())
         )
@@ -134,7 +128,7 @@ class TIDMonitor:
         elif process_rank() > 0:
             return
         dropout = self.cfg.tid_dropout
-        layers = measure_layers(model, self._training.dataset, batches, dropout)
+        layers = measure_layers(model, self.training_batches.dataset, batches, dropout)
         if not layers:
             return
         how = How(batches=total // shared, dropout=dropout)

@@ -8,9 +8,11 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
+from rbn_fairseq.tasks.nan_search import NanSearchTask
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
 from rbn_fairseq.tasks.training import CheckedTask, TrainingConfig
+from rbn_fairseq.tasks.training_batches import TrainingBatchesTask
 from rbn_fairseq.tasks.trouble import TroubleConfig, TroubleWatch
 
 __all__ = ["TranslationRBNTask"]
@@ -36,6 +38,8 @@ class TranslationRBNTask(
     TroubleWatch,
     RunningStatisticsTask,
     ResumableTask,
+    NanSearchTask,
+    TrainingBatchesTask,
     CheckedTask,
     TranslationTask,
 ):

@@ -49,7 +49,8 @@ class TroubleWatch:
 
     Watches the batch statistics of every norm that has running ones, without waiting for the GPU,
     and warns, once for each kind of trouble, before a validation, a checkpoint (also fairseq's
-    ``crash.pt``), or every --log-interval updates.
+    ``crash.pt``), or every --log-interval updates. Updates are counted as in fairseq's log: the
+    first is 1.
     """
 
     cfg: Any
@@ -73,30 +74,19 @@ class TroubleWatch:
     ) -> Any:
         """Do fairseq's step, and watch; dummy batches are none of its business."""
         with record_moments() as records:
-            try:
-                result = super().train_step(  # type: ignore[misc]
-                    sample,
-                    model,
-                    criterion,
-                    optimizer,
-                    update_num,
-                    ignore_grad=ignore_grad,
-                    **kwargs,
-                )
-            except StopIteration:
-                # Gradients are not finite, and fairseq does the step again with a hook behind
-                # every module. torch's hooks cannot read the encoder's output, a dictionary of
-                # lists. Without this their error would hide fairseq's.
-                return None
+            result = super().train_step(  # type: ignore[misc]
+                sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
+            )
+        update = update_num + 1  # the one that this batch has a part in
         if not ignore_grad:
-            self._note(records, update_num)
+            self._note(records, update)
         if not self._names:
             self._names = {
                 part: name.removeprefix("module.")
                 for name, part in model.named_modules()
                 if isinstance(part, PopulationNorm)
             }
-        if update_num % self.cfg.log_interval == 0:
+        if update % self.cfg.log_interval == 0:
             self._tell()
         return result
 

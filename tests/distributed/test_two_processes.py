@@ -1,5 +1,6 @@
 """fairseq-train itself on two processes: it stops, resumes and ends as without a stop."""
 
+import pytest
 import torch
 
 import runs
@@ -7,14 +8,16 @@ from launching import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
 
-def test_stop_and_resume(forked, data_bin, tmp_path):
-    launch(forked, data_bin, tmp_path / "whole", "--norm-sync", "--max-epoch", 2)
-    # The whole run's state after epoch 1 is where another run would have stopped.
-    start = tmp_path / "whole" / "checkpoint1.pt"
-    launch(
-        forked, data_bin, tmp_path / "resumed", "--norm-sync", "--max-epoch", 2,
-        "--restore-file", start,
+@pytest.mark.parametrize("sync", [("--norm-sync",), ()], ids=["sync", "own batches"])
+def test_stop_and_resume(forked, data_bin, tmp_path, sync):
+    options = (
+        *sync, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
+        "--max-update", 3,
     )  # fmt: skip
+    launch(forked, data_bin, tmp_path / "whole", *options)
+    # The whole run's state after two updates is where another run would have stopped.
+    start = tmp_path / "whole" / "checkpoint_1_2.pt"
+    launch(forked, data_bin, tmp_path / "resumed", *options, "--restore-file", start)
     one, other = (
         read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
         for name in ("whole", "resumed")
@@ -22,6 +25,7 @@ def test_stop_and_resume(forked, data_bin, tmp_path):
     first = read_checkpoint(start)["model"]
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not any(torch.equal(one[name], first[name]) for name in one if "running_" in name)
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
 
 

@@ -136,7 +136,7 @@ class Task(InitFromTask, Begins):
     cfg = SimpleNamespace(init_from="FILE")
 
     def __init__(self, done):
-        self._lacking, self._trained_on = ["norm"], SimpleNamespace(iterations_in_epoch=done)
+        self._lacking, self.training_batches = ["norm"], SimpleNamespace(iterations_in_epoch=done)
 
 
 @pytest.mark.parametrize("epoch, done, times", [(1, 0, 1), (1, 5, 0), (2, 0, 0)])
@@ -145,7 +145,7 @@ def test_only_a_beginning_estimates_statistics_and_once(epoch, done, times):
     task = Task(done)
     with mock.patch.object(InitFromTask, "_estimate") as estimate:
         task.begin_epoch(epoch, None)
-        task._trained_on.iterations_in_epoch = 0
+        task.training_batches.iterations_in_epoch = 0
         task.begin_epoch(1, None)
     assert estimate.call_count == times
 

@@ -1,11 +1,14 @@
 """The TID monitor: what it writes, when, on which batches, and what it refuses."""
 
 import json
+import shutil
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from fairseq.logging import progress_bar
+from fairseq.tasks.translation import TranslationTask
 from typer.testing import CliRunner
 
 import runs
@@ -115,3 +118,16 @@ def test_validation_within_an_epoch_adds_no_record(data_bin, tmp_path):
     # After 5, 10 and 12 updates, of 20 an epoch.
     assert log.count("begin validation on") == 3
     assert {row["epoch"] for row in runs.tid_rows(tmp_path)} == {0}
+
+
+def test_without_an_update_after_a_resume(data_bin, rbn_run, tmp_path):
+    """An epoch whose batches are all too big for the memory: updates as the checkpoint has them."""
+    shutil.copy(rbn_run / "checkpoint2.pt", tmp_path / "checkpoint_last.pt")
+    memory = RuntimeError("out of memory")
+    with mock.patch.object(TranslationTask, "train_step", side_effect=memory):
+        runs.train(
+            data_bin, tmp_path, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
+            "--max-epoch", 3, "--tid-batches", 2,
+        )  # fmt: skip
+    made = {row["update"] for row in runs.tid_rows(rbn_run) if row["epoch"] == 2}
+    assert {row["update"] for row in runs.tid_rows(tmp_path) if row["epoch"] == 3} == made

@@ -45,7 +45,7 @@ class Watched(TroubleWatch, Base):
         x, y = torch.randn(4, 2, 3), torch.randn(4, 2, 5)
         change(x, y)
         tokens = ValidTokens(torch.arange(4).unsqueeze(1) < torch.tensor(lengths))
-        return self.train_step((x, y, tokens), self.model, None, None, update, ignore_grad)
+        return self.train_step((x, y, tokens), self.model, None, None, update - 1, ignore_grad)
 
 
 def spoil(x, y):
@@ -101,6 +101,14 @@ def test_dropped_layers_are_none(caplog):
     assert [m.split(":")[0] for m in caplog.messages] == ["first, update 2"]
 
 
+def test_errors_of_a_step_are_not_hidden():
+    with (
+        mock.patch.object(Base, "train_step", side_effect=StopIteration),
+        pytest.raises(StopIteration),
+    ):
+        Watched().step(1)
+
+
 def test_fairseq_stops_and_the_layer_is_named(data_bin, tmp_path, caplog):
     """Activations that are NaN in one batch: fairseq's own error, our word on where it began."""
     step = TranslationTask.train_step
@@ -109,7 +117,7 @@ def test_fairseq_stops_and_the_layer_is_named(data_bin, tmp_path, caplog):
         def nan(module, inputs, output):
             return output * torch.nan if update_num == 2 else None
 
-        with model.encoder.layers[0].fc2.register_forward_hook(nan):
+        with model.encoder.layers[0].fc2.register_forward_hook(nan, prepend=True):
             return step(self, sample, model, criterion, optimizer, update_num, **kwargs)
 
     with (
@@ -119,4 +127,9 @@ def test_fairseq_stops_and_the_layer_is_named(data_bin, tmp_path, caplog):
         runs.train(data_bin, tmp_path, "--norm-encoder", "batch", "--max-update", 5, "--no-tid")
     told = [m for m in caplog.messages if "said once" in m]
     assert len(told) == 1 and NOT_FINITE in told[0]
-    assert told[0].startswith("encoder.layers.0.final_layer_norm and 2 more, update 2:")
+    assert told[0].startswith("encoder.layers.0.final_layer_norm and 2 more, update 3:")
+    # fairseq's search, forward and backward, to its end.
+    found = [m for m in caplog.messages if m.startswith("NaN detected in output of ")]
+    assert "output of encoder.layers.0.fc2," in found[0] and "forward" in found[0]
+    assert "backward" in found[-1]
+    assert any(m.startswith("Detected nan/inf grad norm") for m in caplog.messages)
