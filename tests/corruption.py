@@ -11,7 +11,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import torch
+from omegaconf import DictConfig, OmegaConf
 
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 
@@ -53,13 +55,20 @@ DAMAGES = (truncate, flip, zero, overwrite, insert, repeat)
 
 
 def state(rng):
-    """Return a small checkpoint with everything that fairseq's have."""
+    """Return a small checkpoint with every type that fairseq's and ours have."""
     values = torch.tensor([rng.gauss(0, 1) for _ in range(300)])
+    array = values[:6].double().numpy()
     return {
-        "args": argparse.Namespace(arch="rbn_transformer", betas="(0.9, 0.98)"),
+        "args": argparse.Namespace(arch="rbn_transformer", betas=f"({rng.random()}, 0.98)"),
+        "cfg": OmegaConf.create({"model": {"lr": [rng.random()]}, "lr": "${model.lr}"}),
         "model": {"weight": values.view(20, 15), "half": values[:7].half()},
         "optimizer_history": [{"num_updates": rng.randrange(1000), "lr_scheduler_state": {}}],
-        "extra_state": {"val_loss": values[0].item(), "names": ["a", None, True]},
+        "extra_state": {"val_loss": values[0].item(), "bleu": array[0], "names": ["a", None, True]},
+        "last_optimizer_state": {
+            "state": {0: {"step": 7, "exp_avg": values[::2], "exp_avg_sq": values[:150] ** 2}},
+            "param_groups": [{"betas": (0.9, 0.98), "lr": 1e-3, "params": [0]}],
+        },
+        "task_state": {"counts": array.reshape(2, 3), "dictionaries": ["b7"]},
     }
 
 
@@ -67,6 +76,19 @@ def same(one, other):
     """Tell whether two checkpoints hold the same."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.equal(other)
+    if isinstance(one, DictConfig):
+        try:
+            return one == other
+        except Exception:  # damage may have taken what it compares by
+            return False
+    if isinstance(one, np.ndarray):
+        return (
+            isinstance(other, np.ndarray)  # of a class of ours
+            and one.dtype == other.dtype
+            and np.array_equal(one, other)
+        )
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
         return (
             isinstance(other, dict)
