@@ -57,6 +57,7 @@ def forked_commands():
 
 def serve(listening):
     """Run the command of every connection; returns in its process alone, with what to call."""
+    import_module("torch._dynamo")  # which the first optimizer of each would import
     mains = {
         name: getattr(import_module(module), main) for name, (module, main) in COMMANDS.items()
     }
