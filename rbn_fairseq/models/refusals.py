@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.norms import MovingAverageBatchNorm, PopulationNorm, PowerNorm
+from rbn_fairseq.norms import NORMS, MovingAverageBatchNorm, PopulationNorm, PowerNorm
 
 __all__ = ["OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
 
@@ -28,9 +28,14 @@ class Refusal(NamedTuple):
     reason: str
 
 
+def _name(norm: Any) -> str:
+    """Return a norm's name in plans."""
+    return next(f"`{name}`" for name, entry in NORMS.items() if type(norm.options) is entry.options)
+
+
 def _first(*kinds: type[nn.Module]) -> Callable[[nn.Module], str]:
     return lambda model: next(
-        (type(part).__name__ for part in model.modules() if isinstance(part, kinds)), ""
+        (_name(part) for part in model.modules() if isinstance(part, kinds)), ""
     )
 
 
@@ -41,7 +46,7 @@ _remembering = _first(PowerNorm, MovingAverageBatchNorm)
 def _unrepeatable(model: Any) -> str:
     layers = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
     norms = (part for part in layers if isinstance(part, PopulationNorm))
-    return next((type(norm).__name__ for norm in norms if not norm.repeatable), "")
+    return next((_name(norm) for norm in norms if not norm.repeatable), "")
 
 
 def _pruned_mabn(side: str) -> Callable[[Any], str]:

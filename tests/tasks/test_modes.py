@@ -44,7 +44,8 @@ def test_refused_with_running_statistics_alone(option):
     with pytest.raises(ValueError) as error:
         check(norm, **GIVEN[option])
     message = str(error.value)
-    assert message.startswith(f"{option} does not go with {type(norm).__name__}: ")
+    name = {BatchNorm: "batch", PowerNorm: "power"}[type(norm)]
+    assert message.startswith(f"{option} does not go with `{name}`: ")
     assert re.search("Use |Leave it out", message)
 
 
