@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments
+from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments, world_size
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
+from rbn_fairseq.norms.reductions import gradient_sums
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
@@ -123,6 +124,8 @@ class BatchNorm(PopulationNorm):
         """Return what normalises in training; the population's where no token is real."""
         dtype = torch.promote_types(rows.dtype, torch.float32)
         moments = batch_moments(tokens.pack(rows).to(dtype), tokens, self.sync)
+        if tokens.valid is None and len(rows) > 0 and world_size(self.sync) == 1:
+            return moments
         empty = moments.n == 0
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)
         var = torch.where(empty, population_var.to(dtype), moments.var)
@@ -132,12 +135,11 @@ class BatchNorm(PopulationNorm):
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
         mean, var = self.population.get()
-        scale = self.weight.to(var.dtype) / self.options.std(var)  # (C,)
-        shift = self.bias.to(var.dtype) - mean * scale  # (C,)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
+        scale = self.weight.to(var.dtype) / self.options.std(var)
+        return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
@@ -174,35 +176,46 @@ class _Normalise(torch.autograd.Function):
         norm: BatchNorm,
     ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = batch_mean.dtype
-        scale = weight.to(dtype) / norm.options.std(batch_var)
-        y = torch.addcmul(bias.to(dtype), rows.to(dtype) - batch_mean, scale)
+        std = norm.options.std(batch_var)
+        scale = weight.to(dtype) / std
+        shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
+        y = torch.addcmul(shift, rows.to(dtype), scale)
         ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
         ctx.dtypes = weight.dtype, bias.dtype
+        ctx.set_materialize_grads(False)
         mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
-        ctx.save_for_backward(rows, weight, mean, var, count)
+        ctx.save_for_backward(rows, mean, var, std, scale, count.clamp(min=1))
         return y.to(rows.dtype), mean, var
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_y: Tensor, grad_mean: Tensor, grad_var: Tensor
+        ctx: Any,
+        grad_y: Optional[Tensor],
+        grad_mean: Optional[Tensor],
+        grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
-        rows, weight, mean, var, count = ctx.saved_tensors
+        rows, mean, var, std, scale, n = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
-        dtype, n = mean.dtype, count.clamp(min=1)
-        grad = tokens.pack(grad_y).to(dtype)
-        centred = tokens.pack(rows).to(dtype) - mean
-        std = ctx.options.std(var)
-        scale = weight.to(dtype) / std
+        grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
+        grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
+        grad_sum, grad_dot = gradient_sums(grad, x, mean, tokens)
+        total, total_dot = grad_sum * scale, grad_dot * scale
+        if world_size(ctx.sync) > 1:
+            rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
+            sums = torch.stack([total, total_dot, *rest])  # (4, C)
+            total, total_dot, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
 
-        grad_sum, grad_dot = grad.sum(0), (grad * centred).sum(0)
-        sums = torch.stack([grad_sum * scale, grad_dot * scale, grad_mean, grad_var])  # (4, C)
-        total, total_dot, total_mean, total_var = all_reduce_sum(sums, ctx.sync).unbind()
-
-        moving = 1.0 if ctx.options.eps_mode == "add" else (var > ctx.options.eps).to(dtype)
-        c = (total_mean - total) / n
-        k = (2 * total_var - moving * total_dot / std.square()) / n
-        dx = tokens.unpack_(centred.mul_(k).add_(c).addcmul_(scale, grad)).to(rows.dtype)
+        c, k = -total, -total_dot / std.square()
+        if ctx.options.eps_mode == "clamp":
+            k = k * (var > ctx.options.eps)
+        if grad_mean is not None:
+            c = c + grad_mean
+        if grad_var is not None:
+            k = k + 2 * grad_var
+        c, k = c / n, k / n
+        dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
+        dx = tokens.clear_(dx).to(rows.dtype)
         dweight = (grad_dot / std).to(ctx.dtypes[0])
         return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
 

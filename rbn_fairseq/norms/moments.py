@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rbn_fairseq.norms.reductions import mean_and_squares
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
@@ -76,9 +77,7 @@ def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    count = tokens.count(packed)
-    mean = packed.sum(0) / count.clamp(min=1)
-    squares = tokens.zero_padding_(packed - mean).square_().sum(0)
+    mean, squares, count = mean_and_squares(packed, tokens)
     if world_size(sync) > 1:
         return _join_processes(mean, squares, count)
     return Moments(mean, squares / count.clamp(min=1), count)

@@ -1,7 +1,8 @@
 """Running statistics: what inference normalises with."""
 
+import math
 from collections.abc import Callable
-from typing import ClassVar, Optional, Self
+from typing import Any, ClassVar, Optional, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,11 @@ class RunningStatistics(nn.Module):
 
         The condition is evaluated on the device: no host synchronisation.
         """
-        for value in new.values():
-            good = good & value.isfinite().all()
+        largest = torch.linalg.vector_norm(torch.cat(list(new.values())), math.inf)  # NaN if any is
+        good = good & (largest < math.inf)
         for name, value in new.items():
             buffer = self.get_buffer(name)
-            buffer.copy_(torch.where(good, value.to(buffer.dtype), buffer))
+            torch.where(good, value, buffer, out=buffer)
 
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
@@ -94,7 +95,10 @@ class PopulationStatistics(RunningStatistics):
 class PopulationNorm(nn.Module):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
-    A subclass has ``_train(x, tokens)`` and ``_evaluate(x)``.
+    Evaluation is one multiply-add per element. Its scale and shift are kept while the parameters
+    and the running statistics stay as they are (without gradients only).
+
+    A subclass has ``_train(x, tokens)`` and ``affine_map()``.
 
     Attributes:
         population: the running statistics.
@@ -107,6 +111,7 @@ class PopulationNorm(nn.Module):
 
     population: RunningStatistics
     sync: bool
+    _kept: Optional[tuple[Any, tuple[Tensor, Tensor]]] = None
 
     def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
         """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
@@ -133,5 +138,33 @@ class PopulationNorm(nn.Module):
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         raise NotImplementedError
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
         raise NotImplementedError
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        scale, shift = self._kept_map() if keeps else self.affine_map()
+        if x.dtype == scale.dtype:
+            return torch.addcmul(shift, x, scale)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
+
+    def _kept_map(self) -> tuple[Tensor, Tensor]:
+        sources = (*self._parameters.values(), *self.population._buffers.values())
+        try:
+            state = [(t.data_ptr(), t._version) for t in sources if t is not None]
+        except RuntimeError:  # made in inference mode, they do not tell when they change
+            return self.affine_map()
+        if self._kept is None or self._kept[0] != state:
+            self._kept = state, self.affine_map()
+        return self._kept[1]
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; optimizers change weights without telling their version."""
+        self._kept = None
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._kept = None
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
