@@ -132,10 +132,14 @@ class BatchNorm(PopulationNorm):
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
         mean, var = self.population.get()
-        scale = self.weight.to(var.dtype) / self.options.std(var)  # (C,)
-        shift = self.bias.to(var.dtype) - mean * scale  # (C,)
+        scale = self.weight.to(var.dtype) / self.options.std(var)
+        return scale, self.bias.to(var.dtype) - mean * scale
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        scale, shift = self.affine_map()
         dtype = torch.promote_types(x.dtype, torch.float32)
         return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
 

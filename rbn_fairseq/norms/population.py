@@ -1,19 +1,19 @@
 """Running statistics: what inference normalises with."""
 
-from collections.abc import Callable
-from typing import ClassVar, Optional, Self
+from typing import ClassVar, Optional
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
 
-class RunningStatistics(nn.Module):
+class RunningStatistics(FullPrecision):
     """Buffers that move with the batches of training.
 
     They are float, so that averaging tools and exponential moving averages of a model can treat
@@ -36,17 +36,6 @@ class RunningStatistics(nn.Module):
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
         raise NotImplementedError
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
-        # momentum they stop moving, so only the device follows.
-        def at_least_fp32(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            dtype = torch.promote_types(moved.dtype, torch.float32)
-            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
-
-        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
-        return self
 
 
 class PopulationStatistics(RunningStatistics):
@@ -94,7 +83,7 @@ class PopulationStatistics(RunningStatistics):
 class PopulationNorm(nn.Module):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
-    A subclass has ``_train(x, tokens)`` and ``_evaluate(x)``.
+    A subclass has ``_train(x, tokens)``, ``_evaluate(x)`` and ``affine_map()``.
 
     Attributes:
         population: the running statistics.
@@ -121,6 +110,10 @@ class PopulationNorm(nn.Module):
         tokens = tokens or ValidTokens()
         tokens.check(x)
         return self._train(x, tokens) if self.training else self._evaluate(x)
+
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
+        raise NotImplementedError
 
     def schedule(self) -> dict[str, int]:
         """Return by option the updates at which the norm's schedule ends; none without one."""
