@@ -3,6 +3,7 @@
 import pickle
 import re
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
         ValueError: if it was made without this plugin.
     """
     cfg: dict[str, Any] = state.get("cfg") or {}
-    name = str((cfg.get("model") or {}).get("_name"))
+    model = cfg.get("model") or {}
+    # fairseq saves the settings of its older models as they came from the command line.
+    name = str((vars(model) if isinstance(model, Namespace) else model).get("_name"))
     if not name.startswith("rbn_"):
         raise ValueError(
             f"The checkpoint `{path}` was made without this plugin: its model is `{name}`, not an "

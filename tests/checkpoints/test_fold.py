@@ -140,11 +140,13 @@ def test_training_does_not_go_on_from_a_folded_checkpoint(pair, option, data_bin
         for place in ("encoder", "decoder", "encoder_final", "decoder_final")
         for part in (f"--norm-{place.replace('_', '-')}", model[f"norm_{place}"])
     ]
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(Exception) as error:  # fairseq covers the first with one of its own
         runs.train(
             data_bin, tmp_path, "--arch", model["_name"], *norms, option, folded, "--max-update", 1
         )
-    assert "is folded" in str(error.value) or "lacks population statistics" in str(error.value)
+    expected = "is folded" if option == "--init-from" else "lacks population statistics"
+    reasons = [error.value, error.value.__context__]
+    assert any(isinstance(each, ValueError) and expected in str(each) for each in reasons)
 
 
 def test_nothing_to_fold(data_bin, plain_run, post_run, tmp_path, capsys):
