@@ -138,7 +138,7 @@ def test_a_folded_checkpoint_is_refused(folded, verb, data_bin, tmp_path, capsys
 )
 def test_training_does_not_go_on_from_it(folded, option, expected, data_bin, tmp_path):
     with pytest.raises(Exception) as error:  # fairseq covers the second with one of its own
-        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", option, folded)
+        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", option, folded, "--max-update", 1)
     reasons = [error.value, error.value.__context__]
     assert any(isinstance(each, ValueError) and expected in str(each) for each in reasons)
 
