@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
 
-class RunningStatistics(nn.Module):
+class RunningStatistics(FullPrecision):
     """Buffers that move with the batches of training.
 
     They are float, so that averaging tools and exponential moving averages of a model can treat
@@ -37,17 +38,6 @@ class RunningStatistics(nn.Module):
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
         raise NotImplementedError
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
-        # momentum they stop moving, so only the device follows.
-        def at_least_fp32(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            dtype = torch.promote_types(moved.dtype, torch.float32)
-            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
-
-        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
-        return self
 
 
 class PopulationStatistics(RunningStatistics):
@@ -127,6 +117,10 @@ class PopulationNorm(nn.Module):
         tokens.check(x)
         return self._train(x, tokens) if self.training else self._evaluate(x)
 
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
+        raise NotImplementedError
+
     def schedule(self) -> dict[str, int]:
         """Return by option the updates at which the norm's schedule ends; none without one."""
         return {}
@@ -138,17 +132,10 @@ class PopulationNorm(nn.Module):
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         raise NotImplementedError
 
-    def affine_map(self) -> tuple[Tensor, Tensor]:
-        """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
-        raise NotImplementedError
-
     def _evaluate(self, x: Tensor) -> Tensor:
         keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         scale, shift = self._kept_map() if keeps else self.affine_map()
-        if x.dtype == scale.dtype:
-            return torch.addcmul(shift, x, scale)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
+        return torch.addcmul(shift, x, scale).to(x.dtype)
 
     def _kept_map(self) -> tuple[Tensor, Tensor]:
         sources = (*self._parameters.values(), *self.population._buffers.values())
