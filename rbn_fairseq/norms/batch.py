@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms import scope
+from rbn_fairseq.norms import kernels, scope
 from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -99,6 +99,8 @@ class BatchNorm(PopulationNorm):
             tokens = ValidTokens.none_of(x)
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
+        if type(self) is BatchNorm and kernels.serve(rows, self.weight, self.bias, *before):
+            return self._train_by_kernels(rows, tokens).view(x.shape)
         batch = self._batch_moments(rows, tokens, *before)
         self._record(batch)
         weight, bias = self._affine(batch)
@@ -115,6 +117,21 @@ class BatchNorm(PopulationNorm):
             for recorder in recorders:
                 recorder.append(gap)
         return y.view(x.shape)
+
+    def _train_by_kernels(self, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        # Imported late: elsewhere there may be no Triton.
+        from rbn_fairseq.norms.kernels.function import normalise_rows
+
+        y, mean, var, n, before, after, share = normalise_rows(
+            rows, self.weight, self.bias, tokens.flat, self.population.get(),
+            momentum=0.0 if scope.frozen.get() else self.population.momentum,
+            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+        )  # fmt: skip
+        self._record(Moments(mean.detach(), var.detach(), n, share))
+        for recorder in scope.recorders.get():
+            gap = scope.Gap(self, mean, var, n, before[0], before[1], after[0], after[1], share)
+            recorder.append(gap)
+        return y
 
     @torch.no_grad()
     def _batch_moments(

@@ -1,5 +1,6 @@
 """Which positions of a batch are real tokens."""
 
+from functools import cached_property
 from typing import Optional
 
 import torch
@@ -38,6 +39,11 @@ class ValidTokens:
             self._index = valid.reshape(-1).nonzero().squeeze(1)
         else:
             self._padding = valid.reshape(-1, 1).logical_not()
+
+    @cached_property
+    def flat(self) -> Optional[Tensor]:
+        """The mask of the flattened activations, ``(tokens,)``; ``None`` as in ``valid``."""
+        return None if self.valid is None else self.valid.reshape(-1)
 
     @classmethod
     def from_padding_mask(cls, padding_mask: Optional[Tensor]) -> "ValidTokens":
