@@ -25,7 +25,7 @@ def _sums_of_parts(
     dots = tl.zeros((ROWS, CHANNELS), tl.float32)
     own = block * CHANNELS + tl.arange(0, CHANNELS)
     centre = tl.load(mean + own, mask=own < C, other=0)
-    for tile in range(part * length, (part + 1) * length):
+    for tile in tl.range(part * length, (part + 1) * length, num_stages=3):
         rows, channels, real, inside = tile_of(tile, block, tokens, C, valid, ROWS, CHANNELS)
         g = load_tile(grad, grad_stride, rows, channels, tokens, inside)
         values = load_tile(x, stride, rows, channels, tokens, inside)

@@ -46,7 +46,7 @@ def _moments_of_parts(
     n = tl.zeros((ROWS,), tl.float32)
     mean = tl.zeros((ROWS, CHANNELS), tl.float32)
     squares = tl.zeros((ROWS, CHANNELS), tl.float32)
-    for tile in range(part * length, (part + 1) * length):
+    for tile in tl.range(part * length, (part + 1) * length, num_stages=3):
         rows, channels, real, inside = tile_of(tile, block, tokens, C, valid, ROWS, CHANNELS)
         values = load_tile(x, stride, rows, channels, tokens, inside)
         values = tl.where(real[:, None], values, 0.0)

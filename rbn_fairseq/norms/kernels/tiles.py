@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 __all__ = ["Tiling", "tiling"]
 
-# A tile has 16 elements for each of its 128 threads. 64 channels of half precision are a whole
-# cache line of 128 bytes. Few parts keep their joining short; 1024 programs are eight for each of
-# some 130 multiprocessors. 4096 tokens of 512 channels make 128 parts of 8 blocks: all of them.
+# A tile has 16 elements for each of 128 threads. 64 channels of half precision are a whole cache
+# line of 128 bytes. Programs that reduce hold some 90 registers a thread and three tiles in
+# flight: 512 of them are four for each of some 130 multiprocessors, all at once, and few enough
+# parts that joining them is short. 4096 tokens of 512 channels make 64 parts of 8 blocks: all 512.
 ELEMENTS = 2048
 CHANNELS = 64
-PROGRAMS = 1024
+PROGRAMS = 512
 # Joining: each program reads tiles of 128 parts and 64 bytes of their rows.
 JOINED_PARTS = 128
 JOINED_CHANNELS = 16
