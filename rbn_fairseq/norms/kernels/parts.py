@@ -48,7 +48,9 @@ def merge(n, mean, squares, n_new, mean_new, squares_new):
 def join(n, mean, squares):
     """Join the lanes by the same formula, for all of them at once."""
     total = tl.sum(n, 0)
-    joint = tl.sum(mean * n[:, None], 0) / tl.maximum(total, 1.0)
+    part = (n / tl.maximum(total, 1.0))[:, None]
+    rounded = tl.sum(mean * part, 0)
+    joint = rounded + tl.sum((mean - rounded[None, :]) * part, 0)
     distance = mean - joint[None, :]
     return total, joint, tl.sum(squares + distance * distance * n[:, None], 0)
 
