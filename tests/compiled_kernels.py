@@ -3,15 +3,13 @@
 Run as a program, without TRITON_INTERPRET; prints a line for each binary.
 """
 
-import itertools
-
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from rbn_fairseq.norms.kernels import affine, backward, forward
+from rbn_fairseq.norms.kernels import affine, backward, forward, tiles
 
 TYPES = {
     torch.float32: "*fp32",
@@ -31,7 +29,8 @@ def record(kernel, *arguments, grid, warmup):
 def source(kernel, arguments):
     signature, constants = {}, {}
     for parameter, argument in zip(kernel.params, arguments, strict=True):
-        if parameter.is_constexpr or argument is None:
+        one = type(argument) is int and argument == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or argument is None or one:  # as Triton does at a launch
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = argument
         else:
@@ -40,9 +39,9 @@ def source(kernel, arguments):
     return ASTSource(kernel, signature, constants)
 
 
-def launch_all(dtype, valid, clamp, gradients):
-    rows, vectors = torch.zeros(8, 64, dtype=dtype), torch.ones(4, 64)
-    weight, bias = torch.ones(2, 64, dtype=dtype)
+def launch_all(channels, dtype, valid, clamp, gradients):
+    rows, vectors = torch.zeros(8, channels, dtype=dtype), torch.ones(4, channels)
+    weight, bias = torch.ones(2, channels, dtype=dtype)
     settings = {"eps": 1e-5, "clamp": clamp, "sync": False}
     forward.normalise(rows, valid, weight, bias, *vectors[2:], momentum=0.1, **settings)
     upstream = vectors[:2] if gradients else (None, None)
@@ -51,20 +50,26 @@ def launch_all(dtype, valid, clamp, gradients):
         rows, rows, valid, weight, bias, *vectors[2:], count, *upstream, **settings
     )
     affine.transform(rows, *vectors[:2])
-    forward._join_parts[1,](vectors, vectors, 2, 31, 128, 16)  # only among processes
+    sizes = channels, tiles.JOINED_PARTS, min(tiles.JOINED_CHANNELS, channels)
+    forward._join_parts[1,](vectors, vectors, 2, *sizes)  # only among processes
 
 
 def main():
     JITFunction.run = record
-    masks = {torch.float32: None, torch.bfloat16: torch.ones(8, dtype=torch.bool)}
-    for dtype, valid in masks.items():
+    mask = torch.ones(8, dtype=torch.bool)
+    # The simplest of each, and the hardest.
+    for capability, channels, dtype, valid in (
+        (80, 1, torch.float32, None),
+        (90, 64, torch.bfloat16, mask),
+    ):
         launches.clear()
-        launch_all(dtype, valid, clamp=valid is None, gradients=valid is not None)
-        for (kernel, arguments), capability in itertools.product(launches, (80, 90)):
-            target = GPUTarget("cuda", capability, 32)
+        full = valid is not None
+        launch_all(channels, dtype, valid, clamp=not full, gradients=full)
+        target = GPUTarget("cuda", capability, 32)
+        for kernel, arguments in launches:
             binary = triton.compile(source(kernel, arguments), target=target).asm["cubin"]
             assert binary.startswith(b"\x7fELF")
-            print(kernel.fn.__name__, capability, str(dtype).removeprefix("torch."))
+            print(kernel.fn.__name__, capability)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ KERNELS = {
 
 
 def test_every_kernel_compiles_for_gpus(tmp_path):
-    """For the compute capabilities 8.0 (A100) and 9.0 (H100), in fp32 and bf16."""
+    """For compute capability 8.0 (A100) one fp32 channel; for 9.0 (H100) 64 of bf16."""
     pytest.importorskip("triton")
     if not sys.platform.startswith("linux"):
         pytest.skip("Triton's assembler is Linux's")
@@ -37,12 +37,7 @@ def test_every_kernel_compiles_for_gpus(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     compiled = {tuple(line.split()) for line in done.stdout.splitlines()}
-    assert compiled == {
-        (name, capability, dtype)
-        for name, capability, dtype in itertools.product(
-            KERNELS, ("80", "90"), ("float32", "bfloat16")
-        )
-    }
+    assert compiled == set(itertools.product(KERNELS, ("80", "90")))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 64, 256, 512, 513, 1024, 8192])
