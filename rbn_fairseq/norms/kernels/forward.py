@@ -88,7 +88,7 @@ def _finish(
     tl.store(row + 5 * C, new_var, mask=inside)
     infinite = float("inf")
     bad = inside & ~((tl.abs(new_mean) < infinite) & (tl.abs(new_var) < infinite))
-    tl.store(notes + 2 + block, tl.where(n > 0, tl.max(bad.to(tl.float32), 0), 1.0))
+    tl.store(notes + 2 + block, tl.max(bad.to(tl.float32), 0))
     if block == 0:
         own = tl.load(parts + rank * (2 * C + 1) + 2 * C)
         tl.store(notes, n)
