@@ -1,18 +1,16 @@
 """Batch normalisation over the real tokens of a batch."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments, world_size
+from rbn_fairseq.norms import kernels, scope
+from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
+from rbn_fairseq.norms.normalise import normalise
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
-from rbn_fairseq.norms.reductions import gradient_sums
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
@@ -100,10 +98,12 @@ class BatchNorm(PopulationNorm):
             tokens = ValidTokens.none_of(x)
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
+        if type(self) is BatchNorm and kernels.serve(rows, self.weight, self.bias, *before):
+            return self._train_by_kernels(rows, tokens).view(x.shape)
         batch = self._batch_moments(rows, tokens, *before)
         self._record(batch)
         weight, bias = self._affine(batch)
-        y, mean, var = _normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
+        y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
         recorders = scope.recorders.get()
         if recorders:
             before = (before[0].clone(), before[1].clone())
@@ -116,6 +116,21 @@ class BatchNorm(PopulationNorm):
             for recorder in recorders:
                 recorder.append(gap)
         return y.view(x.shape)
+
+    def _train_by_kernels(self, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        # Imported late: elsewhere there may be no Triton.
+        from rbn_fairseq.norms.kernels.function import normalise_rows
+
+        y, mean, var, n, before, after, share = normalise_rows(
+            rows, self.weight, self.bias, tokens.flat, self.population.get(),
+            momentum=0.0 if scope.frozen.get() else self.population.momentum,
+            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+        )  # fmt: skip
+        self._record(Moments(mean.detach(), var.detach(), n, share))
+        for recorder in scope.recorders.get():
+            gap = scope.Gap(self, mean, var, n, before[0], before[1], after[0], after[1], share)
+            recorder.append(gap)
+        return y
 
     @torch.no_grad()
     def _batch_moments(
@@ -145,79 +160,3 @@ class BatchNorm(PopulationNorm):
         """Return what ``print(model)`` shows."""
         options = self.options
         return f"{self.weight.numel()}, eps={options.eps} ({options.eps_mode}), sync={self.sync}"
-
-
-class _Normalise(torch.autograd.Function):
-    """(rows, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
-
-    The moments come in ready, because they also serve elsewhere; they are functions of the rows.
-
-    A penalty on the batch statistics reaches x only through mean and variance, so that its
-    gradient folds into the elementwise backward: for real tokens, with s the standard deviation
-    and n the number of tokens,
-
-        dx = (weight / s) g + k (x - mean) + c,
-        c = dmean / n - (weight / s) mean(g),
-        k = 2 dvar / n - (weight / s^3) mean(g (x - mean))
-
-    (the last mean is left out of k where a clamp has made s a constant).
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,  # (tokens, C)
-        weight: Tensor,
-        bias: Tensor,
-        batch_mean: Tensor,
-        batch_var: Tensor,
-        count: Tensor,
-        tokens: ValidTokens,
-        norm: BatchNorm,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = batch_mean.dtype
-        std = norm.options.std(batch_var)
-        scale = weight.to(dtype) / std
-        shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
-        y = torch.addcmul(shift, rows.to(dtype), scale)
-        ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
-        ctx.dtypes = weight.dtype, bias.dtype
-        ctx.set_materialize_grads(False)
-        mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
-        ctx.save_for_backward(rows, mean, var, std, scale, count.clamp(min=1))
-        return y.to(rows.dtype), mean, var
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any,
-        grad_y: Optional[Tensor],
-        grad_mean: Optional[Tensor],
-        grad_var: Optional[Tensor],
-    ) -> tuple[Optional[Tensor], ...]:
-        rows, mean, var, std, scale, n = ctx.saved_tensors
-        tokens: ValidTokens = ctx.tokens
-        grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
-        grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
-        grad_sum, grad_dot = gradient_sums(grad, x, mean, tokens)
-        total, total_dot = grad_sum * scale, grad_dot * scale
-        if world_size(ctx.sync) > 1:
-            rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
-            sums = torch.stack([total, total_dot, *rest])  # (4, C)
-            total, total_dot, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
-
-        c, k = -total, -total_dot / std.square()
-        if ctx.options.eps_mode == "clamp":
-            k = k * (var > ctx.options.eps)
-        if grad_mean is not None:
-            c = c + grad_mean
-        if grad_var is not None:
-            k = k + 2 * grad_var
-        c, k = c / n, k / n
-        dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
-        dx = tokens.clear_(dx).to(rows.dtype)
-        dweight = (grad_dot / std).to(ctx.dtypes[0])
-        return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
-
-
-_normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

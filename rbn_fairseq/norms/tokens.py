@@ -52,6 +52,11 @@ class ValidTokens:
     def _padding_index(self) -> Tensor:
         return self._padding.squeeze(1).nonzero().squeeze(1)  # (padding positions,)
 
+    @cached_property
+    def flat(self) -> Optional[Tensor]:
+        """The mask of the flattened activations, ``(tokens,)``; ``None`` as in ``valid``."""
+        return None if self.valid is None else self.valid.reshape(-1)
+
     @classmethod
     def from_padding_mask(cls, padding_mask: Optional[Tensor]) -> "ValidTokens":
         """Read fairseq's padding mask.
