@@ -6,10 +6,27 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from rbn_fairseq.norms import kernels
 from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.tokens import ValidTokens
 
-__all__ = ["Affine", "AffineOptions"]
+__all__ = ["Affine", "AffineOptions", "multiply_add"]
+
+
+def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return ``x * scale + shift``, computed in the precision of the scale, in the dtype of ``x``.
+
+    Args:
+        x: ``(..., C)``.
+        scale: ``(C,)``, fp32 or fp64.
+        shift: ``(C,)``, likewise.
+    """
+    # Where the dtypes differ torch writes an fp32 tensor first; for gradients it must do it all.
+    if x.dtype == scale.dtype or torch.is_grad_enabled() or not kernels.serve(x, scale):
+        return torch.addcmul(shift, x, scale).to(x.dtype)
+    from rbn_fairseq.norms.kernels.affine import transform
+
+    return transform(x.contiguous().view(-1, x.shape[-1]), scale, shift).view(x.shape)
 
 
 @dataclass(frozen=True)
@@ -37,7 +54,7 @@ class Affine(FullPrecision):
 
     def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
         """Scale and shift ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        return torch.addcmul(self.shift, x, self.scale).to(x.dtype)
+        return multiply_add(x, self.scale, self.shift)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.affine import multiply_add
 from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -135,7 +136,7 @@ class PopulationNorm(nn.Module):
     def _evaluate(self, x: Tensor) -> Tensor:
         keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
         scale, shift = self._kept_map() if keeps else self.affine_map()
-        return torch.addcmul(shift, x, scale).to(x.dtype)
+        return multiply_add(x, scale, shift)
 
     def _kept_map(self) -> tuple[Tensor, Tensor]:
         sources = (*self._parameters.values(), *self.population._buffers.values())

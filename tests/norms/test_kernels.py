@@ -11,6 +11,7 @@ from torch import nn
 
 import oracles
 from rbn_fairseq.norms import (
+    Affine,
     BatchNorm,
     BatchNormOptions,
     ValidTokens,
@@ -297,5 +298,23 @@ def test_transform_is_one_multiply_add(shape, dtype, device):
     actual = affine.transform(rows, scale, shift)
     assert actual.dtype == dtype and actual.is_contiguous()
     # Of the result, and of fp32 in between, also where two numbers cancel.
+    rtol = torch.finfo(dtype).eps / 2 * HALF_ULPS + 2e-7
+    torch.testing.assert_close(actual.double(), exact, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [BatchNorm, Affine])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.no_grad()
+def test_evaluation_of_half_precision_writes_no_fp32(kind, dtype, device, monkeypatch):
+    norm = kind(6).to(device).eval()
+    for number in (*norm.parameters(), *norm.buffers()):
+        number.copy_(torch.rand(6) + 0.5)
+    x = torch.randn(5, 2, 6).transpose(0, 1).to(device, dtype)
+    exact = norm.double()(x.double())
+    norm.float()
+    norm(x)  # batch norm keeps its scale and shift
+    monkeypatch.setattr(torch, "addcmul", None)
+    actual = norm(x)
+    assert actual.shape == x.shape and actual.dtype == dtype
     rtol = torch.finfo(dtype).eps / 2 * HALF_ULPS + 2e-7
     torch.testing.assert_close(actual.double(), exact, rtol=rtol, atol=1e-6)
