@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from rbn_fairseq.bench.rounds import milliseconds
 from rbn_fairseq.version import __version__
 
 __all__ = ["MatrixProduct", "count_flops", "describe", "keep_freed_memory", "threads"]
 
-# What torch's own counter leaves out.
-_ATTENTION_ON_CPU = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# Shapes to operations, of what torch's own counter leaves out.
+_ATTENTION_ON_CPU: dict[Any, Callable[..., int]] = {
+    _ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    _ATTENTION_BACKWARD: lambda g, q, k, v, *_, **__: sdpa_backward_flop_count(g, q, k, v),
 }
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
