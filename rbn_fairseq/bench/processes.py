@@ -63,8 +63,8 @@ def time_processes(case: Case, how: Conditions, world: int) -> list[Row]:
     In training, and with statistics shared by those norms that can. Rows also tell how many
     collectives a norm takes, forward and backward. The floor has no communication.
     """
-    # The processes are forks of one that has imported fairseq, which takes seconds.
-    multiprocessing.set_forkserver_preload(["fairseq"])
+    # The processes are forks of one that has imported what takes seconds.
+    multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])
     with TemporaryDirectory() as directory:
         arguments = (world, directory, case, replace(how, sync=True, training=True))
         torch.multiprocessing.start_processes(

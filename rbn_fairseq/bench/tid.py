@@ -125,5 +125,5 @@ def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) 
             f"conditioning every {interval} updates",
             lambda times: (times[_CONDITIONED] - times[_UPDATE]) / interval,
         ),
-        cost("one pass / two passes", lambda times: times[_ONE], _TWO),
+        cost("one pass / two", lambda times: times[_ONE], _TWO),
     ]

@@ -162,6 +162,8 @@ def show(rows: Sequence[Row], path: Optional[Path], device: str) -> None:
     """Print a table for each bench and setting, and write the rows if asked to."""
     about = describe(device)
     console = Console(stderr=path == _STDOUT)
+    if not console.is_terminal:
+        console.width = 120  # a file has no lines to end
     for _, group in itertools.groupby(rows, key=lambda row: (row.bench, row.threads, row.dtype)):
         console.print(_table(list(group), about))
     if path is None:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from command import rbn
 from rbn_fairseq.bench import tid
 from rbn_fairseq.bench.tid import time_measuring, total_costs
 from runs import TINY
@@ -48,10 +49,16 @@ def test_small_data_are_measured_whole():
 
 def test_everything_really_runs(data_bin, tmp_path, monkeypatch):
     monkeypatch.setattr(tid, "TemporaryDirectory", lambda: contextlib.nullcontext(str(tmp_path)))
-    rows = time_measuring(str(data_bin), [*OPTIONS, "--norm-encoder", "batch"], 2, 3)
-    assert [row.norm for row in rows] == ["batch"] * 6 and all(row.n == 2 for row in rows)
+    result = rbn(
+        "bench", "tid", data_bin, "--rounds", 2, "--batches", 3, "--json", "-", "--", *OPTIONS,
+        "--norm-encoder", "batch",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert [(row["norm"], row["n"]) for row in rows] == [("batch", 2)] * 6
     training, _, one, two, *_ = rows
-    assert min(training.ms, one.ms, two.ms, one.floor_ratio) > 0
+    assert min(training["ms"], one["ms"], two["ms"], one["floor_ratio"]) > 0
+    assert "one pass / two" in result.stderr and "100.00 %" in result.stderr
     lines = (tmp_path / "conditioning.jsonl").read_text().splitlines()
     # A warm-up and two rounds of three updates; two layers, Post-Norm: one place each.
     assert [json.loads(line)["update"] for line in lines] == [u for u in range(9) for _ in "ab"]

@@ -1,8 +1,11 @@
 """Training updates: the same batches for every setting; what the penalty takes; memory."""
 
+import json
+
 import pytest
 import torch
 
+from command import rbn
 from rbn_fairseq.bench import updates
 from rbn_fairseq.bench.updates import SETTINGS, penalty_row, time_updates
 from runs import TINY
@@ -36,22 +39,35 @@ def test_settings_really_train(data_bin, monkeypatch):
         return trainer
 
     monkeypatch.setattr(updates, "make_trainer", remember)
-    again = ["--log-interval", "7"]  # nothing that trains otherwise
-    settings = {"layer": [], "rbn": SETTINGS["rbn"].split(), "again": again}
-    rows = time_updates(str(data_bin), settings, COMMON, rounds=1, updates=1)
+    trained, train = [], updates.train
+    monkeypatch.setattr(
+        updates,
+        "train",
+        lambda trainer, batches: (trained.append(batches), train(trainer, batches)),
+    )
+    settings = {"layer": "", "rbn": SETTINGS["rbn"]}
+    given = [word for name in settings for word in ("--setting", f"{name}: {settings[name]}")]
+    result = rbn(
+        "bench", "train", data_bin, *given, "--rounds", 1, "--updates", 1, "--json", "-", "--",
+        *COMMON,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
     # Those that were timed are made first.
-    timed = [made[(*COMMON, *own)][0] for own in settings.values()]
-    assert [trainer.get_num_updates() for trainer in timed] == [2] * 3
-    layer, rbn, other = (trainer.model.state_dict() for trainer in timed)
-    assert any(not torch.equal(value, rbn[name]) for name, value in layer.items())
-    # The same start, batches and dropout.
-    assert all(torch.equal(value, other[name]) for name, value in layer.items())
+    timed = [made[(*COMMON, *own.split())][0] for own in settings.values()]
+    assert [trainer.get_num_updates() for trainer in timed] == [2] * 2
+    layer, penalised = (trainer.model.state_dict() for trainer in timed)
+    assert any(not torch.equal(value, penalised[name]) for name, value in layer.items())
+    # The very same batches: for memory, to count the floor's products, and in both rounds.
+    assert len(trained) == 2 + 1 + 2 * 2 and len({id(batches) for batches in trained}) == 1
     first = "encoder.layers.0.self_attn_layer_norm.population.running_mean"
-    assert rbn[first].abs().max() > 0 and first not in layer
+    assert penalised[first].abs().max() > 0 and first not in layer
 
-    time = {row.norm: row for row in rows if row.bench == "train"}
-    assert list(time) == [*settings, "floor"] and time["layer"].ratio_to_layer == 1
-    memory = {row.norm: row.bytes for row in rows if row.bench == "memory"}
+    time = {row["norm"]: row for row in rows if row["bench"] == "train"}
+    assert list(time) == [*settings, "floor"] and time["layer"]["ratio_to_layer"] == 1
+    assert {row["case"] for row in rows} == {"rbn_transformer_tiny/1000"}
+    assert "GFLOP" in result.stderr and "MiB" in result.stderr
+    memory = {row["norm"]: row["bytes"] for row in rows if row["bench"] == "memory"}
     assert list(memory) == list(settings)
     # Weights, their gradients and two moments of Adam, at least.
     assert memory["layer"] > 4 * sum(4 * weight.numel() for weight in timed[0].model.parameters())
