@@ -17,13 +17,14 @@ TIMES = ("seconds_ratio", "ratio_q1", "ratio_q3")
 HEADER = ("placement", "norm", "failed_at", "valid_nll", "bleu4", "brevity_penalty", *TID)
 
 
-def read_times(work: Path, placement: str) -> dict[str, dict[str, float]]:
+def read_times(work: Path, placement: str) -> dict[str, dict[str, str]]:
     """Read the settings' times, relative to layer norm's, of what `rbn bench train` wrote."""
     rows = json.loads((work / f"updates-{placement}.json").read_text(encoding="utf-8"))
+    timed = [row for row in rows if row["bench"] == "train" and row["norm"] != "floor"]
+    ratios = {row["norm"]: (row["ratio_to_layer"], *row["spread"]) for row in timed}
     return {
-        row["norm"]: dict(zip(TIMES, (row["ratio_to_layer"], *row["spread"]), strict=True))
-        for row in rows
-        if row["bench"] == "train" and row["norm"] != "floor"
+        norm: {name: f"{value:.5g}" for name, value in zip(TIMES, values, strict=True)}
+        for norm, values in ratios.items()
     }
 
 
