@@ -9,7 +9,7 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import Row, summarise
-from rbn_fairseq.bench.training import dtype_of, make_model
+from rbn_fairseq.bench.training import dtype_of, set_up
 from rbn_fairseq.tasks.batches import collate, sample
 
 __all__ = ["FLOOR", "PLACEMENTS", "time_inference"]
@@ -49,7 +49,9 @@ class Translator:
     def __init__(
         self, data: str, arguments: Sequence[str], device: str, beam: int, steps: int
     ) -> None:
-        self.cfg, self.task, model = make_model(data, arguments, device)
+        self.cfg, self.task = set_up(data, arguments, device)
+        # As from a checkpoint: what is folded may not train.
+        model = self.task.build_model(self.cfg.model, from_checkpoint=True)
         self.dtype = dtype_of(self.cfg)
         self.model = model.to(device, getattr(torch, self.dtype)).eval()
         lengths = {"max_len_a": 0, "max_len_b": steps, "min_len": steps}

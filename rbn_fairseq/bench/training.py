@@ -13,7 +13,7 @@ from fairseq.trainer import Trainer
 
 from rbn_fairseq.tasks.batches import collate, sample_batches
 
-__all__ = ["DEFAULTS", "draw", "dtype_of", "make_model", "make_trainer", "read_setting", "train"]
+__all__ = ["DEFAULTS", "draw", "dtype_of", "make_trainer", "read_setting", "set_up", "train"]
 
 DEFAULTS = (
     "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
@@ -41,8 +41,8 @@ def read_setting(text: str) -> tuple[str, list[str]]:
     return name.strip(), given
 
 
-def make_model(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any, Any]:
-    """Return config, task and model for options of fairseq-train.
+def set_up(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any]:
+    """Return config and task for options of fairseq-train.
 
     Nothing is measured on the way and nothing saved, unless the options say so.
 
@@ -61,8 +61,7 @@ def make_model(data: str, arguments: Sequence[str], device: str) -> tuple[Any, A
         raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
     cfg = convert_namespace_to_omegaconf(parsed)
     utils.set_torch_seed(cfg.common.seed)
-    task = tasks.setup_task(cfg.task)
-    return cfg, task, task.build_model(cfg.model)
+    return cfg, tasks.setup_task(cfg.task)
 
 
 def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
@@ -71,7 +70,8 @@ def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
     Raises:
         ValueError: if fairseq-train does not take the options.
     """
-    cfg, task, model = make_model(data, arguments, device)
+    cfg, task = set_up(data, arguments, device)
+    model = task.build_model(cfg.model)
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     _ = trainer.optimizer  # made when asked for, and perhaps refused
     return trainer

@@ -7,7 +7,6 @@ import torch
 
 from command import rbn
 from rbn_fairseq.bench.generating import PLACEMENTS, Translator
-from rbn_fairseq.bench.training import make_model
 from rbn_fairseq.norms import NORMS
 from runs import TINY
 
@@ -73,7 +72,7 @@ def test_settings_of_a_placement(data_bin, placement, name):
     if name == "folded" and "affine" not in NORMS:
         pytest.skip("`affine` is what `rbn fold` leaves")
     options = [*COMMON, *PLACEMENTS[placement][name].split()]
-    _, _, model = make_model(str(data_bin), options, "cpu")
+    model = Translator(str(data_bin), options, "cpu", beam=1, steps=1).model
     assert model.encoder.layers[0].normalize_before == (placement == "pre-norm")
     kinds = [type(part).__name__ for part in model.modules()]
     # Two encoder layers with two places, two decoder layers with three; behind them, in Pre-Norm.
