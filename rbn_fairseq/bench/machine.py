@@ -44,17 +44,24 @@ def _commit() -> str:
         return ""
 
 
+def _fairseq() -> str:
+    try:
+        return importlib.metadata.version("ve-fairseq")
+    except importlib.metadata.PackageNotFoundError:  # norms alone do without
+        return ""
+
+
 def describe(device: str) -> dict[str, str]:
     """Return what ran, by name: the machine, and the versions of what ran on it."""
     versions = {
         "Python": platform.python_version(),
         "torch": torch.__version__,
-        "fairseq": importlib.metadata.version("ve-fairseq"),
+        "fairseq": _fairseq(),
         "rbn_fairseq": " ".join(filter(None, (__version__, _commit()))),
     }
     return {
         "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }
 
 

@@ -6,9 +6,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from rbn_fairseq.bench.cases import data_cases, fixed_case, name_of
+from rbn_fairseq.bench.cases import fixed_case
 from rbn_fairseq.bench.machine import keep_freed_memory
 from rbn_fairseq.bench.norms import Conditions, read_norms, time_norms
+from rbn_fairseq.bench.replay import data_cases, name_of
 from rbn_fairseq.bench.rows import Row
 from rbn_fairseq.bench.scaling import SWEEPS
 from rbn_fairseq.bench.scaling import sweep as grow

@@ -153,8 +153,9 @@ def _table(rows: Sequence[Row], about: dict[str, str]) -> Table:
     shown = {heading: column for heading, column in cells.items() if any(column)}
     for heading in shown:
         table.add_column(heading, justify="left" if heading in ("norm", "case") else "right")
-    for line in zip(*shown.values(), strict=True):
-        table.add_row(*(cell or "" for cell in line))
+    for number, line in enumerate(zip(*shown.values(), strict=True), 1):
+        ends = rows[number - 1].case != rows[number % len(rows)].case
+        table.add_row(*(cell or "" for cell in line), end_section=ends)
     return table
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from fairseq import options, tasks
 
-from rbn_fairseq.bench.cases import data_cases, fixed_case, name_of
+from rbn_fairseq.bench.cases import fixed_case
+from rbn_fairseq.bench.replay import data_cases, name_of
 
 
 def test_batches_are_those_that_fairseq_trains_on(data_bin):
