@@ -39,8 +39,7 @@ def draw_scaling(path: Path, swept: Sweep, found: Mapping[int, Sequence[Row]]) -
         axes.xaxis.set_major_locator(FixedLocator(values))
         axes.set_xlabel(swept.label)
         axes.set_ylabel(swept.cost)
-        row = found[values[0]][0]
-        axes.set_title(f"{row.device}, {row.threads} threads, {row.dtype}")
+        axes.set_title(found[values[0]][0].conditions)
         legend_below(canvas, [axes])
         with unfinished(path) as part:
             canvas.savefig(part, format=path.suffix[1:] or "png", dpi=150)

@@ -53,7 +53,8 @@ class Translator:
         # As from a checkpoint: what is folded may not train.
         model = self.task.build_model(self.cfg.model, from_checkpoint=True)
         self.dtype = dtype_of(self.cfg)
-        self.model = model.to(device, getattr(torch, self.dtype)).eval()
+        self.model = model.to(device, getattr(torch, self.dtype))
+        # The generator puts the model into evaluation mode.
         lengths = {"max_len_a": 0, "max_len_b": steps, "min_len": steps}
         self.generator = self.task.build_generator(
             [self.model], GenerationConfig(beam=beam, **lengths)

@@ -53,8 +53,13 @@ class Row:
     bytes: Optional[int] = None
     collectives: Optional[tuple[int, int]] = None
 
+    @property
+    def conditions(self) -> str:
+        """Device, threads and dtype in words."""
+        return f"{self.device}, {self.threads} thread{'s' * (self.threads > 1)}, {self.dtype}"
+
     def record(self) -> dict[str, Any]:
-        """Return the row for JSON: the issue's fields always, the others where they say a thing."""
+        """Return the row for JSON, without those of the last five fields that say nothing."""
         optional = ("floor", "share", "channels", "bytes", "collectives")
         return {
             name: value

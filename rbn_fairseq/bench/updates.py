@@ -1,6 +1,6 @@
 """Training updates of several settings, interleaved on the same batches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -34,6 +34,24 @@ def _check_batches(trainers: Mapping[str, Any]) -> None:
                 f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed and "
                 "the like) must be the same for all settings. Give them behind `--`."
             )
+
+
+def _memory(
+    makers: Mapping[str, Callable[[], Any]], batches: Sequence[Any], **same: Any
+) -> list[Row]:
+    def run(make: Callable[[], Any]) -> None:
+        train(make(), batches)
+
+    peaks = {name: peak_bytes(partial(run, make), same["device"]) for name, make in makers.items()}
+    reference, *_ = peaks.values()
+    return [
+        Row(bench="memory", norm=name, n=1, bytes=peak, ratio_to_layer=peak / reference, **same)
+        for name, peak in peaks.items()
+    ]
+
+
+def _one_update(trainer: Any, batches: Sequence[Any], device: str) -> float:
+    return milliseconds(partial(train, trainer, batches), device) / len(batches)
 
 
 def penalty_row(rounds: Sequence[dict[str, float]], **same: Any) -> Optional[Row]:
@@ -91,22 +109,12 @@ def time_updates(
         "dtype": dtype_of(first.cfg),
         "case": f"{first.cfg.model._name}/{first.cfg.dataset.max_tokens}",
     }
-    peaks = {
-        name: peak_bytes(lambda make=make: train(make(), batches), device)
-        for name, make in makers.items()
-    }
-    reference, *_ = peaks.values()
-    memory = [
-        Row(bench="memory", norm=name, n=1, bytes=peak, ratio_to_layer=peak / reference, **same)
-        for name, peak in peaks.items()
-    ]
-    flops = count_flops(partial(train, next(iter(makers.values()))(), batches)) / len(batches)
+    memory = _memory(makers, batches, **same)
+    fresh = next(iter(makers.values()))()
+    flops = count_flops(partial(train, fresh, batches)) / len(batches)
     product = MatrixProduct(device, next(first.model.parameters()).dtype)
     actions = {
-        name: lambda trainer=trainer: (
-            milliseconds(partial(train, trainer, batches), device) / len(batches)
-        )
-        for name, trainer in trainers.items()
+        name: partial(_one_update, trainer, batches, device) for name, trainer in trainers.items()
     }
     actions[FLOOR] = partial(product.milliseconds, flops)
     taken = take_turns(actions, rounds, "training")

@@ -8,16 +8,15 @@ import typer
 from rbn_fairseq.bench.machine import threads as with_threads
 from rbn_fairseq.bench.training import DEFAULTS, read_setting
 from rbn_fairseq.cli import bench_norms
-from rbn_fairseq.cli.bench_output import (
+from rbn_fairseq.cli.bench_options import (
     Device,
     Json,
     Rounds,
     Threads,
     check_json,
     choose_device,
-    quiet,
-    show,
 )
+from rbn_fairseq.cli.bench_output import quiet, show
 from rbn_fairseq.tasks.data import check_data
 
 __all__ = ["app"]

@@ -13,7 +13,7 @@ from rbn_fairseq.bench.replay import data_cases, name_of
 from rbn_fairseq.bench.rows import Row
 from rbn_fairseq.bench.scaling import SWEEPS
 from rbn_fairseq.bench.scaling import sweep as grow
-from rbn_fairseq.cli.bench_output import (
+from rbn_fairseq.cli.bench_options import (
     Device,
     Json,
     Rounds,
@@ -22,9 +22,8 @@ from rbn_fairseq.cli.bench_output import (
     check_json,
     choose_device,
     numbers,
-    quiet,
-    show,
 )
+from rbn_fairseq.cli.bench_output import quiet, show
 from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.tasks.data import check_data
 
