@@ -24,6 +24,11 @@ class Case:
     name: str
     paddings: Sequence[Tensor]
 
+    @property
+    def pads(self) -> float:
+        """Percent of all positions that are padding."""
+        return 100 * torch.cat([mask.flatten() for mask in self.paddings]).float().mean().item()
+
     def batches(self, device: str) -> Iterator[tuple[int, int, Optional[Tensor]]]:
         """Yield T, B and what the model gives its norms: the mask, or None without padding."""
         for padding in self.paddings:

@@ -160,5 +160,6 @@ def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
         dtype=how.dtype,
         case=case.name,
         channels=how.channels,
+        pads=case.pads,
         floor=f"{copies:g} copies of the activations",
     )

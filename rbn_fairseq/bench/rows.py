@@ -32,6 +32,7 @@ class Row:
         floor: what the floor is, in words.
         share: part of a training update that this takes.
         channels: C, of benchmarks of norms alone.
+        pads: percent of their batches' positions that are padding.
         bytes: peak of live memory.
         collectives: calls of other processes per norm, forward and backward.
     """
@@ -50,6 +51,7 @@ class Row:
     floor: Optional[str] = None
     share: Optional[float] = None
     channels: Optional[int] = None
+    pads: Optional[float] = None
     bytes: Optional[int] = None
     collectives: Optional[tuple[int, int]] = None
 
@@ -59,8 +61,8 @@ class Row:
         return f"{self.device}, {self.threads} thread{'s' * (self.threads > 1)}, {self.dtype}"
 
     def record(self) -> dict[str, Any]:
-        """Return the row for JSON, without those of the last five fields that say nothing."""
-        optional = ("floor", "share", "channels", "bytes", "collectives")
+        """Return the row for JSON, without those of the last fields that say nothing."""
+        optional = ("floor", "share", "channels", "pads", "bytes", "collectives")
         return {
             name: value
             for name, value in asdict(self).items()

@@ -54,7 +54,7 @@ def norm(
     data: Annotated[
         Optional[Path],
         typer.Argument(
-            metavar="[DATA-BIN]",
+            metavar="DATA-BIN",
             help="Replay shapes and padding of its training batches, source and target side.",
         ),
     ] = None,

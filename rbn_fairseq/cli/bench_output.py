@@ -25,6 +25,7 @@ _STDOUT = Path("-")
 _COLUMNS = {
     "norm": lambda row: row.norm,
     "case": lambda row: row.case,
+    "pads": lambda row: None if row.pads is None else f"{row.pads:.1f} %",
     "ms": lambda row: None if row.ms is None else f"{row.ms:,.{3 if row.ms < 100 else 0}f}",
     "MiB": lambda row: None if row.bytes is None else f"{row.bytes / 2**20:,.1f}",
     "ratio": lambda row: None if row.ratio_to_layer is None else f"{row.ratio_to_layer:.3f}",

@@ -74,6 +74,7 @@ def test_times_are_of_one_norm_on_one_batch(monkeypatch):
     layer, batch, floor = time_norms(CASE, HOW)
     assert (layer.ms, batch.ms, floor.ms, layer.floor_ratio) == (1.0, 1.0, 2.5, 0.4)
     assert (layer.bench, layer.case, layer.channels) == ("norm", "made up", 8)
+    assert layer.pads == pytest.approx(100 * 2 / (10 + 12))
     *_, floor = time_norms(CASE, replace(HOW, training=False))
     assert (floor.ms, floor.bench) == (1.0, "norm, evaluation")
 
