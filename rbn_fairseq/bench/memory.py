@@ -1,5 +1,6 @@
 """Peak of live memory of an action."""
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -23,19 +24,26 @@ def _cpu_peak(action: Callable[[], Any]) -> int:
         profiler.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     blocks = [event for event in events if event["name"] == "[memory]"]
-    live = peak = 0
+    live: dict[int, int] = {}  # bytes by address
+    size = peak = 0
     for block in sorted(blocks, key=lambda event: event["ts"]):
-        live += block["args"]["Bytes"]
-        peak = max(peak, live)
+        address, given = block["args"]["Addr"], block["args"]["Bytes"]
+        if given > 0:
+            live[address] = given
+            size += given
+        else:  # perhaps of what was there before
+            size -= live.pop(address, 0)
+        peak = max(peak, size)
     return peak
 
 
 def peak_bytes(action: Callable[[], Any], device: str) -> int:
-    """Return by how much the memory of live tensors grows, at most, while an action runs.
+    """Return how much memory live tensors of an action take at most.
 
     What the allocator keeps for later, and what libraries take past torch's allocator, is not
     counted.
     """
+    gc.collect()  # or it might happen in the action
     if device == "cpu":
         return _cpu_peak(action)
     before = torch.cuda.memory_allocated()
