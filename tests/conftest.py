@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from forked import forked_commands
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)
+
+# Without a GPU, kernels run in Triton's interpreter, which must be told before it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 # What takes long and is one piece for a worker.

@@ -23,6 +23,7 @@ layers = diagnostics.collect_moments(norm, [x, 2 * x], lambda norm, x: norm(x))
 assert diagnostics.tid(layers[""]).mean > 0
 assert diagnostics.recalibrate(norm, [x], lambda norm, x: norm(x)) == 1
 assert not [name for name in sys.modules if name.startswith("fairseq.")]
+assert "triton" not in sys.modules  # only GPUs are worth the seconds that it takes
 """
 
 

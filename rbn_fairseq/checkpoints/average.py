@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
+from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, refuse_folded
 
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
@@ -44,11 +44,12 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         paths: checkpoint files, at least one.
 
     Raises:
-        ValueError: if a file cannot be read, or the models differ in their entries.
+        ValueError: if a file cannot be read or is folded, or the models differ in their entries.
     """
     total: dict[str, Tensor] = {}
     for path in paths:
         state = read_checkpoint(path)
+        refuse_folded(path, state, "Average first, then fold the average.")
         model = state["model"]
         if total and _shapes(total) != _shapes(model):
             raise ValueError(

@@ -3,6 +3,7 @@
 import pickle
 import re
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ __all__ = [
     "damage",
     "epoch_checkpoints",
     "is_whole",
+    "own_settings",
     "read_checkpoint",
+    "refuse_folded",
     "write_checkpoint",
 ]
 
@@ -77,6 +80,46 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     if not isinstance(state, dict) or "model" not in state:
         raise ValueError(f"The file `{path}` is no fairseq checkpoint: it has no `model`.")
     return state
+
+
+def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Return fairseq's configuration from a checkpoint of this plugin.
+
+    Args:
+        path: the file that ``state`` was read from, for messages.
+        state: its content.
+
+    Raises:
+        ValueError: if it was made without this plugin.
+    """
+    cfg: dict[str, Any] = state.get("cfg") or {}
+    model = cfg.get("model") or {}
+    # fairseq saves the settings of its older models as they came from the command line.
+    name = str((vars(model) if isinstance(model, Namespace) else model).get("_name"))
+    if not name.startswith("rbn_"):
+        raise ValueError(
+            f"The checkpoint `{path}` was made without this plugin: its model is `{name}`, not an "
+            "`rbn_transformer`."
+        )
+    return cfg
+
+
+def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
+    """Refuse a checkpoint that `rbn fold` wrote.
+
+    Args:
+        path: the file that ``state`` was read from, for messages.
+        state: its content.
+        instead: the way out, a sentence.
+
+    Raises:
+        ValueError: if it is folded.
+    """
+    if "folded" in (state.get("rbn_fairseq") or {}):
+        raise ValueError(
+            f"The checkpoint `{path}` is folded: what its norms did is in its weights, and it has "
+            f"no running statistics. {instead}"
+        )
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from torch import nn
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["Session", "open_session"]
@@ -66,19 +66,14 @@ def open_session(path: Path, data: str | None = None) -> Session:
         data: data directory; ``None`` = the one that the checkpoint was trained on.
 
     Raises:
-        ValueError: if the file cannot be used, was made without this plugin, has no norm with
-            running statistics, or does not fit the data.
+        ValueError: if the file cannot be used, was made without this plugin, is folded, has no norm
+            with running statistics, or does not fit the data.
     """
     from rbn_fairseq.tasks.data import check_data
 
     state = read_checkpoint(path)
-    cfg = state.get("cfg") or {}
-    name = str((cfg.get("model") or {}).get("_name"))
-    if not name.startswith("rbn_"):
-        raise ValueError(
-            f"The checkpoint `{path}` was made without this plugin: its model is `{name}`, not an "
-            "`rbn_transformer`."
-        )
+    cfg = own_settings(path, state)
+    refuse_folded(path, state, "Give the checkpoint that was folded.")
     data = data or cfg["task"]["data"]
     check_data(data)
     overrides = {"data": os.path.abspath(data)}

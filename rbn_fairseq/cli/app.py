@@ -30,6 +30,7 @@ if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to
     app.command("cost")(measure.cost)
     app.command("average")(checkpoints.average)
     app.command("recalibrate")(checkpoints.recalibrate)
+    app.command("fold")(checkpoints.fold)
     app.command("score")(reports.score)
     app.command("report")(reports.report)
     app.command("table")(reports.table)

@@ -7,13 +7,14 @@ import typer
 
 from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last, moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.checkpoints.fold import fold_checkpoint
 from rbn_fairseq.checkpoints.session import open_session
 from rbn_fairseq.cli.options import Batches, Estimate, Seed, check_population, progress
 from rbn_fairseq.diagnostics import ESTIMATES
 from rbn_fairseq.diagnostics import recalibrate as recalibrate_model
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 
-__all__ = ["average", "recalibrate"]
+__all__ = ["average", "fold", "recalibrate"]
 
 
 def _recalibrate_state(
@@ -99,3 +100,18 @@ def recalibrate(
     write_checkpoint(output, state)
     used = state["rbn_fairseq"]["recalibrated"]["batches"]
     typer.echo(f"recalibrated on {used} batches, wrote {output}")
+
+
+def fold(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
+    output: Annotated[Path, typer.Option(help="File to write.")],
+) -> None:
+    """Fold norms with running statistics into the linear layers behind them, for translating."""
+    state = fold_checkpoint(checkpoint)
+    write_checkpoint(output, state)
+    folded = state["rbn_fairseq"]["folded"]
+    typer.echo(
+        f"folded {len(folded['vanished'])} norms into linear layers, {len(folded['left'])} are "
+        "left as one multiply-add"
+    )
+    typer.echo(f"wrote {output}")

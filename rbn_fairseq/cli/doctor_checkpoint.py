@@ -114,6 +114,12 @@ def _tell_origin(findings: Findings, state: Mapping[str, Any]) -> None:
             "its running statistics are averages, too, which do not belong to averaged weights: "
             "`rbn recalibrate`"
         )
+    match own.get("folded"):
+        case {"vanished": list(vanished), "left": list(left)}:
+            told.append(
+                f"folded: {len(vanished)} norms are in linear layers, {len(left)} are one "
+                "multiply-add; it is for translating alone"
+            )
     if told:
         findings.note("; ".join(told))
 

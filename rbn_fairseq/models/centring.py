@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.models.subnorm import SubNorm
+from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = ["centre_weights"]
@@ -17,22 +17,6 @@ class _Centred(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         return weight - weight.mean(1, keepdim=True)
-
-
-def _reads(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
-    """Yield the norms of a layer, and the linear layers by which a sublayer reads each.
-
-    In Post-Norm it is the sublayer of the norm that is yielded, not the one that comes next.
-    """
-    attention = layer.self_attn
-    yield layer.self_attn_layer_norm, [attention.q_proj, attention.k_proj, attention.v_proj]
-    if getattr(layer, "encoder_attn", None) is not None:
-        yield layer.encoder_attn_layer_norm, [layer.encoder_attn.q_proj]
-    yield layer.final_layer_norm, [layer.fc1]
-    inner = [part for part in layer.children() if isinstance(part, SubNorm)]
-    yield from ((part.norm, [part.projection]) for part in inner)
-    if inner:
-        yield layer.fc2_norm, [layer.fc2]
 
 
 def _norms(
@@ -46,7 +30,9 @@ def _norms(
         behind: the linear layers that read the stack's own output.
     """
     layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
-    norms, linear = zip(*(reads for layer in layers for reads in _reads(layer)), strict=True)
+    norms, linear = zip(
+        *(reads for layer in layers for reads in readers_in_layer(layer)), strict=True
+    )
     if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
         linear = (*linear[1:], behind)
     for norm, readers in zip(norms, linear, strict=True):
@@ -76,9 +62,7 @@ def centre_weights(model: Any) -> None:
     Raises:
         ValueError: where what follows is not a linear layer.
     """
-    decoder = [model.decoder.layers[index] for index in range(len(model.decoder.layers))]
-    attentions = [layer.encoder_attn for layer in decoder if layer.encoder_attn is not None]
-    cross = [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
+    cross = readers_of_encoder(model.decoder)
     for side, stack, behind in (("encoder", model.encoder, cross), ("decoder", model.decoder, [])):
         for option, norm, linear in _norms(stack, f"--norm-{side}", behind):
             parts = list(norm) if isinstance(norm, Composition) else [norm]

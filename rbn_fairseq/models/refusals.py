@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.norms import NORMS, MovingAverageBatchNorm, PopulationNorm, PowerNorm
+from rbn_fairseq.norms import NORMS, Affine, MovingAverageBatchNorm, PopulationNorm, PowerNorm
 
 __all__ = ["OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
 
@@ -47,6 +47,11 @@ def _unrepeatable(model: Any) -> str:
     layers = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
     norms = (part for part in layers if isinstance(part, PopulationNorm))
     return next((_name(norm) for norm in norms if not norm.repeatable), "")
+
+
+def _affine(model: nn.Module) -> str:
+    found = any(isinstance(part, Affine) for part in model.modules())
+    return "`affine` in --norm-encoder or its sisters" if found else ""
 
 
 def _pruned_mabn(side: str) -> Callable[[Any], str]:
@@ -163,6 +168,13 @@ OF_TRAINING = (
         _running,
         "it replaces weights during training, and the running statistics would be those of the "
         "weights from before. Use `layer` norms.",
+    ),
+    Refusal(
+        "Training",
+        lambda cfg: True,
+        _affine,
+        "it is what `rbn fold` leaves of a norm with running statistics, and does not learn. "
+        "Train from the checkpoint that was folded, with its norms.",
     ),
     Refusal("--fp16", lambda cfg: cfg.fp16, _remembering, _SCALED),
     Refusal("--amp", lambda cfg: cfg.amp, _remembering, _SCALED),

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from torch import Tensor, nn
 
+from rbn_fairseq.norms.affine import Affine, AffineOptions
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
 from rbn_fairseq.norms.dyt import DynamicTanh, DynamicTanhOptions
 from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions
@@ -36,6 +37,8 @@ from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
     "NORMS",
+    "Affine",
+    "AffineOptions",
     "BatchNorm",
     "BatchNormOptions",
     "BatchRenorm",
@@ -166,6 +169,13 @@ NORMS: dict[str, NormEntry] = {
         DynamicTanhOptions,
         "nothing: a tanh with a learnt slope",
         "Zhu et al., 2025, Transformers without Normalization",
+    ),
+    "affine": NormEntry(
+        lambda place, options: Affine(place.channels),
+        AffineOptions,
+        "nothing: the multiply-add that `rbn fold` leaves of a norm with running statistics; not "
+        "for training",
+        "no paper: what such a norm is in inference",
     ),
     "none": NormEntry(
         lambda place, options: NoNorm(),

@@ -1,16 +1,15 @@
 """Batch normalisation over the real tokens of a batch."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import Moments, all_reduce_sum, batch_moments
+from rbn_fairseq.norms import kernels, scope
+from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
+from rbn_fairseq.norms.normalise import normalise
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
 
@@ -99,10 +98,12 @@ class BatchNorm(PopulationNorm):
             tokens = ValidTokens.none_of(x)
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
+        if type(self) is BatchNorm and kernels.serve(rows, self.weight, self.bias, *before):
+            return self._train_by_kernels(rows, tokens).view(x.shape)
         batch = self._batch_moments(rows, tokens, *before)
         self._record(batch)
         weight, bias = self._affine(batch)
-        y, mean, var = _normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
+        y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
         recorders = scope.recorders.get()
         if recorders:
             before = (before[0].clone(), before[1].clone())
@@ -116,6 +117,21 @@ class BatchNorm(PopulationNorm):
                 recorder.append(gap)
         return y.view(x.shape)
 
+    def _train_by_kernels(self, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        # Imported late: elsewhere there may be no Triton.
+        from rbn_fairseq.norms.kernels.function import normalise_rows
+
+        y, mean, var, n, before, after, share = normalise_rows(
+            rows, self.weight, self.bias, tokens.flat, self.population.get(),
+            momentum=0.0 if scope.frozen.get() else self.population.momentum,
+            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+        )  # fmt: skip
+        self._record(Moments(mean.detach(), var.detach(), n, share))
+        for recorder in scope.recorders.get():
+            gap = scope.Gap(self, mean, var, n, before[0], before[1], after[0], after[1], share)
+            recorder.append(gap)
+        return y
+
     @torch.no_grad()
     def _batch_moments(
         self, rows: Tensor, tokens: ValidTokens, population_mean: Tensor, population_var: Tensor
@@ -123,6 +139,8 @@ class BatchNorm(PopulationNorm):
         """Return what normalises in training; the population's where no token is real."""
         dtype = torch.promote_types(rows.dtype, torch.float32)
         moments = batch_moments(tokens.pack(rows).to(dtype), tokens, self.sync)
+        if tokens.valid is None and len(rows) > 0 and world_size(self.sync) == 1:
+            return moments
         empty = moments.n == 0
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)
         var = torch.where(empty, population_var.to(dtype), moments.var)
@@ -132,79 +150,13 @@ class BatchNorm(PopulationNorm):
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
         mean, var = self.population.get()
-        scale = self.weight.to(var.dtype) / self.options.std(var)  # (C,)
-        shift = self.bias.to(var.dtype) - mean * scale  # (C,)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.addcmul(shift.to(dtype), x.to(dtype), scale.to(dtype)).to(x.dtype)
+        scale = self.weight.to(var.dtype) / self.options.std(var)
+        return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         options = self.options
         return f"{self.weight.numel()}, eps={options.eps} ({options.eps_mode}), sync={self.sync}"
-
-
-class _Normalise(torch.autograd.Function):
-    """(rows, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
-
-    The moments come in ready, because they also serve elsewhere; they are functions of the rows.
-
-    A penalty on the batch statistics reaches x only through mean and variance, so that its
-    gradient folds into the elementwise backward: for real tokens, with s the standard deviation
-    and n the number of tokens,
-
-        dx = (weight / s) g + k (x - mean) + c,
-        c = dmean / n - (weight / s) mean(g),
-        k = 2 dvar / n - (weight / s^3) mean(g (x - mean))
-
-    (the last mean is left out of k where a clamp has made s a constant).
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,  # (tokens, C)
-        weight: Tensor,
-        bias: Tensor,
-        batch_mean: Tensor,
-        batch_var: Tensor,
-        count: Tensor,
-        tokens: ValidTokens,
-        norm: BatchNorm,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = batch_mean.dtype
-        scale = weight.to(dtype) / norm.options.std(batch_var)
-        y = torch.addcmul(bias.to(dtype), rows.to(dtype) - batch_mean, scale)
-        ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
-        ctx.dtypes = weight.dtype, bias.dtype
-        mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
-        ctx.save_for_backward(rows, weight, mean, var, count)
-        return y.to(rows.dtype), mean, var
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_y: Tensor, grad_mean: Tensor, grad_var: Tensor
-    ) -> tuple[Optional[Tensor], ...]:
-        rows, weight, mean, var, count = ctx.saved_tensors
-        tokens: ValidTokens = ctx.tokens
-        dtype, n = mean.dtype, count.clamp(min=1)
-        grad = tokens.pack(grad_y).to(dtype)
-        centred = tokens.pack(rows).to(dtype) - mean
-        std = ctx.options.std(var)
-        scale = weight.to(dtype) / std
-
-        grad_sum, grad_dot = grad.sum(0), (grad * centred).sum(0)
-        sums = torch.stack([grad_sum * scale, grad_dot * scale, grad_mean, grad_var])  # (4, C)
-        total, total_dot, total_mean, total_var = all_reduce_sum(sums, ctx.sync).unbind()
-
-        moving = 1.0 if ctx.options.eps_mode == "add" else (var > ctx.options.eps).to(dtype)
-        c = (total_mean - total) / n
-        k = (2 * total_var - moving * total_dot / std.square()) / n
-        dx = tokens.unpack_(centred.mul_(k).add_(c).addcmul_(scale, grad)).to(rows.dtype)
-        dweight = (grad_dot / std).to(ctx.dtypes[0])
-        return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
-
-
-_normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

@@ -6,12 +6,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rbn_fairseq.norms.reductions import mean_and_squares
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
     "Moments",
     "all_reduce_sum",
     "batch_moments",
+    "gather",
     "mean_over_processes",
     "process_rank",
     "world_size",
@@ -62,6 +64,13 @@ def mean_over_processes(tensors: list[Tensor]) -> None:
         tensor.copy_(mean.view_as(tensor))
 
 
+def gather(values: Tensor) -> Tensor:
+    """Return the ``values: (n,)`` of all processes, ``(processes, n)``, by one collective."""
+    parts = values.new_empty(world_size(sync=True), values.numel())
+    dist.all_gather_into_tensor(parts.view(-1), values)  # gloo wants a flat one
+    return parts
+
+
 def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     """Mean and biased variance of the real tokens, in the dtype of ``packed``.
 
@@ -76,9 +85,7 @@ def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    count = tokens.count(packed)
-    mean = packed.sum(0) / count.clamp(min=1)
-    squares = tokens.zero_padding_(packed - mean).square_().sum(0)
+    mean, squares, count = mean_and_squares(packed, tokens)
     if world_size(sync) > 1:
         return _join_processes(mean, squares, count)
     return Moments(mean, squares / count.clamp(min=1), count)
@@ -91,8 +98,7 @@ def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> Moments:
     computing sample variances", Eq. 2.1, for any number of parts.
     """
     local = torch.cat([mean, squares, count.view(1)])
-    parts = local.new_empty(world_size(sync=True), local.numel())
-    dist.all_gather_into_tensor(parts.view(-1), local)  # gloo wants a flat one
+    parts = gather(local)
     means, squares_of, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
     total = counts.sum()
     joint = (counts * means).sum(0) / total.clamp(min=1)

@@ -1,19 +1,21 @@
 """Running statistics: what inference normalises with."""
 
+import math
 from collections.abc import Callable
-from typing import ClassVar, Optional, Self
+from typing import Any, ClassVar, Optional, Self
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
 
-class RunningStatistics(nn.Module):
+class RunningStatistics(FullPrecision):
     """Buffers that move with the batches of training.
 
     They are float, so that averaging tools and exponential moving averages of a model can treat
@@ -27,26 +29,15 @@ class RunningStatistics(nn.Module):
 
         The condition is evaluated on the device: no host synchronisation.
         """
-        for value in new.values():
-            good = good & value.isfinite().all()
+        largest = torch.linalg.vector_norm(torch.cat(list(new.values())), math.inf)  # NaN if any is
+        good = good & (largest < math.inf)
         for name, value in new.items():
             buffer = self.get_buffer(name)
-            buffer.copy_(torch.where(good, value.to(buffer.dtype), buffer))
+            torch.where(good, value, buffer, out=buffer)
 
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
         raise NotImplementedError
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `.half()` and the like: statistics in half precision overflow at 65504, and with a small
-        # momentum they stop moving, so only the device follows.
-        def at_least_fp32(buffer: Tensor) -> Tensor:
-            moved = fn(buffer)
-            dtype = torch.promote_types(moved.dtype, torch.float32)
-            return moved if moved.dtype == dtype else buffer.to(moved.device, dtype)
-
-        super()._apply(at_least_fp32, recurse)  # type: ignore[no-untyped-call]
-        return self
 
 
 class PopulationStatistics(RunningStatistics):
@@ -94,7 +85,10 @@ class PopulationStatistics(RunningStatistics):
 class PopulationNorm(nn.Module):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
-    A subclass has ``_train(x, tokens)`` and ``_evaluate(x)``.
+    Evaluation is one multiply-add per element. Its scale and shift are kept while the parameters
+    and the running statistics stay as they are (without gradients only).
+
+    A subclass has ``_train(x, tokens)`` and ``affine_map()``.
 
     Attributes:
         population: the running statistics.
@@ -107,6 +101,7 @@ class PopulationNorm(nn.Module):
 
     population: RunningStatistics
     sync: bool
+    _kept: Optional[tuple[Any, tuple[Tensor, Tensor]]] = None
 
     def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
         """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
@@ -122,6 +117,10 @@ class PopulationNorm(nn.Module):
         tokens.check(x)
         return self._train(x, tokens) if self.training else self._evaluate(x)
 
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
+        raise NotImplementedError
+
     def schedule(self) -> dict[str, int]:
         """Return by option the updates at which the norm's schedule ends; none without one."""
         return {}
@@ -134,4 +133,25 @@ class PopulationNorm(nn.Module):
         raise NotImplementedError
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        scale, shift = self._kept_map() if keeps else self.affine_map()
+        return torch.addcmul(shift, x, scale).to(x.dtype)
+
+    def _kept_map(self) -> tuple[Tensor, Tensor]:
+        sources = (*self._parameters.values(), *self.population._buffers.values())
+        try:
+            state = [(t.data_ptr(), t._version) for t in sources if t is not None]
+        except RuntimeError:  # made in inference mode, they do not tell when they change
+            return self.affine_map()
+        if self._kept is None or self._kept[0] != state:
+            self._kept = state, self.affine_map()
+        return self._kept[1]
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; optimizers change weights without telling their version."""
+        self._kept = None
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._kept = None
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]

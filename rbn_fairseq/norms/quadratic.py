@@ -93,9 +93,8 @@ class QuadraticNorm(PopulationNorm):
         square = sums[:-1] / count.clamp(min=1)
         return torch.where(count == 0, self.population.running_square.to(dtype), square), count
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
         square = self.population.running_square
-        scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()  # (C,)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        bias = self.bias.to(dtype)
-        return torch.addcmul(bias, x.to(dtype), scale.to(dtype)).to(x.dtype)
+        scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()
+        return scale, self.bias.to(square.dtype)

@@ -1,5 +1,6 @@
 """Which positions of a batch are real tokens."""
 
+from functools import cached_property
 from typing import Optional
 
 import torch
@@ -22,22 +23,39 @@ class ValidTokens:
         drop: whether packing drops padding rows (True) or zeroes them (False).
             Default: dropped on the CPU.
 
+    Attributes:
+        drops: whether packed rows are real tokens only.
+
     Raises:
         ValueError: if ``valid`` is not boolean.
     """
 
     def __init__(self, valid: Optional[Tensor] = None, drop: Optional[bool] = None) -> None:
-        self.valid = valid
-        self._padding: Optional[Tensor] = None  # (tokens, 1), True = padding
-        self._index: Optional[Tensor] = None  # (valid tokens,)
-        if valid is None:
-            return
-        if valid.dtype != torch.bool:
+        if valid is not None and valid.dtype != torch.bool:
             raise ValueError(f"`valid` must be a boolean mask, but its dtype is {valid.dtype}.")
-        if drop if drop is not None else valid.device.type == "cpu":
-            self._index = valid.reshape(-1).nonzero().squeeze(1)
-        else:
-            self._padding = valid.reshape(-1, 1).logical_not()
+        self.valid = valid
+        self.drops = valid is None or (valid.is_cpu if drop is None else drop)
+
+    # What follows is made when it is first asked for: evaluation asks for none of it.
+
+    @cached_property
+    def _padding(self) -> Tensor:
+        assert self.valid is not None
+        return self.valid.reshape(-1, 1).logical_not()  # (tokens, 1), True = padding
+
+    @cached_property
+    def _index(self) -> Tensor:
+        assert self.valid is not None
+        return self.valid.reshape(-1).nonzero().squeeze(1)  # (valid tokens,)
+
+    @cached_property
+    def _padding_index(self) -> Tensor:
+        return self._padding.squeeze(1).nonzero().squeeze(1)  # (padding positions,)
+
+    @cached_property
+    def flat(self) -> Optional[Tensor]:
+        """The mask of the flattened activations, ``(tokens,)``; ``None`` as in ``valid``."""
+        return None if self.valid is None else self.valid.reshape(-1)
 
     @classmethod
     def from_padding_mask(cls, padding_mask: Optional[Tensor]) -> "ValidTokens":
@@ -69,25 +87,45 @@ class ValidTokens:
 
     def pack(self, rows: Tensor) -> Tensor:
         """Return ``rows: (tokens, C)`` without its padding: dropped, or zeroed in a copy."""
-        if self._index is not None:
+        if self.valid is None:
+            return rows
+        if self.drops:
             return rows.index_select(0, self._index)
-        if self._padding is not None:
-            return rows.masked_fill(self._padding, 0)
-        return rows
+        return rows.masked_fill(self._padding, 0)
 
     def count(self, packed: Tensor) -> Tensor:
         """Return the number of real tokens, 0-dim, in the dtype and on the device of ``packed``."""
-        if self._padding is not None:
-            return self._padding.numel() - self._padding.sum(dtype=packed.dtype)
-        return packed.new_full((), packed.shape[0])
+        if self.drops:
+            return packed.new_full((), packed.shape[0])
+        return self._padding.numel() - self._padding.sum(dtype=packed.dtype)
 
     def zero_padding_(self, packed: Tensor) -> Tensor:
         """Zero, in place, what computing on packed rows has put at padding."""
-        return packed if self._padding is None else packed.masked_fill_(self._padding, 0)
+        if self.drops:
+            return packed
+        return packed.masked_fill_(self._padding, 0)
 
     def unpack_(self, packed: Tensor) -> Tensor:
         """Return ``(tokens, C)`` with zeros at padding; may reuse the memory of ``packed``."""
-        if self._index is None or self.valid is None:
+        if self.valid is None or not self.drops:
             return self.zero_padding_(packed)
         rows = packed.new_zeros(self.valid.numel(), packed.shape[1])
         return rows.index_copy_(0, self._index, packed)
+
+    def clear(self, rows: Tensor) -> Tensor:
+        """Return ``rows: (tokens, C)`` with zeros at padding: itself where they are there."""
+        if self.valid is None:
+            return rows
+        if not self.drops:
+            return rows.masked_fill(self._padding, 0)
+        if not rows.index_select(0, self._padding_index).any():
+            return rows
+        return rows.index_fill(0, self._padding_index, 0)
+
+    def clear_(self, rows: Tensor) -> Tensor:
+        """Put zeros at the padding of ``rows: (tokens, C)``, in place."""
+        if self.valid is None:
+            return rows
+        if self.drops:
+            return rows.index_fill_(0, self._padding_index, 0)
+        return rows.masked_fill_(self._padding, 0)

@@ -10,7 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.other_norms import load_weights
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, set_population
 from rbn_fairseq.diagnostics.batch_norms import population_norms
@@ -67,7 +67,9 @@ class InitFromTask:
             self._refuse_other_starts()
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         if asked and not (Path(self.cfg.save_dir) / "checkpoint_last.pt").exists():
-            state = read_checkpoint(Path(self.cfg.init_from))
+            path = Path(self.cfg.init_from)
+            state = read_checkpoint(path)
+            refuse_folded(path, state, "Give --init-from the checkpoint that was folded.")
             told = state.get("task_state") or {}
             if "dictionaries" in told:  # are they the data's?
                 self.load_state_dict({"dictionaries": told["dictionaries"]})  # type: ignore[attr-defined]

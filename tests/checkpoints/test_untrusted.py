@@ -72,12 +72,13 @@ def gift(tmp_path, rbn_run, request):
 
 
 @pytest.mark.parametrize("give", [*PICKLES, in_a_setting])
-@pytest.mark.parametrize("verb", ["doctor", "tid", "cost", "recalibrate", "average"])
+@pytest.mark.parametrize("verb", ["doctor", "tid", "cost", "recalibrate", "average", "fold"])
 def test_no_verb_runs_anything(gift, give, verb, tmp_path, data_bin):
     file, output = tmp_path / "gift.pt", ("--output", tmp_path / "out.pt")
     arguments = {
         "doctor": ("--checkpoint", file),
         "recalibrate": (file, data_bin, *output),
+        "fold": (file, *output),
         "average": ("--inputs", file, "--recalibrate", data_bin, *output),
     }
     result = rbn(verb, *arguments.get(verb, (file,)))

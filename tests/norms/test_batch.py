@@ -247,11 +247,11 @@ def test_large_mean_leaves_the_variance_right(drop):
     with record_gaps() as gaps:
         y = BatchNorm(3)(x, ValidTokens(valid, drop))
     exact = x[valid].double().var(0, correction=0)  # of the rounded values
-    # The fp32 mean is off by 1e-4 at most, which adds 1e-8 to a variance of 1e-2.
+    # The fp32 mean is off by 1e-3 at most, which adds 1e-6 to a variance of 1e-2.
     torch.testing.assert_close(gaps[0].batch_var.double(), exact, rtol=1e-3, atol=0)
-    torch.testing.assert_close(  # the same error of the mean, over a std of 0.1
+    torch.testing.assert_close(  # that error and the roundings of x * scale, over a std of 0.1
         y[valid], F.batch_norm(x[valid].double(), None, None, training=True).float(),
-        rtol=0, atol=2e-3,
+        rtol=0, atol=2e-2,
     )  # fmt: skip
     one_pass = x[valid].square().mean(0) - x[valid].mean(0).square()
     assert ((one_pass - exact).abs() / exact).max() > 0.1  # what the two passes are for

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms import BatchNorm, ValidTokens
 
 WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
 MASKS = {
@@ -45,6 +45,28 @@ def test_count_is_a_tensor_like_the_rows(mask, drop, dtype):
     tokens, rows, valid = view_and_rows(mask, drop)
     count = tokens.count(tokens.pack(rows.to(dtype)))
     assert (count.item(), count.dtype, count.shape) == (valid.sum().item(), dtype, ())
+
+
+@WAYS
+@SHAPES
+def test_clearing_puts_zeros_at_padding(mask, drop):
+    tokens, rows, valid = view_and_rows(mask, drop)
+    expected = torch.where(valid.unsqueeze(1), rows, 0)
+    assert torch.equal(tokens.clear(rows), expected)
+    assert rows[~valid].isnan().all()  # left as it was
+    assert torch.equal(tokens.clear_(rows), expected)
+    assert torch.equal(rows, expected)
+
+
+def test_what_is_clear_is_not_copied():
+    rows = torch.tensor([[1.0], [0.0]])
+    assert ValidTokens(torch.tensor([True, False]), drop=True).clear(rows) is rows
+    assert ValidTokens().clear(rows) is rows
+
+
+def test_evaluation_asks_for_no_index(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "nonzero", None)
+    BatchNorm(3).eval()(torch.ones(1, 2, 3), ValidTokens(torch.tensor([[True, False]])))
 
 
 def test_zero_padding_works_in_place():

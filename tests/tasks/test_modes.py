@@ -11,7 +11,7 @@ from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models import refusals
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
-from rbn_fairseq.norms import BatchNorm, LayerNorm, PowerNorm
+from rbn_fairseq.norms import Affine, BatchNorm, LayerNorm, PowerNorm
 from rbn_fairseq.tasks.start import describe_penalty
 
 PLAIN = {
@@ -50,7 +50,14 @@ def test_refused_with_running_statistics_alone(option):
 
 
 def test_every_refusal_is_tried():
-    assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, "--bf16"}
+    assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, "--bf16", "Training"}
+
+
+def test_folded_models_do_not_train(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="Training does not go with `affine`.*`rbn fold`"):
+        check(Affine(2))
+    with pytest.raises(ValueError, match="Training does not go with `affine`"):
+        runs.train(data_bin, tmp_path, "--norm-encoder", "layer@0:affine", "--max-update", 1)
 
 
 def test_bf16_needs_what_fairseq_takes_it_for(monkeypatch):

@@ -1,0 +1,75 @@
+"""Checkpoints for inference alone, whose norms with running statistics are folded."""
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fairseq.data import Dictionary
+from torch import nn
+
+from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.models.folding import fold_norms
+
+__all__ = ["fold_checkpoint"]
+
+
+def _dictionary(types: int) -> Dictionary:
+    dictionary = Dictionary()
+    for index in range(types - len(dictionary)):
+        dictionary.add_symbol(str(index))
+    return dictionary
+
+
+def _build(state: dict[str, Any]) -> nn.Module:
+    """Build the model of a checkpoint in fp64, without the data that it was trained on."""
+    sides = ("encoder", "decoder")
+    sizes = (len(state["model"][f"{side}.embed_tokens.weight"]) for side in sides)
+    source, target = map(_dictionary, sizes)
+    task = SimpleNamespace(
+        source_dictionary=source, target_dictionary=target, keeps_running_statistics=True
+    )
+    model = RBNTransformerModel.build_model(Namespace(**state["cfg"]["model"]), task).double()
+    model.load_state_dict(state["model"])
+    return model
+
+
+def fold_checkpoint(path: Path) -> dict[str, Any]:
+    """Fold the norms of a checkpoint (:func:`rbn_fairseq.models.folding.fold_norms`), in fp64.
+
+    The result has another plan and loads like any checkpoint. Its weights keep their dtype,
+    multiply-adds are fp32. The optimizer's state and fairseq's moving average are left out.
+
+    Args:
+        path: checkpoint file.
+
+    Raises:
+        ValueError: if the file cannot be read, was made without this plugin, is folded already,
+            has no norm with running statistics, or becomes infinite.
+    """
+    state = read_checkpoint(path)
+    settings = own_settings(path, state)["model"]
+    refuse_folded(path, state, "Use it as it is.")
+    model = _build(state)
+    folding = fold_norms(model)
+    if not folding.vanished and not folding.left:
+        raise ValueError(
+            f"The model of `{path}` has no norm with running statistics (its plan is "
+            f"`--norm-encoder {settings.get('norm_encoder', 'layer')}`): there is nothing to fold."
+        )
+    dtype = state["model"]["encoder.embed_tokens.weight"].dtype
+    state["model"] = model.to(dtype).state_dict()
+    broken = [name for name, value in state["model"].items() if not value.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"Folded, `{broken[0]}` of `{path}` would not be finite in {dtype}. Use the checkpoint "
+            "as it is; `rbn doctor --checkpoint` tells whether it is damaged itself."
+        )
+    state["cfg"]["model"] = {**settings, **folding.settings}
+    state.pop("last_optimizer_state", None)
+    for name in ("ema", "ema_fp32_params"):
+        (state.get("extra_state") or {}).pop(name, None)
+    note = {"vanished": folding.vanished, "left": folding.left}
+    state["rbn_fairseq"] = {**(state.get("rbn_fairseq") or {}), "folded": note}
+    return state

@@ -1,0 +1,113 @@
+"""Norms with running statistics, folded into the linear layers that read them."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
+from rbn_fairseq.norms import NORMS, Affine, Composition, NoNorm, PopulationNorm
+
+__all__ = ["Folding", "fold_norms"]
+
+
+class Folding(NamedTuple):
+    """What was done to a model.
+
+    Attributes:
+        settings: what its configuration now says otherwise.
+        vanished: names of the norms that a linear layer has taken in.
+        left: names of the norms that are one multiply-add.
+    """
+
+    settings: dict[str, str]
+    vanished: list[str]
+    left: list[str]
+
+
+def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
+    """Return the norms whose output linear layers alone read, with these.
+
+    In Post-Norm the residual reads a norm's output, too; the decoder's last one is read by the
+    output projection, which has no bias and may be the embedding.
+    """
+    found: dict[nn.Module, list[nn.Linear]] = {}
+    for stack in (model.encoder, model.decoder):
+        layers = [stack.layers[index] for index in range(len(stack.layers))]  # all, with LayerDrop
+        for layer in layers:
+            found.update(readers_in_layer(layer) if layer.normalize_before else ())
+    if model.encoder.layer_norm is not None:
+        found[model.encoder.layer_norm] = readers_of_encoder(model.decoder)
+    return {norm[-1] if isinstance(norm, Composition) else norm: found[norm] for norm in found}
+
+
+def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
+    """Let ``linear`` compute from x what it computed from ``scale x + shift``."""
+    linear.bias += linear.weight @ shift
+    linear.weight *= scale
+
+
+def _rename(plan: str, running: set[str], vanish: bool) -> str:
+    """Return a plan without norms that have running statistics."""
+    rules = []
+    for rule in plan.split(":"):
+        composed, at, where = rule.partition("@")
+        names = composed.split("+")
+        folded = ["affine" if name in running else name for name in names]
+        if vanish and names[-1] in running:
+            folded[-1] = "none"
+        rules.append("+".join(folded) + at + where)
+    return ":".join(rules)
+
+
+def _settings(model: Any) -> dict[str, str]:
+    kinds = {type(part.options) for part in model.modules() if isinstance(part, PopulationNorm)}
+    running = {name for name, entry in NORMS.items() if entry.options in kinds}
+    norms, cfg = model.cfg.norms, model.cfg
+    return {
+        "norm_encoder": _rename(norms.encoder, running, cfg.encoder.normalize_before),
+        "norm_decoder": _rename(norms.decoder, running, cfg.decoder.normalize_before),
+        "norm_encoder_final": _rename(
+            norms.encoder_final, running, bool(readers_of_encoder(model.decoder))
+        ),
+        "norm_decoder_final": _rename(norms.decoder_final, running, False),
+        "norm_weight": "none",
+    }
+
+
+def _affine(scale: Tensor, shift: Tensor) -> Affine:
+    norm = Affine(len(scale))
+    norm.scale, norm.shift = scale, shift
+    return norm
+
+
+@torch.no_grad()
+def fold_norms(model: Any) -> Folding:
+    """Fold, in place, every norm with running statistics, as evaluation applies it.
+
+    Such a norm is ``y = scale x + shift``. Where linear layers alone read it, as in Pre-Norm, each
+    becomes ``W y + b = (W scale) x + (b + W shift)`` and the norm vanishes: of self-attention into
+    the projections to queries, keys and values, of cross-attention into that to queries, of the
+    feed-forward network into fc1, of sub-LN's second norms into the output projection and fc2,
+    and the encoder's last into the keys and values of cross-attention. (The encoder's output is
+    then another tensor than before.) Elsewhere it becomes one multiply-add, :class:`Affine`.
+    Parametrised weights (``--norm-weight``, and those behind ``mabn``) become plain ones.
+
+    Args:
+        model: an ``rbn_transformer``.
+    """
+    settings, readers = _settings(model), _readers(model)
+    for part in list(model.modules()):
+        if parametrize.is_parametrized(part, "weight"):
+            parametrize.remove_parametrizations(part, "weight")
+    vanished, left = [], []
+    for name, norm in list(model.named_modules()):
+        if isinstance(norm, PopulationNorm):
+            scale, shift = norm.affine_map()
+            linears = readers.get(norm, [])
+            for linear in linears:
+                _take_in(linear, scale, shift)
+            model.set_submodule(name, NoNorm() if linears else _affine(scale, shift))
+            (vanished if linears else left).append(name)
+    return Folding(settings, vanished, left)

@@ -1,0 +1,87 @@
+"""What the kernels share: tokens, deviations, and moments of parts that are joined."""
+
+import triton
+import triton.language as tl
+
+__all__ = ["deviation", "join", "load_tile", "merge", "read_moments", "tile_of", "write_moments"]
+
+
+@triton.jit
+def tile_of(tile, block, tokens, C, valid, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return rows and channels of a tile, and which of them are real."""
+    rows = tile * ROWS + tl.arange(0, ROWS).to(tl.int64)
+    channels = block * CHANNELS + tl.arange(0, CHANNELS)
+    real = rows < tokens
+    if valid is not None:
+        real = real & (tl.load(valid + rows, mask=real, other=0) != 0)
+    return rows, channels, real, channels < C
+
+
+@triton.jit
+def load_tile(values, stride, rows, channels, tokens, inside):
+    """Return a tile in fp32, padding included: its loads do not wait for the mask."""
+    at = values + rows[:, None] * stride + channels[None, :]
+    return tl.load(at, mask=(rows < tokens)[:, None] & inside[None, :], other=0).to(tl.float32)
+
+
+@triton.jit
+def deviation(var, eps, CLAMP: tl.constexpr):
+    """Return the standard deviation that normalises by."""
+    return tl.sqrt(tl.where(var < eps, eps, var) if CLAMP else var + eps)
+
+
+@triton.jit
+def merge(n, mean, squares, n_new, mean_new, squares_new):
+    """Merge lane by lane: counts ``(lanes,)``, means, sums of squared distances ``(lanes, C)``.
+
+    Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample
+    variances", Eq. 2.1. Where nothing is new, the new mean must be finite.
+    """
+    total = n + n_new
+    part = (n_new / tl.maximum(total, 1.0))[:, None]
+    distance = mean_new - mean
+    between = distance * distance * part * n[:, None]
+    return total, mean + distance * part, squares + squares_new + between
+
+
+@triton.jit
+def join(n, mean, squares):
+    """Join the lanes by the same formula, for all of them at once."""
+    total = tl.sum(n, 0)
+    part = (n / tl.maximum(total, 1.0))[:, None]
+    rounded = tl.sum(mean * part, 0)
+    joint = rounded + tl.sum((mean - rounded[None, :]) * part, 0)
+    distance = mean - joint[None, :]
+    return total, joint, tl.sum(squares + distance * distance * n[:, None], 0)
+
+
+@triton.jit
+def write_moments(parts, part, block, channels, C, n, mean, squares):
+    """Write row ``part`` of ``parts``: mean, sum of squared distances ``(C,)``, count."""
+    row = parts + part * (2 * C + 1)
+    tl.store(row + channels, mean, mask=channels < C)
+    tl.store(row + C + channels, squares, mask=channels < C)
+    if block == 0:
+        tl.store(row + 2 * C, n)
+
+
+@triton.jit
+def read_moments(parts, count, channels, C, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return count, mean, sum of squared distances, and the number of parts with tokens."""
+    lanes = tl.arange(0, PARTS)
+    inside = (channels < C)[None, :]
+    n = tl.zeros((PARTS,), tl.float32)
+    holders = tl.zeros((PARTS,), tl.float32)
+    mean = tl.zeros((PARTS, CHANNELS), tl.float32)
+    squares = tl.zeros((PARTS, CHANNELS), tl.float32)
+    for first in range(0, count, PARTS):
+        there = first + lanes < count
+        row = parts + (first + lanes) * (2 * C + 1)
+        at = row[:, None] + channels[None, :]
+        n_new = tl.load(row + 2 * C, mask=there, other=0)
+        mean_new = tl.load(at, mask=there[:, None] & inside, other=0)
+        squares_new = tl.load(at + C, mask=there[:, None] & inside, other=0)
+        holders += tl.where(n_new > 0, 1.0, 0.0)
+        n, mean, squares = merge(n, mean, squares, n_new, mean_new, squares_new)
+    total, joint, distances = join(n, mean, squares)
+    return total, joint, distances, tl.sum(holders, 0)

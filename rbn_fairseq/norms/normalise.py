@@ -1,0 +1,90 @@
+"""Normalisation by the moments of a batch, as one differentiable function."""
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rbn_fairseq.norms.moments import all_reduce_sum, world_size
+from rbn_fairseq.norms.reductions import gradient_sums
+from rbn_fairseq.norms.tokens import ValidTokens
+
+__all__ = ["normalise"]
+
+
+class _Normalise(torch.autograd.Function):
+    """(rows, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
+
+    The moments come in ready, because they also serve elsewhere; they are functions of the rows.
+
+    A penalty on the batch statistics reaches x only through mean and variance, so that its
+    gradient folds into the elementwise backward: for real tokens, with s the standard deviation
+    and n the number of tokens,
+
+        dx = (weight / s) g + k (x - mean) + c,
+        c = dmean / n - (weight / s) mean(g),
+        k = 2 dvar / n - (weight / s^3) mean(g (x - mean))
+
+    (the last mean is left out of k where a clamp has made s a constant).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (tokens, C)
+        weight: Tensor,
+        bias: Tensor,
+        batch_mean: Tensor,
+        batch_var: Tensor,
+        count: Tensor,
+        tokens: ValidTokens,
+        norm: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = batch_mean.dtype
+        std = norm.options.std(batch_var)
+        scale = weight.to(dtype) / std
+        shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
+        y = torch.addcmul(shift, rows, scale)
+        ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
+        ctx.dtypes = weight.dtype, bias.dtype
+        ctx.set_materialize_grads(False)
+        mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
+        ctx.save_for_backward(rows, mean, var, std, scale, count.clamp(min=1))
+        return y.to(rows.dtype), mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any,
+        grad_y: Optional[Tensor],
+        grad_mean: Optional[Tensor],
+        grad_var: Optional[Tensor],
+    ) -> tuple[Optional[Tensor], ...]:
+        rows, mean, var, std, scale, n = ctx.saved_tensors
+        tokens: ValidTokens = ctx.tokens
+        grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
+        grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
+        grad_sum, grad_dot = gradient_sums(grad, x, mean, tokens)
+        total, total_dot = grad_sum * scale, grad_dot * scale
+        if world_size(ctx.sync) > 1:
+            rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
+            sums = torch.stack([total, total_dot, *rest])  # (4, C)
+            total, total_dot, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
+
+        c, k = -total, -total_dot / std.square()
+        if ctx.options.eps_mode == "clamp":
+            k = k * (var > ctx.options.eps)
+        if grad_mean is not None:
+            c = c + grad_mean
+        if grad_var is not None:
+            k = k + 2 * grad_var
+        c, k = c / n, k / n
+        dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
+        dx = tokens.clear_(dx).to(rows.dtype)
+        dweight = (grad_dot / std).to(ctx.dtypes[0])
+        return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
+
+
+normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

@@ -1,0 +1,118 @@
+"""Batch norm on a GPU, at sizes of trainings; its kernels' odd cases: norms/test_kernels.py."""
+
+import copy
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from rbn_fairseq.norms import BatchNorm, ValidTokens, kernels, record_gaps
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+SIZES = [(1000, 256), (4096, 512), (65536, 256), (65536, 512), (65536, 1024), (999, 8192)]
+
+
+def inputs(tokens, channels, dtype=torch.float32):
+    """A norm, activations, mask with a fifth of padding, gradients; on the GPU."""
+    norm = BatchNorm(channels)
+    nn.init.normal_(norm.weight)
+    x, upstream = torch.randn(2, tokens, channels, device="cuda").to(dtype)
+    valid = torch.rand(tokens, device="cuda") < 0.8
+    at_moments = torch.randn(2, channels, device="cuda")
+    return norm.cuda(), (3 + x).requires_grad_(), valid, (upstream, *at_moments)
+
+
+def step(norm, x, tokens, upstream):
+    """Outputs of one training forward, then the gradients of x, weight and bias."""
+    with record_gaps() as gaps:
+        y = norm(x, tokens)
+    outputs = (y, gaps[0].batch_mean, gaps[0].batch_var)
+    gradients = torch.autograd.grad(outputs, (x, *norm.parameters()), upstream)
+    return [tensor.detach() for tensor in (*outputs, *gradients)]
+
+
+@contextmanager
+def no_waiting():
+    """Raise where torch waits for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_agree_with_torchs_operations_in_fp64(size, dtype):
+    norm, x, valid, upstream = inputs(*size, dtype)
+    assert kernels.serve(x, norm.weight)
+    exact = copy.deepcopy(norm).double()
+    doubles = [tensor.double() for tensor in upstream]
+    expected = step(exact, x.detach().double().requires_grad_(), ValidTokens(valid), doubles)
+    actual = step(norm, x, ValidTokens(valid), upstream)
+    for i, (part, right) in enumerate(zip(actual, expected, strict=True)):
+        real = valid if i in (0, 3) else ...
+        # fp32 sums over up to 65536 tokens, pairwise; where it is the result's, half an ulp of it.
+        rtol = 1e-5 + torch.finfo(part.dtype).eps / 2
+        atol = 1e-5 * (1 + right[real].abs().max().item())
+        torch.testing.assert_close(part[real].double(), right[real], rtol=rtol, atol=atol)
+    assert not actual[3][~valid].any()
+    for buffer, right in zip(norm.buffers(), exact.buffers(), strict=True):
+        torch.testing.assert_close(buffer.double(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_runs_are_the_same_bit_for_bit():
+    norm, x, valid, upstream = inputs(4096, 512)
+    first = step(copy.deepcopy(norm), x, ValidTokens(valid), upstream)
+    for _ in range(5):
+        again = step(copy.deepcopy(norm), x, ValidTokens(valid), upstream)
+        assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_nothing_waits_for_the_gpu(masked):
+    norm, x, valid, upstream = inputs(1000, 256)
+    step(norm, x, ValidTokens(valid if masked else None), upstream)  # compiles
+    torch.cuda.synchronize()
+    with no_waiting():
+        step(norm, x, ValidTokens(valid if masked else None), upstream)
+        norm.eval()(x)
+        norm.train()
+
+
+def test_a_captured_step_is_replayed():
+    norm, x, valid, upstream = inputs(1000, 256)
+    eager, tokens = copy.deepcopy(norm), ValidTokens(valid)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # as torch asks before a capture
+        for _ in range(3):
+            step(norm, x, tokens, upstream)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(norm, x, tokens, upstream)
+    norm.load_state_dict(eager.state_dict())
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            x.copy_(torch.randn_like(x))
+        graph.replay()
+        expected = step(eager, x, tokens, upstream)
+        assert all(map(torch.equal, captured, expected))
+        assert all(map(torch.equal, norm.buffers(), eager.buffers()))
+
+
+def test_torch_compile_runs_around_it():
+    module = nn.Sequential(nn.Linear(64, 64), BatchNorm(64), nn.ReLU()).cuda()
+    twin, x = copy.deepcopy(module), torch.randn(100, 64, device="cuda")
+    torch.compile(module)(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    # Compiled matrix products and sums round in another order.
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    for ours, plain in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, plain.grad, **close)
+    for ours, plain in zip(module.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(ours, plain, **close)

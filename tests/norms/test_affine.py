@@ -1,0 +1,70 @@
+"""The multiply-add that is left of a norm; what each norm with running statistics says it is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rbn_fairseq.norms import NORMS, Affine, NormPlace, PopulationNorm, build_norm
+
+C = 16
+RUNNING = [
+    name for name in NORMS if isinstance(build_norm([name], NormPlace(C), {}), PopulationNorm)
+]
+
+
+def trained():
+    norm = Affine(C)
+    norm.scale.normal_()
+    norm.shift.normal_()
+    return norm
+
+
+@pytest.mark.parametrize("shape", [(5, 3, C), (1, 1, C), (C,)], ids=str)
+def test_is_a_diagonal_linear_layer(shape):
+    norm, x = trained(), torch.randn(shape)
+    torch.testing.assert_close(norm(x), F.linear(x, norm.scale.diag(), norm.shift))
+
+
+def test_does_not_learn():
+    assert not list(Affine(C).parameters())
+
+
+def test_half_precision_of_the_model_leaves_it_fp32():
+    norm, x = trained(), torch.randn(5, 3, C).half()
+    y = norm(x)
+    scale, shift = norm.scale.clone(), norm.shift.clone()
+    norm.half()
+    assert torch.equal(norm.scale, scale) and torch.equal(norm.shift, shift)
+    assert torch.equal(norm(x), y) and y.dtype == torch.half
+
+
+class Counter(TorchDispatchMode):
+    """Counts the operations that make tensors."""
+
+    made = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.made += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_of_generation_makes_its_output_and_nothing_else():
+    norm, x = trained(), torch.randn(1, 4, C)
+    with torch.no_grad(), Counter() as counter:
+        norm(x)
+    assert counter.made == 1
+
+
+@pytest.mark.parametrize("name", RUNNING)
+@pytest.mark.parametrize("options", [{}, {"batch": {"eps": 0.3, "eps_mode": "clamp"}}], ids=str)
+def test_evaluation_is_the_map_that_a_norm_says(name, options):
+    options = {name: NORMS[name].options(**options.get(name, {}))}
+    norm = build_norm([name], NormPlace(C), options).double().eval()
+    with torch.no_grad():
+        for tensor in norm.state_dict().values():
+            tensor.uniform_(0.1, 2)
+    scale, shift = norm.affine_map()
+    assert scale.shape == shift.shape == (C,)
+    x = torch.randn(5, 3, C, dtype=torch.double)
+    torch.testing.assert_close(x @ scale.diag() + shift, norm(x), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,54 @@
+"""Sums over real tokens by torch's kernels and by formula, against float64."""
+
+import pytest
+import torch
+
+from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms.reductions import gradient_sums, mean_and_squares
+
+WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
+# One channel, one token and odd numbers: where kernels' vectors end. The last is over one thread's
+# share of work.
+SIZES = pytest.mark.parametrize("size", [(1, 1), (7, 1), (1, 3), (64, 513), (1000, 65)], ids=str)
+
+
+def some(size, padding):
+    valid = torch.arange(size[0]) % 3 != 1 if padding else None
+    return torch.randn(size, dtype=torch.float64) + 3, valid
+
+
+@WAYS
+@SIZES
+@pytest.mark.parametrize("padding", [True, False], ids=["padding", "no padding"])
+def test_mean_and_squares(size, drop, padding):
+    rows, valid = some(size, padding)
+    tokens = ValidTokens(valid, drop if padding else None)
+    mean, squares, count = mean_and_squares(tokens.pack(rows.float()), tokens)
+    real = rows if valid is None else rows[valid]
+    assert count == len(real)
+    torch.testing.assert_close(mean.double(), real.mean(0), rtol=2e-6, atol=0)
+    exact = (real - real.mean(0)).square().sum(0)
+    torch.testing.assert_close(squares.double(), exact, rtol=2e-5, atol=1e-9)
+
+
+@WAYS
+@SIZES
+@pytest.mark.parametrize("at_padding", [0.0, torch.nan, torch.inf, 1e30])
+def test_gradient_sums(size, drop, at_padding):
+    rows, valid = some(size, padding=True)
+    grad, mean = torch.randn(size, dtype=torch.float64), torch.randn(size[1], dtype=torch.float64)
+    expected = grad[valid].sum(0), (grad * (rows - mean))[valid].sum(0)
+    grad[~valid], rows[~valid] = 0, at_padding
+    tokens = ValidTokens(valid, drop)
+    for got, exact in zip(gradient_sums(grad, rows, mean, tokens), expected, strict=True):
+        torch.testing.assert_close(got, exact)
+
+
+def test_a_real_token_that_is_not_finite_is_seen():
+    grad, rows = torch.ones(3, 2), torch.ones(3, 2)
+    rows[0, 1] = torch.nan
+    tokens = ValidTokens(torch.tensor([True, True, False]))
+    total, dot = gradient_sums(grad * tokens.valid.view(3, 1), rows, torch.zeros(2), tokens)
+    assert total.tolist() == [2, 2]
+    assert dot[0] == 2
+    assert dot[1].isnan()
