@@ -7,7 +7,6 @@ import torch
 
 from command import rbn
 from rbn_fairseq.bench.generating import PLACEMENTS, Translator
-from rbn_fairseq.norms import NORMS
 from runs import TINY
 
 COMMON = [*TINY, "--optimizer", "adam", "--max-tokens", "600"]
@@ -69,8 +68,6 @@ def test_the_verb_times_encoder_and_generation_on_the_same_batches(data_bin, mon
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", ["layer", "batch", "folded", "none"])
 def test_settings_of_a_placement(data_bin, placement, name):
-    if name == "folded" and "affine" not in NORMS:
-        pytest.skip("`affine` is what `rbn fold` leaves")
     options = [*COMMON, *PLACEMENTS[placement][name].split()]
     model = Translator(str(data_bin), options, "cpu", beam=1, steps=1).model
     assert model.encoder.layers[0].normalize_before == (placement == "pre-norm")
