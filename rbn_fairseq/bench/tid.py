@@ -1,39 +1,24 @@
 """What measuring during training costs: TID in one pass and in two, conditioning."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
-from rbn_fairseq.bench.training import make_trainer, seconds, train
+from rbn_fairseq.bench.machine import MatrixProduct, count_flops
+from rbn_fairseq.bench.rounds import milliseconds, take_turns
+from rbn_fairseq.bench.rows import FLOOR, Row, quartiles
+from rbn_fairseq.bench.training import DEFAULTS, dtype_of, make_trainer, train
 from rbn_fairseq.diagnostics import batch_norms, population
 from rbn_fairseq.tasks.batches import collate, sample_batches
 from rbn_fairseq.tasks.conditioning import ConditioningConfig
 from rbn_fairseq.tasks.monitor import MonitorConfig
 from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records
 
-__all__ = ["Cost", "time_measuring", "total_costs"]
+__all__ = ["time_measuring", "total_costs"]
 
 _UPDATE, _CONDITIONED, _ONE, _TWO = "update", "update with conditioning", "one pass", "two passes"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one way of measuring takes, beside an epoch of training.
-
-    Attributes:
-        name: what is measured, how often.
-        seconds: an epoch's, the median over rounds.
-        share: of an epoch of training, the median over rounds of ratios of one round.
-        quartiles: first and third quartile of that share.
-    """
-
-    name: str
-    seconds: float
-    share: float
-    quartiles: tuple[float, float]
 
 
 def _one_pass(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
@@ -52,81 +37,93 @@ def _two_passes(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
 
 
 def time_measuring(
-    data: str, directory: str, arguments: Sequence[str], rounds: int = 10, batches: int = 20
-) -> tuple[int, Iterator[dict[str, float]]]:
-    """Train and measure in turn, each round all of them on the same batches.
+    data: str,
+    arguments: Sequence[str] = (*DEFAULTS.split(), "--norm-encoder", "batch"),
+    rounds: int = 10,
+    batches: int = 20,
+    device: str = "cpu",
+    threads: int = 1,
+) -> list[Row]:
+    """Train and measure in turn, on the same batches, and add up an epoch of each.
 
     Batches for measuring are collated within the time, those for training before it.
 
     Args:
         data: directory that fairseq-preprocess filled.
-        directory: for what is written meanwhile.
         arguments: fairseq-train's options; the plan must have batch norms.
         rounds: how often everything has its turn; one more warms up.
-        batches: per round, drawn uniformly from an epoch.
-
-    Returns:
-        The number of batches of an epoch, and an iterator over the rounds' seconds per batch.
+        batches: a turn's, drawn uniformly from an epoch.
+        device: ``cpu`` or ``cuda``.
+        threads: of torch, as they are set.
 
     Raises:
         ValueError: if fairseq-train does not take the options, or there is no batch norm.
     """
-    plain = make_trainer(data, arguments)
+    plain = make_trainer(data, arguments, device)
     if not batch_norms(plain.model):
         raise ValueError("The model has no batch norm to measure. Add --norm-encoder batch.")
-    always = ("--conditioning-interval", "1", "--save-dir", directory)
-    watched = make_trainer(data, [*arguments, *always])
     iterator = plain.get_train_iterator(epoch=1)
-    return len(iterator.frozen_batches), _rounds(plain, watched, iterator, rounds, batches)
-
-
-def _rounds(
-    plain: Any, watched: Any, iterator: Any, rounds: int, batches: int
-) -> Iterator[dict[str, float]]:
     dataset = plain.task.dataset(plain.cfg.dataset.train_subset)
-    for round_ in range(rounds + 1):
-        drawn = sample_batches(iterator, batches, seed=round_)
-        samples = list(collate(dataset, drawn, plain.model))
+    drawn = sample_batches(iterator, batches, plain.cfg.common.seed)
+    samples = list(collate(dataset, drawn, plain.model))
+    with TemporaryDirectory() as directory:
+        always = ("--conditioning-interval", "1", "--save-dir", directory)
+        watched = make_trainer(data, [*arguments, *always], device)
         actions: dict[str, Callable[[], None]] = {
             _UPDATE: partial(train, plain, samples),
             _CONDITIONED: partial(train, watched, samples),
             _ONE: partial(_one_pass, plain.model, dataset, drawn),
             _TWO: partial(_two_passes, plain.model, dataset, drawn),
         }
-        names = list(actions)
-        first = round_ % len(names)
-        times = {
-            name: seconds(actions[name]) / len(drawn) for name in names[first:] + names[:first]
-        }
-        if round_ > 0:
-            yield times
+        floor = partial(
+            MatrixProduct(device, next(plain.model.parameters()).dtype).milliseconds,
+            count_flops(actions[_ONE]),
+        )
+        turns = {name: partial(milliseconds, action, device) for name, action in actions.items()}
+        taken = take_turns(turns | {FLOOR: floor}, rounds, "training and measuring")
+    per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in taken]
+    return total_costs(
+        per_batch,
+        len(iterator.frozen_batches),
+        norm=plain.cfg.model.norm_encoder,
+        device=device,
+        threads=threads,
+        dtype=dtype_of(plain.cfg),
+    )
 
 
-def total_costs(rounds: Sequence[dict[str, float]], epoch: int) -> list[Cost]:
-    """Turn seconds per batch into shares of an epoch of ``epoch`` updates.
+def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) -> list[Row]:
+    """Turn milliseconds per batch into those of an epoch, as parts of the epoch's training.
 
-    The first is that of training itself; the last the ratio of one pass to two.
+    The first row is that of training itself; the last the ratio of one pass to two.
+
+    Args:
+        rounds: milliseconds per batch by name.
+        epoch: updates of an epoch.
+        same: fields that all rows share.
     """
-    interval, sample = ConditioningConfig.conditioning_interval, MonitorConfig.tid_batches
-    sample = min(sample, epoch)
+    interval = ConditioningConfig.conditioning_interval
+    sample = min(MonitorConfig.tid_batches, epoch)
 
-    def cost(name: str, part: Callable[[dict[str, float]], float], whole: str = _UPDATE) -> Cost:
-        shares = [part(times) / times[whole] for times in rounds]
-        low, middle, high = np.quantile(shares, [0.25, 0.5, 0.75]).tolist()
-        taken = float(np.median([part(times) for times in rounds])) * epoch
-        return Cost(name, taken, middle, (low, high))
+    def cost(case: str, part: Callable[[Mapping[str, float]], float], whole: str = _UPDATE) -> Row:
+        low, share, high = quartiles([part(times) / times[whole] for times in rounds])
+        _, ms, _ = quartiles([part(times) for times in rounds])
+        about = {"bench": "tid", "case": case, "n": len(rounds), **same}
+        return Row(ms=ms * epoch, share=share, spread=(low, high), **about)
+
+    def one_pass(case: str, share: float = 1.0) -> Row:
+        _, ratio, _ = quartiles([times[_ONE] / times[FLOOR] for times in rounds])
+        row = cost(case, lambda times: times[_ONE] * share)
+        return replace(row, floor_ratio=ratio, floor="the matrix products of one pass")
 
     return [
         cost(f"training, {epoch} updates", lambda times: times[_UPDATE]),
+        one_pass(f"TID of {sample} batches (default)", sample / epoch),
+        one_pass("TID of all, one pass"),
+        cost("TID of all, two passes", lambda times: times[_TWO]),
         cost(
-            f"TID of {sample} batches, the monitor's default",
-            lambda times: times[_ONE] * sample / epoch,
-        ),
-        cost("TID of all batches, one pass", lambda times: times[_ONE]),
-        cost("TID of all batches, two passes", lambda times: times[_TWO]),
-        cost(
-            f"conditioning every {interval} updates, the default",
+            f"conditioning every {interval} updates",
             lambda times: (times[_CONDITIONED] - times[_UPDATE]) / interval,
         ),
-        cost("one pass, as a share of two", lambda times: times[_ONE], _TWO),
+        cost("one pass / two", lambda times: times[_ONE], _TWO),
     ]

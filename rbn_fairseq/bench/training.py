@@ -1,28 +1,48 @@
-"""fairseq's trainer for measurements: built from options, fed with batches, timed."""
+"""fairseq's trainer for measurements: built from options, fed with batches."""
 
 import contextlib
 import io
-import time
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
-__all__ = ["DEFAULTS", "make_trainer", "seconds", "train"]
+from rbn_fairseq.tasks.batches import collate, sample_batches
+
+__all__ = ["DEFAULTS", "draw", "dtype_of", "make_trainer", "read_setting", "set_up", "train"]
 
 DEFAULTS = (
-    "--arch rbn_transformer_tiny --share-all-embeddings --optimizer adam --max-tokens 2000 "
-    "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
+    "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
+    "--max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
 )
 _FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
 
 
-def make_trainer(data: str, arguments: Sequence[str]) -> Any:
-    """Return fairseq's trainer, with model and task, for options of fairseq-train.
+def read_setting(text: str) -> tuple[str, list[str]]:
+    """Read ``NAME: OPTIONS`` of fairseq-train.
+
+    Raises:
+        ValueError: if it has no name, or a quotation does not end.
+    """
+    name, colon, arguments = text.partition(":")
+    try:
+        given = shlex.split(arguments)
+    except ValueError:  # a quotation that does not end
+        colon = ""
+    if not (colon and name.strip()):
+        raise ValueError(
+            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, but is "
+            f"`{text}`."
+        )
+    return name.strip(), given
+
+
+def set_up(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any]:
+    """Return config and task for options of fairseq-train.
 
     Nothing is measured on the way and nothing saved, unless the options say so.
 
@@ -31,7 +51,7 @@ def make_trainer(data: str, arguments: Sequence[str]) -> Any:
     """
     plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
     given = [data, *plugin, *_FIXED, "--conditioning-interval", "0", *arguments]
-    if not torch.cuda.is_available():
+    if device == "cpu":
         given.append("--cpu")
     refusal = io.StringIO()
     try:
@@ -41,26 +61,38 @@ def make_trainer(data: str, arguments: Sequence[str]) -> Any:
         raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
     cfg = convert_namespace_to_omegaconf(parsed)
     utils.set_torch_seed(cfg.common.seed)
-    task = tasks.setup_task(cfg.task)
+    return cfg, tasks.setup_task(cfg.task)
+
+
+def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
+    """Return fairseq's trainer, with model and task, for options of fairseq-train.
+
+    Raises:
+        ValueError: if fairseq-train does not take the options.
+    """
+    cfg, task = set_up(data, arguments, device)
     model = task.build_model(cfg.model)
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     _ = trainer.optimizer  # made when asked for, and perhaps refused
     return trainer
 
 
+def dtype_of(cfg: Any) -> str:
+    """Return the dtype that fairseq's options give a model."""
+    if cfg.common.fp16:
+        return "float16"
+    return "bfloat16" if cfg.common.bf16 else "float32"
+
+
+def draw(trainer: Any, number: int) -> list[Any]:
+    """Return training batches, drawn uniformly from an epoch."""
+    iterator = trainer.get_train_iterator(epoch=1)
+    dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
+    drawn = sample_batches(iterator, number, trainer.cfg.common.seed)
+    return list(collate(dataset, drawn, trainer.model))
+
+
 def train(trainer: Any, batches: Sequence[Any]) -> None:
     """Do an update on each batch."""
     for batch in batches:
         trainer.train_step([batch])
-
-
-def seconds(action: Callable[[], Any]) -> float:
-    """Return how long an action takes; on a GPU, until its work is done."""
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    action()
-    if on_gpu:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start

@@ -1,40 +1,22 @@
-"""Seconds per training update of several settings, interleaved on the same batches."""
+"""Training updates of several settings, interleaved on the same batches."""
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
-import numpy as np
+from rbn_fairseq.bench.machine import MatrixProduct, count_flops
+from rbn_fairseq.bench.memory import peak_bytes
+from rbn_fairseq.bench.rounds import milliseconds, take_turns
+from rbn_fairseq.bench.rows import FLOOR, Row, quartiles, summarise
+from rbn_fairseq.bench.training import DEFAULTS, draw, dtype_of, make_trainer, train
 
-from rbn_fairseq.bench.training import DEFAULTS, make_trainer, seconds, train
+__all__ = ["SETTINGS", "penalty_row", "time_updates"]
 
-__all__ = ["UpdateTimes", "compare_updates", "time_updates"]
-
-
-@dataclass(frozen=True)
-class UpdateTimes:
-    """What one setting took.
-
-    Attributes:
-        name: of the setting.
-        seconds: per update, the median over rounds.
-        ratio: to the first setting's seconds in the same round, the median over rounds.
-        quartiles: first and third quartile of that ratio.
-    """
-
-    name: str
-    seconds: float
-    ratio: float
-    quartiles: tuple[float, float]
-
-
-def _batches(trainer: Any, number: int) -> list[Any]:
-    """Return training batches in the order of an epoch; from the start again where they end."""
-    epoch = trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=True)
-    read = list(itertools.islice(epoch, number))
-    return list(itertools.islice(itertools.cycle(read), number))
+SETTINGS = {
+    "layer": "",
+    "batch": "--norm-encoder batch",
+    "rbn": "--norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01",
+}
 
 
 def _batch_options(trainer: Any) -> tuple[Any, ...]:
@@ -42,7 +24,7 @@ def _batch_options(trainer: Any) -> tuple[Any, ...]:
     return cfg.dataset, cfg.common.seed, cfg.optimization.update_freq, cfg.task.data
 
 
-def _check_batches(trainers: dict[str, Any]) -> None:
+def _check_batches(trainers: Mapping[str, Any]) -> None:
     first, *_ = trainers.values()
     for name, trainer in trainers.items():
         if list(trainer.cfg.optimization.update_freq) != [1]:
@@ -54,58 +36,88 @@ def _check_batches(trainers: dict[str, Any]) -> None:
             )
 
 
+def _memory(
+    makers: Mapping[str, Callable[[], Any]], batches: Sequence[Any], **same: Any
+) -> list[Row]:
+    def run(make: Callable[[], Any]) -> None:
+        train(make(), batches)
+
+    peaks = {name: peak_bytes(partial(run, make), same["device"]) for name, make in makers.items()}
+    reference, *_ = peaks.values()
+    return [
+        Row(bench="memory", norm=name, n=1, bytes=peak, ratio_to_layer=peak / reference, **same)
+        for name, peak in peaks.items()
+    ]
+
+
+def _one_update(trainer: Any, batches: Sequence[Any], device: str) -> float:
+    return milliseconds(partial(train, trainer, batches), device) / len(batches)
+
+
+def penalty_row(rounds: Sequence[dict[str, float]], **same: Any) -> Optional[Row]:
+    """Return what ``rbn`` takes longer than ``batch``, as a part of the latter's update."""
+    if not {"batch", "rbn"} <= rounds[0].keys():
+        return None
+    _, ms, _ = quartiles([times["rbn"] - times["batch"] for times in rounds])
+    low, share, high = quartiles([times["rbn"] / times["batch"] - 1 for times in rounds])
+    same |= {"bench": "penalty", "norm": "rbn - batch", "floor": None}
+    return Row(ms=ms, n=len(rounds), share=share, spread=(low, high), **same)
+
+
 def time_updates(
     data: str,
-    settings: dict[str, Sequence[str]],
+    settings: Mapping[str, Sequence[str]],
     common: Sequence[str] = tuple(DEFAULTS.split()),
     rounds: int = 20,
     updates: int = 5,
-) -> Iterator[dict[str, float]]:
-    """Train models of several settings in turn, each round on the same batches.
+    device: str = "cpu",
+    threads: int = 1,
+) -> list[Row]:
+    """Train models of several settings in turn, on the same batches, and measure their memory.
 
-    Every setting begins the round once in a while: the order moves on by one each time. A first
-    round, not counted, warms up.
+    The memory is that of a trainer from its making to the end of updates on these batches:
+    weights, gradients, the optimizer's state, activations. It is measured before the rounds.
+
+    The floor of an update is the time of the first setting's matrix products at the rate of a
+    product of large matrices, measured in each round.
 
     Args:
         data: directory that fairseq-preprocess filled.
-        settings: fairseq-train's options by name.
+        settings: fairseq-train's options by name; the first is the reference.
         common: options of all settings.
         rounds: how often every setting has its turn.
-        updates: updates a turn.
-
-    Yields:
-        Seconds per update by name, round by round.
+        updates: updates a turn, on batches drawn uniformly from an epoch.
+        device: ``cpu`` or ``cuda``.
+        threads: of torch, as they are set.
 
     Raises:
         ValueError: if fairseq-train does not take the options, or settings differ in batches.
     """
-    trainers = {}
+    makers, trainers = {}, {}
     for name, own in settings.items():
+        makers[name] = partial(make_trainer, data, [*common, *own], device)
         try:
-            trainers[name] = make_trainer(data, [*common, *own])
+            trainers[name] = makers[name]()
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from error
     _check_batches(trainers)
-    batches = _batches(next(iter(trainers.values())), (rounds + 1) * updates)
-    names = list(settings)
-    for round_ in range(rounds + 1):
-        turn = batches[round_ * updates : (round_ + 1) * updates]
-        first = round_ % len(names)
-        times = {
-            name: seconds(partial(train, trainers[name], turn)) / updates
-            for name in names[first:] + names[:first]
-        }
-        if round_ > 0:
-            yield {name: times[name] for name in names}
-
-
-def compare_updates(rounds: Sequence[dict[str, float]]) -> list[UpdateTimes]:
-    """Summarise the rounds of :func:`time_updates`, setting by setting, against the first."""
-    reference, *_ = rounds[0]
-    results = []
-    for name in rounds[0]:
-        ratios = np.array([times[name] / times[reference] for times in rounds])
-        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75]).tolist()
-        median = float(np.median([times[name] for times in rounds]))
-        results.append(UpdateTimes(name, median, middle, (low, high)))
-    return results
+    first, *_ = trainers.values()
+    batches = draw(first, updates)
+    same: dict[str, Any] = {
+        "device": device,
+        "threads": threads,
+        "dtype": dtype_of(first.cfg),
+        "case": f"{first.cfg.model._name}/{first.cfg.dataset.max_tokens}",
+    }
+    memory = _memory(makers, batches, **same)
+    fresh = next(iter(makers.values()))()
+    flops = count_flops(partial(train, fresh, batches)) / len(batches)
+    product = MatrixProduct(device, next(first.model.parameters()).dtype)
+    actions = {
+        name: partial(_one_update, trainer, batches, device) for name, trainer in trainers.items()
+    }
+    actions[FLOOR] = partial(product.milliseconds, flops)
+    taken = take_turns(actions, rounds, "training")
+    same |= {"bench": "train", "floor": f"{flops / 1e9:,.0f} GFLOP of matrix products"}
+    penalty = penalty_row(taken, **same)
+    return summarise(taken, **same) + ([penalty] if penalty else []) + memory

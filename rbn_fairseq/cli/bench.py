@@ -1,156 +1,153 @@
 """Verbs that measure speed."""
 
-import csv
-import logging
-import platform
-import shlex
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Optional
 
-import torch
 import typer
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.cli.options import check_output
+from rbn_fairseq.bench.machine import threads as with_threads
+from rbn_fairseq.bench.training import DEFAULTS, read_setting
+from rbn_fairseq.cli import bench_norms
+from rbn_fairseq.cli.bench_options import (
+    Device,
+    Json,
+    Rounds,
+    Threads,
+    check_json,
+    choose_device,
+)
+from rbn_fairseq.cli.bench_output import quiet, show
+from rbn_fairseq.tasks.data import check_data
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed: ratios, interleaved in one run.")
+app.command("norm")(bench_norms.norm)
+app.command("scaling")(bench_norms.scaling)
+
+_PASS_ON = {"allow_extra_args": True}
+_Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairseq.")]
 
 
-def _read_setting(text: str) -> tuple[str, list[str]]:
-    name, colon, arguments = text.partition(":")
-    try:
-        given = shlex.split(arguments)
-    except ValueError:  # a quotation that does not end
-        colon = ""
-    if not (colon and name.strip()):
-        raise ValueError(
-            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, but is "
-            f"`{text}`."
-        )
-    return name.strip(), given
+def _read_settings(given: list[str]) -> dict[str, list[str]]:
+    settings = dict(map(read_setting, given))
+    if len(settings) < len(given):
+        raise ValueError("--setting: two settings have the same name.")
+    return settings
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what fairseq tells of every model, and Hydra's warnings of what fairseq does."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
+def _given(settings: dict[str, str]) -> list[str]:
+    return [f"{name}: {options}" for name, options in settings.items()]
 
 
-def _table(first: str) -> Table:
-    """Return a table that names the machine."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    threads = f"{torch.get_num_threads()} threads"
-    return Table(first, title=f"{device or 'CPU'}, {threads}, torch {torch.__version__}")
-
-
-def _write(
-    output: Optional[Path], header: Sequence[str], rows: Sequence[tuple[str, *tuple[float, ...]]]
-) -> None:
-    if output is None:
-        return
-    with plain_errors(), output.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        for name, *figures in rows:
-            writer.writerow([name, *(f"{figure:.5g}" for figure in figures)])
-
-
-@app.command(context_settings={"allow_extra_args": True})
-def updates(
+@app.command(context_settings=_PASS_ON)
+def train(
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
+    data: _Data,
     setting: Annotated[
-        list[str],
+        Optional[list[str]],
         typer.Option(
-            help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference."
+            help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference. "
+            "(default: `layer`, `batch` in the encoder, `rbn`: the same with the penalty)",
+            show_default=False,
         ),
-    ],
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of every setting.")] = 20,
-    updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 5,
-    output: Annotated[Optional[Path], typer.Option(help="Also write the table as CSV.")] = None,
+    ] = None,
+    rounds: Rounds = 10,
+    updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 2,
+    device: Device = None,
+    threads: Threads = 1,
+    json: Json = None,
 ) -> None:
-    """Time training updates of several settings, in turn, on the same batches.
+    """Time training updates of several settings, in turn, on the same batches; their memory.
 
+    Where settings are called `batch` and `rbn`, their difference is shown as the penalty's.
     What follows `--` are options of fairseq-train for all settings, in the place of
-    `--arch rbn_transformer_tiny --share-all-embeddings --optimizer adam --max-tokens 2000
+    `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --max-tokens 4096
     --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
-    from rbn_fairseq.bench.training import DEFAULTS
-    from rbn_fairseq.bench.updates import compare_updates, time_updates
-    from rbn_fairseq.tasks.data import check_data
+    from rbn_fairseq.bench.updates import SETTINGS, time_updates
 
     check_data(str(data))
-    settings = dict(map(_read_setting, setting))
-    if len(settings) < len(setting):
-        raise ValueError("--setting: two settings have the same name.")
-    check_output(output)
-    with _quiet():
-        common = context.args or DEFAULTS.split()
-        turns = time_updates(str(data), settings, common, rounds, updates)
-        progress = track(turns, "timing", rounds, console=Console(stderr=True), transient=True)
-        results = compare_updates(list(progress))
-    table = _table("setting")
-    for column in ("seconds per update", f"ratio to {results[0].name}", "quartiles"):
-        table.add_column(column, justify="right")
-    for row in results:
-        low, high = row.quartiles
-        table.add_row(
-            row.name, f"{row.seconds:.4g}", f"{row.ratio:.3f}", f"{low:.3f} to {high:.3f}"
-        )
-    Console().print(table)
-    header = ("setting", "seconds", "ratio", "first_quartile", "third_quartile")
-    _write(output, header, [(row.name, row.seconds, row.ratio, *row.quartiles) for row in results])
+    check_json(json)
+    device = choose_device(device)
+    settings = _read_settings(setting or _given(SETTINGS))
+    common = context.args or DEFAULTS.split()
+    with quiet(), with_threads(threads):
+        rows = time_updates(str(data), settings, common, rounds, updates, device, threads)
+    show(rows, json, device)
 
 
-@app.command(context_settings={"allow_extra_args": True})
+@app.command(context_settings=_PASS_ON)
+def generate(
+    context: typer.Context,
+    data: _Data,
+    setting: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference, one "
+            "called `none` the floor. (default: `layer`, `batch`, `folded`, `none` in encoder and "
+            "decoder, Post-Norm and Pre-Norm)",
+            show_default=False,
+        ),
+    ] = None,
+    subset: Annotated[str, typer.Option(help="Of the data.")] = "test",
+    batches: Annotated[int, typer.Option(min=1, help="Batches a turn, drawn uniformly.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Tokens of every translation.")] = 20,
+    beam: Annotated[int, typer.Option(min=1, help="Width of the search.")] = 5,
+    rounds: Rounds = 10,
+    device: Device = None,
+    threads: Threads = 1,
+    json: Json = None,
+) -> None:
+    """Time the encoder's forward and whole generation of models with random weights, in turn.
+
+    All models generate the same number of tokens. `folded` is what `rbn fold` leaves of `batch`.
+    What follows `--` are options of fairseq-train for all settings, in the place of those that
+    `rbn bench train` names.
+    """
+    from rbn_fairseq.bench.generating import PLACEMENTS, time_inference
+
+    check_data(str(data))
+    check_json(json)
+    device = choose_device(device)
+    common = context.args or DEFAULTS.split()
+    cases = (
+        {"given": setting}
+        if setting
+        else {placement: _given(settings) for placement, settings in PLACEMENTS.items()}
+    )
+    rows = []
+    with quiet(), with_threads(threads):
+        for case, given in cases.items():
+            size = (subset, batches, rounds, beam, steps)
+            rows += time_inference(
+                str(data), _read_settings(given), common, case, *size, device, threads
+            )
+    show(rows, json, device)
+
+
+@app.command(context_settings=_PASS_ON)
 def tid(
     context: typer.Context,
-    data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of training and of measuring.")] = 10,
+    data: _Data,
+    rounds: Rounds = 10,
     batches: Annotated[int, typer.Option(min=2, help="Batches a turn.")] = 20,
-    output: Annotated[Optional[Path], typer.Option(help="Also write the table as CSV.")] = None,
+    device: Device = None,
+    threads: Threads = 1,
+    json: Json = None,
 ) -> None:
     """Time what is measured during training, beside the training itself.
 
     TID in one pass over training batches, and in two as the paper tells; the monitors' defaults.
-    What follows `--` are options of fairseq-train, in the place of those that `rbn bench updates`
+    What follows `--` are options of fairseq-train, in the place of those that `rbn bench train`
     names and `--norm-encoder batch`.
     """
-    from rbn_fairseq.bench.tid import time_measuring, total_costs
-    from rbn_fairseq.bench.training import DEFAULTS
-    from rbn_fairseq.tasks.data import check_data
+    from rbn_fairseq.bench.tid import time_measuring
 
     check_data(str(data))
-    check_output(output)
+    check_json(json)
+    device = choose_device(device)
     options = context.args or [*DEFAULTS.split(), "--norm-encoder", "batch"]
-    with _quiet(), TemporaryDirectory() as directory:
-        epoch, turns = time_measuring(str(data), directory, options, rounds, batches)
-        progress = track(turns, "timing", rounds, console=Console(stderr=True), transient=True)
-        results = total_costs(list(progress), epoch)
-    table = _table("an epoch's")
-    for column in ("seconds", "share of training %", "quartiles"):
-        table.add_column(column, justify="right")
-    *rows, ratio = results
-    for row in rows:
-        low, high = (f"{100 * part:.2f}" for part in row.quartiles)
-        table.add_row(row.name, f"{row.seconds:.3g}", f"{100 * row.share:.2f}", f"{low} to {high}")
-    Console().print(table)
-    low, high = ratio.quartiles
-    typer.echo(f"{ratio.name}: {ratio.share:.3f} (quartiles {low:.3f} to {high:.3f})")
-    header = ("what", "seconds", "share", "first_quartile", "third_quartile")
-    _write(output, header, [(row.name, row.seconds, row.share, *row.quartiles) for row in results])
+    with quiet(), with_threads(threads):
+        rows = time_measuring(str(data), options, rounds, batches, device, threads)
+    show(rows, json, device)

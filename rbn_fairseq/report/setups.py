@@ -10,13 +10,13 @@ from rbn_fairseq.models.config import RBNTransformerConfig
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.settings import flatten
 
-__all__ = ["PLACEMENTS", "Setup", "describe"]
+__all__ = ["FAMILIES", "PLACEMENTS", "Setup", "describe"]
 
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
 
 #: The paper's names of norms, by plan.
-_FAMILIES = {
+FAMILIES = {
     "layer": "LN",
     "batch": "BN",
     "renorm": "BRN",
@@ -98,12 +98,12 @@ def _placement(flat: Mapping[str, Any]) -> str:
 def _norm(flat: Mapping[str, Any], penalised: bool) -> str:
     plan, decoder = str(flat["model.norm_encoder"]), str(flat["model.norm_decoder"])
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
-    name = f"BN@{part[1]}" if part else _FAMILIES.get(plan, plan)
+    name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if penalised:
         name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
     if str(flat["model.norm_weight"]) != "none":
         name += f", {str(flat['model.norm_weight']).upper()}"
-    return name if decoder == "layer" else f"{name}, decoder {_FAMILIES.get(decoder, decoder)}"
+    return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"
 
 
 def _bottom(flat: Mapping[str, Any], depth: int) -> Optional[int]:

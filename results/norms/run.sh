@@ -86,9 +86,9 @@ for placement in post pre; do
     settings=()
     read -ra options <<<"$common $over"
     while read -r name own; do settings+=(--setting "$name: $own"); done < <(of "$placement")
-    [[ -f $work/updates-$placement.csv ]] ||
-        rbn bench updates "$data/bin" "${settings[@]}" --rounds 12 --updates 2 \
-            --output "$work/updates-$placement.csv" -- --arch "$arch" "${options[@]}"
+    [[ -f $work/updates-$placement.json ]] ||
+        rbn bench train "$data/bin" "${settings[@]}" --rounds 12 --updates 2 \
+            --json "$work/updates-$placement.json" -- --arch "$arch" "${options[@]}"
 done
 
 python results/norms/table.py "$work" "$epochs"

@@ -13,14 +13,19 @@ from pathlib import Path
 from rbn_fairseq.report.runs import read_run
 
 TID = ("tid_mean_last", "tid_var_last", "tid_mean_average", "tid_var_average")
-TIMES = {"ratio": "seconds_ratio", "first_quartile": "ratio_q1", "third_quartile": "ratio_q3"}
+TIMES = ("seconds_ratio", "ratio_q1", "ratio_q3")
 HEADER = ("placement", "norm", "failed_at", "valid_nll", "bleu4", "brevity_penalty", *TID)
 
 
 def read_times(work: Path, placement: str) -> dict[str, dict[str, str]]:
-    """Read what `rbn bench updates` wrote, by setting."""
-    with (work / f"updates-{placement}.csv").open(encoding="utf-8") as file:
-        return {row["setting"]: row for row in csv.DictReader(file)}
+    """Read the settings' times, relative to layer norm's, of what `rbn bench train` wrote."""
+    rows = json.loads((work / f"updates-{placement}.json").read_text(encoding="utf-8"))
+    timed = [row for row in rows if row["bench"] == "train" and row["norm"] != "floor"]
+    ratios = {row["norm"]: (row["ratio_to_layer"], *row["spread"]) for row in timed}
+    return {
+        norm: {name: f"{value:.5g}" for name, value in zip(TIMES, values, strict=True)}
+        for norm, values in ratios.items()
+    }
 
 
 def measure(directory: Path, epochs: int) -> dict[str, object]:
@@ -65,10 +70,9 @@ def main(work: Path, epochs: int) -> None:
             done = directory / f"checkpoint{epochs}.pt"
             if done.exists() or (directory / "failed").exists():
                 names = {"placement": placement, "norm": norm}
-                own = {name: times[key] for key, name in TIMES.items()}
-                rows.append(names | measure(directory, epochs) | own)
+                rows.append(names | measure(directory, epochs) | times)
     with (Path(__file__).parent / "norms.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*HEADER, *TIMES.values()], lineterminator="\n")
+        writer = csv.DictWriter(file, [*HEADER, *TIMES], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(

@@ -1,71 +1,76 @@
-"""Times of training updates: the same batches for every setting, in turns."""
+"""Training updates: the same batches for every setting; what the penalty takes; memory."""
 
-import itertools
-from types import SimpleNamespace
+import json
 
+import pytest
 import torch
 
-from rbn_fairseq.bench import training, updates
-from rbn_fairseq.bench.updates import compare_updates, time_updates
+from command import rbn
+from rbn_fairseq.bench import updates
+from rbn_fairseq.bench.updates import SETTINGS, penalty_row
+from runs import TINY
+
+COMMON = [
+    *TINY, "--optimizer", "adam", "--max-tokens", "1000",
+    "--criterion", "label_smoothed_cross_entropy_rbn",
+]  # fmt: skip
+SAME = {"bench": "train", "device": "cpu", "threads": 1, "dtype": "float32", "case": "made up"}
 
 
-def test_ratios_are_taken_round_by_round():
-    rounds = [{"ln": 1.0, "bn": 2.0}, {"ln": 10.0, "bn": 10.0}, {"ln": 4.0, "bn": 12.0}]
-    reference, other = compare_updates(rounds)
-    assert (reference.name, reference.seconds, reference.ratio) == ("ln", 4.0, 1.0)
-    # Ratios 2, 1, 3; the ratio of the medians would be 2.5.
-    assert (other.name, other.seconds, other.ratio) == ("bn", 10.0, 2.0)
-    assert other.quartiles == (1.5, 2.5)
-
-
-class Recorder:
-    """Stands in for fairseq's trainer: remembers its batches and the order of all calls."""
-
-    calls = []
-
-    def __init__(self, name):
-        self.name, self.seen = name, []
-
-    def train_step(self, samples):
-        self.seen += samples
-        self.calls.append(self.name)
-
-
-def test_every_setting_trains_on_the_same_batches_in_changing_order(monkeypatch):
-    made = {}
-
-    def build(data, arguments):
-        name = arguments[-1]
-        return made.setdefault(name, Recorder(name))
-
-    clock = itertools.count()
-    monkeypatch.setattr(Recorder, "calls", [])
-    monkeypatch.setattr(updates, "make_trainer", build)
-    monkeypatch.setattr(updates, "_check_batches", lambda trainers: None)
-    monkeypatch.setattr(updates, "_batches", lambda trainer, number: list(range(number)))
-    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 6.0))
-    settings = {"ln": ["ln"], "bn": ["bn"], "rms": ["rms"]}
-    rounds = list(time_updates("data", settings, ["--x"], rounds=3, updates=2))
-    assert all(trainer.seen == list(range(8)) for trainer in made.values())
-    order = [["ln", "bn", "rms"], ["bn", "rms", "ln"], ["rms", "ln", "bn"], ["ln", "bn", "rms"]]
-    assert Recorder.calls[::2] == sum(order, [])
-    assert rounds == [dict.fromkeys(settings, 3.0)] * 3  # 6 s for 2 updates; warm-up left out
+def test_the_penalty_is_what_rbn_takes_longer_than_batch():
+    rounds = [
+        {"layer": 9.0, "batch": 10.0, "rbn": 12.0},
+        {"layer": 9.0, "batch": 20.0, "rbn": 30.0},
+        {"layer": 9.0, "batch": 40.0, "rbn": 44.0},
+    ]
+    row = penalty_row(rounds, **SAME)
+    assert (row.bench, row.ms, row.n) == ("penalty", 4.0, 3)
+    # 0.2, 0.5, 0.1
+    assert row.share == pytest.approx(0.2) and row.spread == pytest.approx((0.15, 0.35))
+    assert penalty_row([{"layer": 1.0, "rbn": 2.0}], **SAME) is None
 
 
 def test_settings_really_train(data_bin, monkeypatch):
-    trainers, build = [], updates.make_trainer
+    made, build = {}, updates.make_trainer
 
-    def remember(data, arguments):
-        trainers.append(build(data, arguments))
-        return trainers[-1]
+    def remember(data, arguments, device):
+        trainer = build(data, arguments, device)
+        made.setdefault(tuple(arguments), []).append(trainer)
+        return trainer
 
     monkeypatch.setattr(updates, "make_trainer", remember)
-    norms = {"ln": (), "bn": ("--norm-encoder", "batch"), "again": ()}
-    list(time_updates(str(data_bin), norms, rounds=1, updates=2))
-    layer, batch, again = (trainer.model.state_dict() for trainer in trainers)
-    assert [trainer.get_num_updates() for trainer in trainers] == [4] * 3
+    trained, train = [], updates.train
+    monkeypatch.setattr(
+        updates,
+        "train",
+        lambda trainer, batches: (trained.append(batches), train(trainer, batches)),
+    )
+    # 4 GFLOP for two updates.
+    monkeypatch.setattr(updates, "count_flops", lambda action: (action(), 4e9)[1])
+    settings = {"layer": "", "rbn": SETTINGS["rbn"]}
+    given = [word for name in settings for word in ("--setting", f"{name}: {settings[name]}")]
+    result = rbn(
+        "bench", "train", data_bin, *given, "--rounds", 1, "--updates", 2, "--json", "-", "--",
+        *COMMON,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    # Those that were timed are made first.
+    timed = [made[(*COMMON, *own.split())][0] for own in settings.values()]
+    assert [trainer.get_num_updates() for trainer in timed] == [4] * 2
+    layer, penalised = (trainer.model.state_dict() for trainer in timed)
+    assert any(not torch.equal(value, penalised[name]) for name, value in layer.items())
+    # The very same batches: for memory, to count the floor's products, and in both rounds.
+    assert len(trained) == 2 + 1 + 2 * 2 and len({id(batches) for batches in trained}) == 1
     first = "encoder.layers.0.self_attn_layer_norm.population.running_mean"
-    assert batch[first].abs().max() > 0 and first not in layer
-    assert any(not torch.equal(value, batch[name]) for name, value in layer.items())
-    # The same start, batches and dropout.
-    assert all(torch.equal(value, again[name]) for name, value in layer.items())
+    assert penalised[first].abs().max() > 0 and first not in layer
+
+    time = {row["norm"]: row for row in rows if row["bench"] == "train"}
+    assert list(time) == [*settings, "floor"] and time["layer"]["ratio_to_layer"] == 1
+    assert {row["case"] for row in rows} == {"rbn_transformer_tiny/1000"}
+    assert {row.get("floor") for row in rows} == {"2 GFLOP of matrix products", None}
+    assert "2 GFLOP" in result.stderr and "MiB" in result.stderr
+    memory = {row["norm"]: row["bytes"] for row in rows if row["bench"] == "memory"}
+    assert list(memory) == list(settings)
+    # Weights, their gradients and two moments of Adam, at least.
+    assert memory["layer"] > 4 * sum(4 * weight.numel() for weight in timed[0].model.parameters())

@@ -1,24 +1,65 @@
 """`rbn bench`."""
 
-import csv
+import json
 
 import pytest
+import torch
 
 from command import rbn, user_error
 from rbn_fairseq.bench.training import DEFAULTS
+from runs import TINY
+
+FIELDS = {
+    "bench", "norm", "device", "threads", "dtype", "case", "ms", "ratio_to_layer", "floor_ratio",
+    "n", "spread", "machine", "versions",
+}  # fmt: skip
+SMALL = ("--", *TINY, "--optimizer", "adam", "--max-tokens", 600)
+QUICK = ("--tokens", 64, "--pads", 25, "--channels", 8, "--depth", 2, "--rounds", 1)
 
 
-def test_updates(data_bin, tmp_path):
+def test_norm_writes_rows_alone_to_stdout():
     result = rbn(
-        "bench", "updates", data_bin, "--setting", "ln:", "--setting", "bn: --norm-encoder batch",
-        "--rounds", 2, "--updates", 1, "--output", tmp_path / "out.csv",
+        "bench", "norm", *QUICK[:4], "--channels", "8,16", "--dtype", "float32,bfloat16",
+        "--norms", "rms,groupscale+power", "--depth", 2, "--rounds", 1, "--json", "-",
     )  # fmt: skip
-    assert result.exit_code == 0
-    assert "ratio to ln" in result.stdout and "torch" in result.stdout
-    with (tmp_path / "out.csv").open() as file:
-        ln, bn = csv.DictReader(file)
-    assert (ln["setting"], ln["ratio"], bn["setting"]) == ("ln", "1", "bn")
-    assert float(bn["ratio"]) > 0 and float(ln["seconds"]) > 0
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    norms = ["layer", "rms", "groupscale+power", "floor"]
+    assert [row["norm"] for row in rows] == norms * 4
+    assert [(row["dtype"], row["case"]) for row in rows[::4]] == [
+        (dtype, f"pads-25/64x{channels}")
+        for dtype in ("float32", "bfloat16")
+        for channels in (8, 16)
+    ]
+    assert all(FIELDS <= set(row) and row["device"] == "cpu" for row in rows)
+    assert all(row["ratio_to_layer"] == 1 for row in rows if row["norm"] == "layer")
+    assert torch.__version__ in rows[0]["versions"] and rows[0]["machine"]
+    assert "groupscale+power" in result.stderr and "x floor" in result.stderr
+
+
+def test_norm_replays_batches_of_data(data_bin, tmp_path):
+    path = tmp_path / "rows.json"
+    result = rbn(
+        "bench", "norm", data_bin, "--name", "numbers", "--max-tokens", 300, "--batches", 2,
+        "--channels", 8, "--depth", 1, "--rounds", 1, "--evaluation", "--json", path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(path.read_text())
+    assert {row["case"] for row in rows} == {"numbers-source", "numbers-target"}
+    assert {row["bench"] for row in rows} == {"norm, evaluation"}
+    assert "numbers-target" in result.stdout
+
+
+def test_scaling(tmp_path):
+    figure = tmp_path / "growth.svg"
+    result = rbn(
+        "bench", "scaling", "--sweep", "layers", "--values", "1,2", "--tokens", 64, "--channels", 8,
+        "--rounds", 1, "--figure", figure, "--json", "-",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    cases = [row["case"] for row in json.loads(result.stdout)]
+    assert cases == ["layers-1/pads-10/64x8"] * 3 + ["layers-2/pads-10/64x8"] * 3
+    assert "layers of an encoder" in figure.read_text()
 
 
 @pytest.mark.parametrize(
@@ -35,24 +76,61 @@ def test_updates(data_bin, tmp_path):
         (["ln: --update-freq 2"], "--update-freq must be 1"),
     ],
 )
-def test_updates_refusals(capsys, data_bin, settings, said):
+def test_refused_settings(capsys, data_bin, settings, said):
     given = [part for each in settings for part in ("--setting", each)]
-    assert said in user_error(capsys, "bench", "updates", data_bin, *given)
+    assert said in user_error(capsys, "bench", "train", data_bin, *given, *SMALL)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--norms", "bacth"), "--norms: unknown norm `bacth`. Did you mean `batch`?"),
+        (("--dtype", "float64"), "--dtype: unknown `float64`. Known: float32, bfloat16, float16"),
+        (("--channels", "8,x"), "--channels must be whole numbers from 1 on, joined by commas"),
+        (("--threads", "0"), "--threads must be whole numbers from 1 on"),
+        (("--pads", "99"), "--pads are percent of the positions"),
+        (("--device", "tpu"), "--device must be `cpu` or `cuda`, but is `tpu`"),
+        (("--json", "nowhere/rows.json"), "--json: the directory `nowhere` does not exist"),
+    ],
+)
+def test_refused_options_of_norm(capsys, options, said):
+    assert said in user_error(capsys, "bench", "norm", *options)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--sweep", "time"), "--sweep: unknown `time`. Known: tokens, channels, layers, proc"),
+        (("--values", "64,x"), "--values must be whole numbers from 1 on"),
+        (("--dtype", "float32,bfloat16"), "--dtype: unknown `float32,bfloat16`"),
+        (("--figure", "growth.txt"), "--figure must end with .png, .svg or .pdf"),
+        (("--figure", "nowhere/growth.png"), "--figure: the directory `nowhere` does not exist"),
+        (("--sweep", "processes", "--device", "cuda"), "--sweep processes is measured on the CPU"),
+    ],
+)
+def test_refused_options_of_scaling(capsys, options, said):
+    assert said in user_error(capsys, "bench", "scaling", *options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(capsys):
+    said = user_error(capsys, "bench", "norm", "--device", "cuda")
+    assert "--device cuda: torch finds no such GPU here" in said
+
+
+@pytest.mark.parametrize("verb", ["train", "tid", "generate"])
+def test_output_is_tried_before_the_work(capsys, data_bin, tmp_path, verb):
+    path = tmp_path / "nowhere" / "out.json"
+    said = user_error(capsys, "bench", verb, data_bin, "--json", path)
+    assert f"--json: the directory `{path.parent}` does not exist" in said
 
 
 def test_help_tells_the_defaults():
-    said = " ".join(rbn("bench", "updates", "--help").stdout.replace("`", " ").split())
+    said = " ".join(rbn("bench", "train", "--help").stdout.replace("`", " ").split())
     assert DEFAULTS in said
-
-
-def test_output_is_tried_before_the_work(capsys, data_bin, tmp_path):
-    path = tmp_path / "nowhere" / "out.csv"
-    options = ("--setting", "ln:", "--output", path)
-    said = user_error(capsys, "bench", "updates", data_bin, *options)
-    assert f"`{path.parent}` does not exist" in said
 
 
 def test_other_options_for_all_take_the_place_of_the_defaults(capsys, data_bin):
     options = ("--setting", "ln:", "--", "--arch", "rbn_transformer_tiny")
-    said = user_error(capsys, "bench", "updates", data_bin, *options)
+    said = user_error(capsys, "bench", "train", data_bin, *options)
     assert "`ln`: optimizer is required" in said

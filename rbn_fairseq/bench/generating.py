@@ -1,0 +1,143 @@
+"""Inference: an encoder's forward, and whole generation by beam search."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass.configs import GenerationConfig
+
+from rbn_fairseq.bench.rounds import milliseconds, take_turns
+from rbn_fairseq.bench.rows import Row, summarise
+from rbn_fairseq.bench.training import dtype_of, set_up
+from rbn_fairseq.tasks.batches import collate, sample
+
+__all__ = ["FLOOR", "PLACEMENTS", "time_inference"]
+
+FLOOR = "none"  # the setting without norms
+
+
+def _in_layers(norm: str) -> str:
+    return f"--norm-encoder {norm} --norm-decoder {norm}"
+
+
+def _pre(norm: str, last: str) -> str:
+    before = "--encoder-normalize-before --decoder-normalize-before"
+    return f"{before} {_in_layers(norm)} --norm-encoder-final {norm} --norm-decoder-final {last}"
+
+
+# `folded` is what `rbn fold` leaves of `batch`: nothing where a linear layer follows.
+PLACEMENTS = {
+    "post-norm": {name: _in_layers(name) for name in ("layer", "batch")}
+    | {"folded": _in_layers("affine"), FLOOR: _in_layers("none")},
+    "pre-norm": {name: _pre(name, name) for name in ("layer", "batch")}
+    | {"folded": _pre("none", "affine"), FLOOR: _pre("none", "none")},
+}
+
+
+class Translator:
+    """A model with random weights that encodes and generates.
+
+    Args:
+        data: directory that fairseq-preprocess filled.
+        arguments: fairseq-train's options.
+        device: ``cpu`` or ``cuda``.
+        beam: width of the search.
+        steps: tokens of every translation: untrained models do not know when to end.
+    """
+
+    def __init__(
+        self, data: str, arguments: Sequence[str], device: str, beam: int, steps: int
+    ) -> None:
+        self.cfg, self.task = set_up(data, arguments, device)
+        # As from a checkpoint: what is folded may not train.
+        model = self.task.build_model(self.cfg.model, from_checkpoint=True)
+        self.dtype = dtype_of(self.cfg)
+        self.model = model.to(device, getattr(torch, self.dtype))
+        # The generator puts the model into evaluation mode.
+        lengths = {"max_len_a": 0, "max_len_b": steps, "min_len": steps}
+        self.generator = self.task.build_generator(
+            [self.model], GenerationConfig(beam=beam, **lengths)
+        )
+
+    def batches(self, subset: str, number: int) -> list[Any]:
+        """Return batches of a subset, drawn uniformly, as fairseq-generate makes them."""
+        self.task.load_dataset(subset)
+        dataset = self.task.dataset(subset)
+        iterator = self.task.get_batch_iterator(
+            dataset,
+            max_tokens=self.cfg.dataset.max_tokens,
+            max_sentences=self.cfg.dataset.batch_size,
+            max_positions=self.model.max_positions(),
+            ignore_invalid_inputs=True,
+            required_batch_size_multiple=8,
+        )
+        drawn = sample(iterator.frozen_batches, number, self.cfg.common.seed)
+        return list(collate(dataset, drawn, self.model))
+
+    @torch.inference_mode()
+    def encode(self, batches: Sequence[Any]) -> None:
+        """Run the encoder."""
+        for batch in batches:
+            inputs = batch["net_input"]
+            self.model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+
+    def generate(self, batches: Sequence[Any]) -> list[Any]:
+        """Search for translations."""
+        return [self.task.inference_step(self.generator, [self.model], batch) for batch in batches]
+
+
+def time_inference(
+    data: str,
+    settings: Mapping[str, Sequence[str]],
+    common: Sequence[str],
+    case: str,
+    subset: str = "test",
+    batches: int = 2,
+    rounds: int = 10,
+    beam: int = 5,
+    steps: int = 20,
+    device: str = "cpu",
+    threads: int = 1,
+) -> list[Row]:
+    """Time models with random weights, in turn: their encoders, then whole generation.
+
+    Args:
+        data: directory that fairseq-preprocess filled.
+        settings: fairseq-train's options by name; the first is the reference, and one called
+            ``none`` the floor.
+        common: options of all settings.
+        case: what this is called.
+        subset: of the data.
+        batches: a turn's, drawn uniformly.
+        rounds: how often every setting has its turn.
+        beam: width of the search.
+        steps: tokens of every translation.
+        device: ``cpu`` or ``cuda``.
+        threads: of torch, as they are set.
+
+    Raises:
+        ValueError: if fairseq-train does not take the options.
+    """
+    models = {}
+    for name, own in settings.items():
+        try:
+            models[name] = Translator(data, [*common, *own], device, beam, steps)
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}") from error
+    first, *_ = models.values()
+    drawn = first.batches(subset, batches)
+    floor: Optional[str] = "the same without norms" if FLOOR in models else None
+    rows = []
+    for what, method in ("encoder", Translator.encode), (f"beam {beam}", Translator.generate):
+        actions = {
+            name: partial(milliseconds, partial(method, model, drawn), device)
+            for name, model in models.items()
+        }
+        taken = take_turns(actions, rounds, f"{case}, {what}")
+        per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in taken]
+        same = {"device": device, "threads": threads, "dtype": first.dtype}
+        rows += summarise(
+            per_batch, FLOOR, bench="generate", case=f"{case}, {what}", floor=floor, **same
+        )
+    return rows

@@ -1,0 +1,112 @@
+"""The machine: what it is, how fast it multiplies, what its allocator does."""
+
+import ctypes
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from rbn_fairseq.bench.rounds import milliseconds
+from rbn_fairseq.version import __version__
+
+__all__ = ["MatrixProduct", "count_flops", "describe", "keep_freed_memory", "threads"]
+
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# Shapes to operations, of what torch's own counter leaves out.
+_ATTENTION_ON_CPU: dict[Any, Callable[..., int]] = {
+    _ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    _ATTENTION_BACKWARD: lambda g, q, k, v, *_, **__: sdpa_backward_flop_count(g, q, k, v),
+}
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def _processor() -> str:
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "CPU"
+
+
+def _commit() -> str:
+    """Return where a checkout stands, with a plus if its files differ; nothing elsewhere."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    command += ["--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _fairseq() -> str:
+    try:
+        return importlib.metadata.version("ve-fairseq")
+    except importlib.metadata.PackageNotFoundError:  # norms alone do without
+        return ""
+
+
+def describe(device: str) -> dict[str, str]:
+    """Return what ran, by name: the machine, and the versions of what ran on it."""
+    versions = {
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "fairseq": _fairseq(),
+        "rbn_fairseq": " ".join(filter(None, (__version__, _commit()))),
+    }
+    return {
+        "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+    }
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch have so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Let the CPU's allocator keep what is freed, where it is glibc's.
+
+    By default it returns large blocks to the system, so that each tensor costs a page fault for
+    every 4 KiB: as much as a norm itself, and by chance, as it depends on what else is allocated.
+    It stays so until the process ends.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+class MatrixProduct:
+    """A product of square matrices, large enough for the machine's full rate."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        side = 1024 if device == "cpu" else 8192
+        self.device = device
+        self._factor = torch.rand(side, side, device=device, dtype=dtype)
+        self._out = torch.empty_like(self._factor)
+
+    def milliseconds(self, flops: float) -> float:
+        """Return how long so many floating-point operations take at the rate of one product."""
+        factor, out = self._factor, self._out
+        taken = milliseconds(lambda: torch.mm(factor, factor, out=out), self.device)
+        return taken * flops / (2 * factor.shape[0] ** 3)
+
+
+def count_flops(action: Callable[[], Any]) -> int:
+    """Return the floating-point operations of an action's matrix products, both ways."""
+    with FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as counter:
+        action()
+    return int(counter.get_total_flops())

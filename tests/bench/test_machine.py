@@ -1,0 +1,48 @@
+"""Floors: the operations of an update, the rate of a matrix product."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from rbn_fairseq.bench import machine
+from rbn_fairseq.bench.machine import MatrixProduct, count_flops, describe
+from rbn_fairseq.bench.training import draw, make_trainer, train
+from rbn_fairseq.version import __version__
+from runs import TINY
+
+
+def test_all_products_of_an_update_are_counted(data_bin):
+    options = [*TINY, "--optimizer", "adam", "--max-tokens", "1000"]
+    trainer = make_trainer(str(data_bin), options, "cpu")
+    (batch,) = draw(trainer, 1)
+    inputs = batch["net_input"]
+    source, target = inputs["src_tokens"].numel(), inputs["prev_output_tokens"].numel()
+    size, length = inputs["src_tokens"].shape
+    out = inputs["prev_output_tokens"].shape[1]
+    width, hidden, layers = 64, 128, 2
+    square, feed_forward = width * width, 2 * width * hidden
+    linear = target * width * len(trainer.task.target_dictionary) + layers * (
+        source * (4 * square + feed_forward)  # the encoder's
+        + target * (4 * square + 2 * square + feed_forward) + source * 2 * square  # the decoder's
+    )  # fmt: skip
+    own, across = (layers * size * width * pairs for pairs in (length**2 + out**2, out * length))
+    # The backward takes two products for each, and computes self-attention's scores again.
+    products = 3 * (linear + 2 * across) + (2 + 5) * own
+    assert count_flops(partial(train, trainer, [batch])) == 2 * products
+
+
+def test_a_floor_is_at_the_rate_of_a_product_of_large_matrices(monkeypatch):
+    timed = []
+    monkeypatch.setattr(machine, "milliseconds", lambda action, device: timed.append(action) or 8.0)
+    # A product of matrices of side 1024 takes 2 * 1024^3 operations.
+    assert MatrixProduct("cpu", torch.float32).milliseconds(1024**3) == pytest.approx(4.0)
+    assert count_flops(timed[0]) == 2 * 1024**3
+
+
+def test_machine_and_versions_are_told():
+    about = describe("cpu")
+    assert about["machine"]
+    words = about["versions"]
+    assert f"torch {torch.__version__}" in words and f"rbn_fairseq {__version__}" in words
+    assert "fairseq 0.12.3" in words

@@ -1,0 +1,116 @@
+"""Norms alone: what is called, how often, on what."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rbn_fairseq.bench import norms
+from rbn_fairseq.bench.cases import Case
+from rbn_fairseq.bench.norms import Activations, Conditions, NormStack, read_norms, time_norms
+from rbn_fairseq.norms import NORMS, BatchNorm, LayerNorm, ValidTokens
+
+# Two batches of different shape, one of them without padding.
+PADDED = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+CASE = Case("made up", [PADDED, torch.zeros(3, 4, dtype=torch.bool)])
+HOW = Conditions(["layer", "batch"], channels=8, depth=3, rounds=2)
+
+
+def test_norms_see_the_padding_and_share_one_view(monkeypatch):
+    seen = []
+
+    def remember(norm, x, tokens):
+        seen.append((tuple(x.shape), tokens))
+        return forward(norm, x, tokens)
+
+    forward = BatchNorm.forward
+    monkeypatch.setattr(BatchNorm, "forward", remember)
+    Activations(CASE, HOW).run(NormStack("batch", HOW))
+    first, second = seen[:3], seen[3:]
+    assert [shape for shape, _ in first] == [(5, 2, 8)] * 3
+    assert [shape for shape, _ in second] == [(4, 3, 8)] * 3
+    assert len({tokens for _, tokens in first}) == len({tokens for _, tokens in second}) == 1
+    assert torch.equal(first[0][1].valid, ~PADDED.t()) and second[0][1].valid is None
+
+
+def test_backward_reaches_x_and_all_weights(monkeypatch):
+    found = []
+    grad = torch.autograd.grad
+
+    def remember(*args, **kwargs):
+        found.append(grad(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(torch.autograd, "grad", remember)
+    stack = NormStack("batch", HOW)
+    Activations(CASE, HOW).run(stack)
+    assert len(found) == 2  # batches
+    assert all(len(gradients) == 1 + 2 * HOW.depth for gradients in found)
+    assert all(gradient.abs().max() > 0 for gradients in found for gradient in gradients)
+    assert all(weight.grad is None for weight in stack.parameters())
+
+
+def test_evaluation_has_no_backward_and_moves_no_statistics(monkeypatch):
+    how = replace(HOW, training=False)
+    monkeypatch.setattr(torch.autograd, "grad", None)  # cannot be called
+    stack = NormStack("batch", how)
+    Activations(CASE, how).run(stack)
+    mean, var = stack[0].population.get()
+    assert not mean.any() and (var == 1).all()
+
+
+@pytest.mark.parametrize("name", [*NORMS, "groupscale+power", "torch-batch"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_norm_can_be_timed(name, dtype):
+    how = replace(HOW, norms=read_norms([name]), channels=16, dtype=dtype, rounds=1)
+    rows = time_norms(CASE, how)
+    assert [row.norm for row in rows] == [*dict.fromkeys(["layer", name]), "floor"]
+    assert all(row.ms > 0 and row.dtype == dtype for row in rows)
+
+
+def test_times_are_of_one_norm_on_one_batch(monkeypatch):
+    # Every action takes 6 milliseconds: 3 norms, 2 batches. The floor: 2.5 copies, or 1.
+    monkeypatch.setattr(norms, "milliseconds", lambda action, device: 6.0)
+    layer, batch, floor = time_norms(CASE, HOW)
+    assert (layer.ms, batch.ms, floor.ms, layer.floor_ratio) == (1.0, 1.0, 2.5, 0.4)
+    assert (layer.bench, layer.case, layer.channels) == ("norm", "made up", 8)
+    assert layer.pads == pytest.approx(100 * 2 / (10 + 12))
+    *_, floor = time_norms(CASE, replace(HOW, training=False))
+    assert (floor.ms, floor.bench) == (1.0, "norm, evaluation")
+
+
+def test_the_floor_copies_every_batch_once_for_each_norm(monkeypatch):
+    copied = []
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda out, x: copied.append(x.numel()))
+    Activations(CASE, HOW).copy()
+    assert copied == [5 * 2 * 8] * 3 + [4 * 3 * 8] * 3
+
+
+def test_torch_batch_norm_takes_padding_for_real():
+    how = replace(HOW, depth=1)
+    x = torch.randn(5, 2, 8)
+    y = NormStack("torch-batch", how)(x, PADDED)
+    torch.testing.assert_close(y.mean((0, 1)), torch.zeros(8))
+    masked = NormStack("batch", how)(x, PADDED)
+    real = ValidTokens.from_padding_mask(PADDED).valid
+    torch.testing.assert_close(masked[real].mean(0), torch.zeros(8))
+
+
+def test_threads_are_set_and_restored(monkeypatch):
+    seen = []
+    forward = LayerNorm.forward
+
+    def remember(norm, x, tokens):
+        seen.append(torch.get_num_threads())
+        return forward(norm, x, tokens)
+
+    monkeypatch.setattr(LayerNorm, "forward", remember)
+    before = torch.get_num_threads()
+    time_norms(CASE, replace(HOW, norms=["layer"], rounds=1, threads=before + 1))
+    assert set(seen) == {before + 1} and torch.get_num_threads() == before
+
+
+def test_the_reference_comes_first_and_unknown_norms_are_refused():
+    assert read_norms(["batch", "layer", "torch-batch"]) == ["layer", "batch", "torch-batch"]
+    with pytest.raises(ValueError, match="--norms: unknown norm `bacth`. Did you mean `batch`"):
+        read_norms(["bacth"])

@@ -1,0 +1,62 @@
+"""Rows, from rounds made by hand; the order of the turns."""
+
+import json
+
+import pytest
+
+from rbn_fairseq.bench.rounds import take_turns
+from rbn_fairseq.bench.rows import summarise
+
+SAME = {"bench": "norm", "device": "cpu", "threads": 1, "dtype": "float32", "case": "made up"}
+# The fields that other programs read.
+FIELDS = {
+    "bench", "norm", "device", "threads", "dtype", "case", "ms", "ratio_to_layer", "floor_ratio",
+    "n", "spread",
+}  # fmt: skip
+
+
+def test_ratios_are_taken_round_by_round():
+    rounds = [
+        {"layer": 1.0, "batch": 2.0, "floor": 0.5},
+        {"layer": 10.0, "batch": 10.0, "floor": 2.0},
+        {"layer": 4.0, "batch": 12.0, "floor": 2.0},
+    ]
+    layer, batch, floor = summarise(rounds, **SAME)
+    assert (layer.ms, layer.ratio_to_layer, layer.floor_ratio) == (4.0, 1.0, 2.0)
+    assert layer.spread == (1.0, 1.0)
+    # Ratios 2, 1, 3 and 4, 5, 6: those of the medians would be 2.5 and 5.
+    assert (batch.ms, batch.ratio_to_layer, batch.floor_ratio) == (10.0, 2.0, 5.0)
+    assert (batch.spread, batch.n) == ((1.5, 2.5), 3)
+    assert (floor.norm, floor.floor_ratio) == ("floor", 1.0)
+
+
+def test_any_of_the_rounds_can_be_the_floor_or_none():
+    rounds = [{"layer": 6.0, "none": 4.0}]
+    assert [row.floor_ratio for row in summarise(rounds, "none", **SAME)] == [1.5, 1.0]
+    assert [row.floor_ratio for row in summarise(rounds, **SAME)] == [None, None]
+
+
+def test_records_have_the_fields_that_others_read():
+    (row,) = summarise([{"layer": 6.0}], **SAME)
+    record = json.loads(json.dumps(row.record()))
+    assert set(record) == FIELDS and record["floor_ratio"] is None
+    told = summarise([{"layer": 6.0}], channels=512, floor="a copy", **SAME)[0].record()
+    assert set(told) == FIELDS | {"channels", "floor"}
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_every_action_begins_in_its_turn_and_the_first_round_does_not_count(number):
+    order = []
+
+    def action(name):
+        def run():
+            order.append(name)
+            return float(len(order))
+
+        return run
+
+    rounds = take_turns({name: action(name) for name in "abc"}, number, "")
+    turns = ["abc", "bca", "cab", "abc", "bca"]
+    assert "".join(order) == "".join(turns[: number + 1])
+    assert [list(times) for times in rounds] == [list("abc")] * number
+    assert rounds[0] == {"b": 4.0, "c": 5.0, "a": 6.0}
