@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rbn_fairseq.norms.reductions import mean_and_squares
+from rbn_fairseq.norms.reductions import mean_and_variance
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
@@ -74,9 +74,6 @@ def gather(values: Tensor) -> Tensor:
 def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     """Mean and biased variance of the real tokens, in the dtype of ``packed``.
 
-    Two passes (the mean, then squared distances to it), because E[x^2] - E[x]^2 loses the
-    variance of a channel with a large mean.
-
     Args:
         packed: ``tokens.pack(rows)``, fp32 or fp64.
         tokens: which rows are real.
@@ -85,10 +82,10 @@ def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    mean, squares, count = mean_and_squares(packed, tokens)
+    mean, var, count = mean_and_variance(packed, tokens)
     if world_size(sync) > 1:
-        return _join_processes(mean, squares, count)
-    return Moments(mean, squares / count.clamp(min=1), count)
+        return _join_processes(mean, var * count, count)
+    return Moments(mean, var, count)
 
 
 def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> Moments:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
-from rbn_fairseq.norms.reductions import gradient_sums
+from rbn_fairseq.norms.reductions import batch_norm_backward, gradient_sums, has_kernels
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["normalise"]
@@ -42,16 +42,15 @@ class _Normalise(torch.autograd.Function):
         tokens: ValidTokens,
         norm: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = batch_mean.dtype
-        std = norm.options.std(batch_var)
-        scale = weight.to(dtype) / std
+        dtype, ctx.dtypes = batch_mean.dtype, (weight.dtype, bias.dtype)
+        std, weight = norm.options.std(batch_var), weight.to(dtype)
+        scale = weight / std
         shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
         y = torch.addcmul(shift, rows, scale)
         ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
-        ctx.dtypes = weight.dtype, bias.dtype
         ctx.set_materialize_grads(False)
         mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
-        ctx.save_for_backward(rows, mean, var, std, scale, count.clamp(min=1))
+        ctx.save_for_backward(rows, mean, var, std, weight, scale, count)
         return y.to(rows.dtype), mean, var
 
     @staticmethod
@@ -62,10 +61,19 @@ class _Normalise(torch.autograd.Function):
         grad_mean: Optional[Tensor],
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
-        rows, mean, var, std, scale, n = ctx.saved_tensors
+        rows, mean, var, std, weight, scale, n = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
         grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
+        plain = ctx.options.eps_mode == "add" and grad_mean is None and grad_var is None
+        if plain and world_size(ctx.sync) == 1 and has_kernels(x, tokens) and tokens.valid is None:
+            dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, std.reciprocal())
+            return (
+                dx.to(rows.dtype),
+                dweight.to(ctx.dtypes[0]),
+                dbias.to(ctx.dtypes[1]),
+                *[None] * 5,
+            )
         grad_sum, grad_dot = gradient_sums(grad, x, mean, tokens)
         total, total_dot = grad_sum * scale, grad_dot * scale
         if world_size(ctx.sync) > 1:
@@ -80,6 +88,7 @@ class _Normalise(torch.autograd.Function):
             c = c + grad_mean
         if grad_var is not None:
             k = k + 2 * grad_var
+        n = n.clamp(min=1)
         c, k = c / n, k / n
         dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
         dx = tokens.clear_(dx).to(rows.dtype)

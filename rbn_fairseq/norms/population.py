@@ -33,7 +33,7 @@ class RunningStatistics(FullPrecision):
         largest = torch.linalg.vector_norm(torch.cat(list(new.values())), math.inf)  # NaN if any is
         good = good & (largest < math.inf)
         for name, value in new.items():
-            buffer = self.get_buffer(name)
+            buffer = getattr(self, name)
             torch.where(good, value, buffer, out=buffer)
 
     def set(self, mean: Tensor, var: Tensor) -> None:

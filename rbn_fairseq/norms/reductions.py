@@ -10,15 +10,19 @@ from torch import Tensor
 
 from rbn_fairseq.norms.tokens import ValidTokens
 
-__all__ = ["gradient_sums", "mean_and_squares"]
+__all__ = ["batch_norm_backward", "gradient_sums", "has_kernels", "mean_and_variance"]
 
 
-def _has_kernels(rows: Tensor, tokens: ValidTokens) -> bool:
+def has_kernels(rows: Tensor, tokens: ValidTokens) -> bool:
+    """Tell whether torch's kernels can sum over packed rows."""
     return rows.is_cpu and tokens.drops and rows.numel() > 0
 
 
-def mean_and_squares(packed: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, sum of squared distances to it, and number of the real tokens.
+def mean_and_variance(packed: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, biased variance and number of the real tokens.
+
+    Two passes (the mean, then squared distances to it), because E[x^2] - E[x]^2 loses the
+    variance of a channel with a large mean.
 
     Args:
         packed: ``tokens.pack(rows)``, fp32 or fp64, ``(tokens, C)``.
@@ -28,11 +32,11 @@ def mean_and_squares(packed: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tenso
         ``(C,)``, ``(C,)`` and 0-dim; all 0 without any real token.
     """
     count = tokens.count(packed)
-    if _has_kernels(packed, tokens):
-        mean, var = torch.batch_norm_update_stats(packed, None, None, 0.0)
-        return mean, var * count, count
+    if has_kernels(packed, tokens):
+        return *torch.batch_norm_update_stats(packed, None, None, 0.0), count
     mean = packed.sum(0) / count.clamp(min=1)
-    return mean, tokens.zero_padding_(packed - mean).square_().sum(0), count
+    squares = tokens.zero_padding_(packed - mean).square_().sum(0)
+    return mean, squares / count.clamp(min=1), count
 
 
 def gradient_sums(
@@ -46,7 +50,7 @@ def gradient_sums(
         mean: ``(C,)``.
         tokens: which rows are real.
     """
-    if not _has_kernels(rows, tokens):
+    if not has_kernels(rows, tokens):
         return grad.sum(0), (grad * (tokens.clear(rows) - mean)).sum(0)
     total, dot = _kernel_sums(grad, rows, mean)
     if tokens.valid is not None and not dot.isfinite().all():  # padding may be: 0 * inf is NaN
@@ -54,18 +58,22 @@ def gradient_sums(
     return total, dot
 
 
+def batch_norm_backward(
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    inverse_std: Tensor,
+    needs: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return torch's gradients of rows, weight and bias of a batch norm that sees all rows."""
+    return torch.ops.aten.native_batch_norm_backward(  # type: ignore[no-any-return]
+        grad, rows, weight, None, None, mean, inverse_std, True, 0.0, list(needs)
+    )
+
+
 def _kernel_sums(grad: Tensor, rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     # With 1 for the inverse deviation the gradient of the weight is the sum of products.
-    _, dot, total = torch.ops.aten.native_batch_norm_backward(
-        grad,
-        rows,
-        None,
-        None,
-        None,
-        mean,
-        torch.ones_like(mean),
-        True,
-        0.0,
-        [False, True, True],
-    )
+    ones, needs = torch.ones_like(mean), (False, True, True)
+    _, dot, total = batch_norm_backward(grad, rows, None, mean, ones, needs)
     return total, dot

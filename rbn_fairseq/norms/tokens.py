@@ -118,7 +118,8 @@ class ValidTokens:
             return rows
         if not self.drops:
             return rows.masked_fill(self._padding, 0)
-        if not rows.index_select(0, self._padding_index).any():
+        padding = rows.index_select(0, self._padding_index).view(-1)
+        if padding.dot(padding) == 0:  # faster than any()
             return rows
         return rows.index_fill(0, self._padding_index, 0)
 
