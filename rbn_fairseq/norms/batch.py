@@ -138,7 +138,7 @@ class BatchNorm(PopulationNorm):
     ) -> Moments:
         """Return what normalises in training; the population's where no token is real."""
         dtype = torch.promote_types(rows.dtype, torch.float32)
-        moments = batch_moments(tokens.pack(rows).to(dtype), tokens, self.sync)
+        moments = batch_moments(rows.to(dtype), tokens, self.sync)
         if tokens.valid is None and len(rows) > 0 and world_size(self.sync) == 1:
             return moments
         empty = moments.n == 0

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rbn_fairseq.norms.reductions import mean_and_variance
+from rbn_fairseq.norms.reductions import join, mean_and_variance
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
@@ -71,35 +71,21 @@ def gather(values: Tensor) -> Tensor:
     return parts
 
 
-def batch_moments(packed: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
-    """Mean and biased variance of the real tokens, in the dtype of ``packed``.
+def batch_moments(rows: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
+    """Mean and biased variance of the real tokens, in the dtype of ``rows``.
 
     Args:
-        packed: ``tokens.pack(rows)``, fp32 or fp64.
+        rows: ``(tokens, C)``, fp32 or fp64.
         tokens: which rows are real.
         sync: join the statistics of all processes: one collective of 2C + 1 numbers.
 
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    mean, var, count = mean_and_variance(packed, tokens)
-    if world_size(sync) > 1:
-        return _join_processes(mean, var * count, count)
-    return Moments(mean, var, count)
-
-
-def _join_processes(mean: Tensor, squares: Tensor, count: Tensor) -> Moments:
-    """Join per-process means, sums of squared distances and counts.
-
-    Follows Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for
-    computing sample variances", Eq. 2.1, for any number of parts.
-    """
-    local = torch.cat([mean, squares, count.view(1)])
-    parts = gather(local)
-    means, squares_of, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
-    total = counts.sum()
-    joint = (counts * means).sum(0) / total.clamp(min=1)
-    between = counts * (means - joint).square()
-    var = (squares_of + between).sum(0) / total.clamp(min=1)
+    mean, var, count = mean_and_variance(rows, tokens)
+    if world_size(sync) == 1:
+        return Moments(mean, var, count)
+    parts = gather(torch.cat([mean, var * count, count.view(1)]))
+    means, squares, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
     share = (count > 0) / (counts > 0).sum().clamp(min=1)
-    return Moments(joint, var, total, share)
+    return Moments(*join(means, squares, counts), share)

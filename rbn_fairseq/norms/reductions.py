@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rbn_fairseq.norms.tokens import ValidTokens
 
-__all__ = ["batch_norm_backward", "gradient_sums", "has_kernels", "mean_and_variance"]
+__all__ = ["batch_norm_backward", "gradient_sums", "has_kernels", "join", "mean_and_variance"]
 
 
 def has_kernels(rows: Tensor, tokens: ValidTokens) -> bool:
@@ -18,25 +18,53 @@ def has_kernels(rows: Tensor, tokens: ValidTokens) -> bool:
     return rows.is_cpu and tokens.drops and rows.numel() > 0
 
 
-def mean_and_variance(packed: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor, Tensor]:
+def mean_and_variance(rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, biased variance and number of the real tokens.
 
     Two passes (the mean, then squared distances to it), because E[x^2] - E[x]^2 loses the
     variance of a channel with a large mean.
 
     Args:
-        packed: ``tokens.pack(rows)``, fp32 or fp64, ``(tokens, C)``.
+        rows: ``(tokens, C)``, fp32 or fp64.
         tokens: which rows are real.
 
     Returns:
         ``(C,)``, ``(C,)`` and 0-dim; all 0 without any real token.
     """
+    if has_kernels(rows, tokens):
+        parts = tokens.parts(rows)
+        moments = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in parts]
+        if len(parts) == 1:
+            return *moments[0], rows.new_full((), len(parts[0]))
+        if len(parts) == 2:
+            means, variances = (torch.stack(values) for values in zip(*moments, strict=True))
+            counts = rows.new_tensor([[len(part)] for part in parts])
+            return join(means, variances * counts, counts)
+    packed = tokens.pack(rows)
     count = tokens.count(packed)
-    if has_kernels(packed, tokens):
-        return *torch.batch_norm_update_stats(packed, None, None, 0.0), count
     mean = packed.sum(0) / count.clamp(min=1)
     squares = tokens.zero_padding_(packed - mean).square_().sum(0)
     return mean, squares / count.clamp(min=1), count
+
+
+def join(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Join the moments of disjoint parts.
+
+    Follows Chan, Golub, LeVeque (1979), "Updating formulae and a pairwise algorithm for
+    computing sample variances", Eq. 2.1, for any number of parts.
+
+    Args:
+        means: ``(parts, C)``.
+        squares: sums of squared distances to them, ``(parts, C)``.
+        counts: ``(parts, 1)``.
+
+    Returns:
+        Mean and biased variance, ``(C,)``, and the number behind them, 0-dim; all 0 where it is 0.
+    """
+    total = counts.sum()
+    joint = (counts * means).sum(0) / total.clamp(min=1)
+    between = counts * (means - joint).square()
+    return joint, (squares + between).sum(0) / total.clamp(min=1), total
 
 
 def gradient_sums(

@@ -57,6 +57,18 @@ class ValidTokens:
         """The mask of the flattened activations, ``(tokens,)``; ``None`` as in ``valid``."""
         return None if self.valid is None else self.valid.reshape(-1)
 
+    @cached_property
+    def _runs(self) -> tuple[slice, Tensor]:
+        """The longer one of the runs of real tokens before and behind all padding; the others."""
+        assert self.valid is not None
+        if len(self._padding_index) == 0:
+            return slice(None), self._padding_index
+        first, last = int(self._padding_index[0]), int(self._padding_index[-1])
+        if first > self.valid.numel() - 1 - last:
+            return slice(first), self._index[first:]
+        behind = self.valid.numel() - 1 - last
+        return slice(last + 1, None), self._index[: len(self._index) - behind]
+
     @classmethod
     def from_padding_mask(cls, padding_mask: Optional[Tensor]) -> "ValidTokens":
         """Read fairseq's padding mask.
@@ -92,6 +104,17 @@ class ValidTokens:
         if self.drops:
             return rows.index_select(0, self._index)
         return rows.masked_fill(self._padding, 0)
+
+    def parts(self, rows: Tensor) -> list[Tensor]:
+        """Return the real tokens of ``rows: (tokens, C)`` in one or two parts, copying only one.
+
+        For the CPU. Batches are padded on one side: most real tokens are one run.
+        """
+        if self.valid is None:
+            return [rows]
+        run, others = self._runs
+        parts = [rows[run], rows.index_select(0, others)]
+        return [part for part in parts if len(part) > 0]
 
     def count(self, packed: Tensor) -> Tensor:
         """Return the number of real tokens, 0-dim, in the dtype and on the device of ``packed``."""

@@ -12,20 +12,35 @@ WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
 SIZES = pytest.mark.parametrize("size", [(1, 1), (7, 1), (1, 3), (64, 513), (1000, 65)], ids=str)
 
 
+PADDINGS = {  # of how many rows: which are real
+    "none": lambda n: None,
+    "some": lambda n: torch.arange(n) % 3 != 1,
+    "in front": lambda n: torch.arange(n) >= n // 3,
+    "in front, not all": lambda n: (torch.arange(n) > n // 3) | (torch.arange(n) % 2 == 0),
+    "behind, not all": lambda n: (torch.arange(n) < n // 2) | (torch.arange(n) % 2 == 0),
+    "nothing else": lambda n: torch.arange(n) < 0,
+}
+
+
 def some(size, padding):
-    valid = torch.arange(size[0]) % 3 != 1 if padding else None
+    valid = PADDINGS[padding](size[0])
     return torch.randn(size, dtype=torch.float64) + 3, valid
 
 
 @WAYS
 @SIZES
-@pytest.mark.parametrize("padding", [True, False], ids=["padding", "no padding"])
+@pytest.mark.parametrize("padding", PADDINGS)
 def test_mean_and_variance(size, drop, padding):
     rows, valid = some(size, padding)
-    tokens = ValidTokens(valid, drop if padding else None)
-    mean, var, count = mean_and_variance(tokens.pack(rows.float()), tokens)
+    if valid is not None:
+        rows[~valid] = torch.nan
+    tokens = ValidTokens(valid, drop if valid is not None else None)
+    mean, var, count = mean_and_variance(rows.float(), tokens)
     real = rows if valid is None else rows[valid]
     assert count == len(real)
+    if not len(real):
+        assert not mean.any() and not var.any()
+        return
     torch.testing.assert_close(mean.double(), real.mean(0), rtol=2e-6, atol=0)
     exact = real.var(0, correction=0)
     torch.testing.assert_close(var.double(), exact, rtol=2e-5, atol=1e-9)
@@ -35,7 +50,7 @@ def test_mean_and_variance(size, drop, padding):
 @SIZES
 @pytest.mark.parametrize("at_padding", [0.0, torch.nan, torch.inf, 1e30])
 def test_gradient_sums(size, drop, at_padding):
-    rows, valid = some(size, padding=True)
+    rows, valid = some(size, "some")
     grad, mean = torch.randn(size, dtype=torch.float64), torch.randn(size[1], dtype=torch.float64)
     expected = grad[valid].sum(0), (grad * (rows - mean))[valid].sum(0)
     grad[~valid], rows[~valid] = 0, at_padding
