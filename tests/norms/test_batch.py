@@ -137,6 +137,22 @@ def test_agrees_with_torch_on_packed_tokens(valid, channels, drop):
     torch.testing.assert_close(norm.population.running_var, var, **close)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(6, 3, 5), (2, 1, 1), (40, 9, 513)], ids=str)
+def test_without_mask_and_penalty_agrees_with_torch_in_fp64(shape, dtype):
+    norm = random_norm(shape[-1])
+    x, upstream = (1 + 5 * torch.randn(2, *shape)).to(dtype)
+    inputs = (x.requires_grad_(), *norm.parameters())
+    actual = torch.autograd.grad(norm(x), inputs, upstream)
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    y = F.batch_norm(exact[0].flatten(0, 1), None, None, *exact[1:], training=True)
+    expected = torch.autograd.grad(y.view(shape), exact, upstream.double())
+    rtol = 1e-5 + torch.finfo(dtype).eps
+    for ours, theirs in zip(actual, expected, strict=True):
+        atol = rtol * (0.01 + theirs.abs().max().item())  # sums over the tokens cancel
+        torch.testing.assert_close(ours.double(), theirs, rtol=rtol, atol=atol)
+
+
 LAYOUTS = {
     "batch first": ((3, 6, 4), lambda x: x.transpose(0, 1)),
     "channels first": ((4, 6, 3), lambda x: x.permute(1, 2, 0)),
