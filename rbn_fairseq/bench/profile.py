@@ -1,51 +1,93 @@
 """Where the time of a training update goes: operator by operator, settings side by side."""
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rbn_fairseq.bench.training import make_trainer, train
+from rbn_fairseq.bench.rows import Row
+from rbn_fairseq.bench.training import draw, dtype_of, make_trainer, train
 
 __all__ = ["profile_updates"]
 
+_ALL, _REST = "all operators", "the others"
 
-def _own_times(trainer: Any, batches: Sequence[Any]) -> dict[str, float]:
+
+def _own_times(trainer: Any, batches: Sequence[Any], device: str) -> dict[str, float]:
     """Return milliseconds per update by operator, what it calls not counted in."""
-    on_gpu = torch.cuda.is_available()
-    activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
-    with profile(activities=activities) as profiler:
+    on_gpu = device == "cuda"
+    with profile(activities=[getattr(ProfilerActivity, device.upper())]) as profiler:
         train(trainer, batches)
+        if on_gpu:
+            torch.cuda.synchronize()
     kind = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     own = {event.key: getattr(event, kind) for event in profiler.key_averages()}  # microseconds
-    return {name: time / 1000 / len(batches) for name, time in own.items() if time > 0}
+    return {name: time / 1000 / len(batches) for name, time in own.items()}
+
+
+def _largest(times: Mapping[str, Mapping[str, float]], top: int) -> list[str]:
+    operators = dict.fromkeys(name for own in times.values() for name in own)
+    most = {name: max(own.get(name, 0) for own in times.values()) for name in operators}
+    return sorted(most, key=most.__getitem__, reverse=True)[:top]
 
 
 def profile_updates(
-    data: str, settings: dict[str, Sequence[str]], common: Sequence[str], updates: int = 5
-) -> dict[str, dict[str, float]]:
+    data: str,
+    settings: Mapping[str, Sequence[str]],
+    common: Sequence[str],
+    updates: int = 5,
+    top: int = 15,
+    device: str = "cpu",
+    threads: int = 1,
+) -> list[Row]:
     """Profile training updates of several settings on the same batches.
+
+    A row has milliseconds per update that an operator took itself, on a GPU those of a kernel.
+    The profiler's own cost is in them.
 
     Args:
         data: directory that fairseq-preprocess filled.
-        settings: fairseq-train's options by name.
+        settings: fairseq-train's options by name; the first is the reference.
         common: options of all settings.
-        updates: how many are profiled, as many before them warm up.
-
-    Returns:
-        By setting and operator: milliseconds per update that the operator took itself; on a GPU,
-        by kernel and of the GPU's time. The profiler's own cost is in them.
+        updates: how many are profiled, as many before them warm up; on batches drawn uniformly.
+        top: operators that have a row of their own: those that take longest in any setting.
+        device: ``cpu`` or ``cuda``.
+        threads: of torch, as they are set.
 
     Raises:
         ValueError: if fairseq-train does not take the options.
     """
-    times = {}
+    times: dict[str, dict[str, float]] = {}
     for name, own in settings.items():
-        trainer = make_trainer(data, [*common, *own])
-        epoch = trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=True)
-        batches = list(itertools.islice(epoch, updates))
+        trainer = make_trainer(data, [*common, *own], device)
+        batches = draw(trainer, updates)
         train(trainer, batches)
-        times[name] = _own_times(trainer, batches)
-    return times
+        times[name] = _own_times(trainer, batches, device)
+    shown = _largest(times, top)
+    rows = []
+    for operator in (*shown, _REST, _ALL):
+        taken = {
+            name: sum(
+                ms
+                for key, ms in own.items()
+                if key == operator or operator == _ALL or (operator == _REST and key not in shown)
+            )
+            for name, own in times.items()
+        }
+        reference, *_ = taken.values()
+        rows += [
+            Row(
+                bench="profile",
+                norm=name,
+                device=device,
+                threads=threads,
+                dtype=dtype_of(trainer.cfg),
+                case=operator,
+                ms=ms,
+                ratio_to_layer=ms / reference if reference else None,
+                n=updates,
+            )
+            for name, ms in taken.items()
+        ]
+    return rows

@@ -28,6 +28,15 @@ app.command("scaling")(bench_norms.scaling)
 _PASS_ON = {"allow_extra_args": True}
 _Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairseq.")]
 
+_Settings = Annotated[
+    Optional[list[str]],
+    typer.Option(
+        help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference. "
+        "(default: `layer`, `batch` in the encoder, `rbn`: the same with the penalty)",
+        show_default=False,
+    ),
+]
+
 
 def _read_settings(given: list[str]) -> dict[str, list[str]]:
     settings = dict(map(read_setting, given))
@@ -44,14 +53,7 @@ def _given(settings: dict[str, str]) -> list[str]:
 def train(
     context: typer.Context,
     data: _Data,
-    setting: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference. "
-            "(default: `layer`, `batch` in the encoder, `rbn`: the same with the penalty)",
-            show_default=False,
-        ),
-    ] = None,
+    setting: _Settings = None,
     rounds: Rounds = 10,
     updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 2,
     device: Device = None,
@@ -74,6 +76,35 @@ def train(
     common = context.args or DEFAULTS.split()
     with quiet(), with_threads(threads):
         rows = time_updates(str(data), settings, common, rounds, updates, device, threads)
+    show(rows, json, device)
+
+
+@app.command(context_settings=_PASS_ON)
+def profile(
+    context: typer.Context,
+    data: _Data,
+    setting: _Settings = None,
+    updates: Annotated[int, typer.Option(min=1, help="Updates that are profiled.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Operators that are shown.")] = 15,
+    device: Device = None,
+    threads: Threads = 1,
+    json: Json = None,
+) -> None:
+    """Show where the time of training updates goes, operator by operator, settings side by side.
+
+    What follows `--` are options of fairseq-train for all settings, in the place of those that
+    `rbn bench train` names.
+    """
+    from rbn_fairseq.bench.profile import profile_updates
+    from rbn_fairseq.bench.updates import SETTINGS
+
+    check_data(str(data))
+    check_json(json)
+    device = choose_device(device)
+    settings = _read_settings(setting or _given(SETTINGS))
+    common = context.args or DEFAULTS.split()
+    with quiet(), with_threads(threads):
+        rows = profile_updates(str(data), settings, common, updates, top, device, threads)
     show(rows, json, device)
 
 

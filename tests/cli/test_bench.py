@@ -37,6 +37,26 @@ def test_norm_writes_rows_alone_to_stdout():
     assert "groupscale+power" in result.stderr and "x floor" in result.stderr
 
 
+def test_profile_shows_each_norms_operators(data_bin):
+    result = rbn(
+        "bench", "profile", data_bin, "--setting", "layer:", "--setting",
+        "bn: --norm-encoder batch", "--updates", 1, "--top", 1000, "--json", "-", *SMALL,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    times = {(row["norm"], row["case"]): row["ms"] for row in rows}
+    assert times["bn", "aten::batch_norm_update_stats"] > 0
+    assert times["layer", "aten::batch_norm_update_stats"] == 0
+    assert times["layer", "aten::native_layer_norm"] > 0  # in its decoder, so has the other
+    for name in ("layer", "bn"):
+        parts = [
+            ms
+            for (norm, case), ms in times.items()
+            if (norm, case != "all operators") == (name, True)
+        ]
+        assert times[name, "all operators"] == pytest.approx(sum(parts))
+
+
 def test_norm_replays_batches_of_data(data_bin, tmp_path):
     path = tmp_path / "rows.json"
     result = rbn(
