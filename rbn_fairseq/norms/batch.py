@@ -69,7 +69,8 @@ class BatchNorm(PopulationNorm):
     batch's real tokens, and the running statistics move by ``momentum``. In evaluation, the same
     with the running statistics: one multiply-add per element.
 
-    Statistics are biased, two-pass, and accumulated in fp32 whatever the input's dtype. A batch
+    Statistics are biased, two-pass, and accumulated in fp32 whatever the input's dtype. As in
+    torch's batch norm, outputs in fp32 are right to about 1e-6 of |mean| / std. A batch
     without any real token is normalised with the running statistics and moves nothing; a batch
     whose statistics are not finite moves nothing. Outputs at padding are whatever the affine map
     gives there; gradients from and to padding are exactly zero.

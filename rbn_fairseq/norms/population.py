@@ -86,8 +86,8 @@ class PopulationStatistics(RunningStatistics):
 class PopulationNorm(nn.Module):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
-    Evaluation is one multiply-add per element. Its scale and shift are kept while the parameters
-    and the running statistics stay as they are (without gradients only).
+    Evaluation is one multiply-add per element, by a scale and shift that every call computes;
+    after :meth:`make_generation_fast_`, the first.
 
     A subclass has ``_train(x, tokens)`` and ``affine_map()``.
 
@@ -102,7 +102,8 @@ class PopulationNorm(nn.Module):
 
     population: RunningStatistics
     sync: bool
-    _kept: Optional[tuple[Any, tuple[Tensor, Tensor]]] = None
+    _keeps = False
+    _kept: Optional[tuple[Tensor, Tensor]] = None
 
     def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
         """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
@@ -133,25 +134,24 @@ class PopulationNorm(nn.Module):
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         raise NotImplementedError
 
+    def make_generation_fast_(self, **_: Any) -> None:
+        """Compute scale and shift of evaluation once, where no gradient is wanted.
+
+        fairseq calls this before it generates: parameters and statistics do not change any more
+        (but by loading a state, casts, and moves to a device).
+        """
+        self._keeps = True
+
     def _evaluate(self, x: Tensor) -> Tensor:
-        keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        scale, shift = self._kept_map() if keeps else self.affine_map()
-        return multiply_add(x, scale, shift)
+        if not self._keeps or torch.is_grad_enabled():
+            return multiply_add(x, *self.affine_map())
+        if self._kept is None:
+            self._kept = self.affine_map()
+        return multiply_add(x, *self._kept)
 
-    def _kept_map(self) -> tuple[Tensor, Tensor]:
-        sources = (*self._parameters.values(), *self.population._buffers.values())
-        try:
-            state = [(t.data_ptr(), t._version) for t in sources if t is not None]
-        except RuntimeError:  # made in inference mode, they do not tell when they change
-            return self.affine_map()
-        if self._kept is None or self._kept[0] != state:
-            self._kept = state, self.affine_map()
-        return self._kept[1]
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode; optimizers change weights without telling their version."""
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._kept = None
-        return super().train(mode)
+        super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._kept = None

@@ -12,9 +12,11 @@ __all__ = ["ValidTokens"]
 class ValidTokens:
     """The valid-token view of one batch, built once and shared by every norm of a pass.
 
-    Norms work on *packed* rows of the flattened ``(tokens, C)`` activations. Packing drops the
-    padding rows by an index where that is cheap (CPU) and zeroes them elsewhere: the length of
-    an index depends on the data, so that making one would let a GPU wait for the host.
+    Norms work on the flattened ``(tokens, C)`` activations, most of them on *packed* rows. Packing
+    drops the padding rows by an index where that is cheap (CPU) and zeroes them elsewhere: the
+    length of an index depends on the data, so that making one would let a GPU wait for the host.
+    Batch norm copies less: on the CPU it takes ``parts`` and ``clear``, its kernels the ``flat``
+    mask.
 
     Args:
         valid: boolean mask, True = real token, with the leading shape of the activations
@@ -141,8 +143,8 @@ class ValidTokens:
             return rows
         if not self.drops:
             return rows.masked_fill(self._padding, 0)
-        padding = rows.index_select(0, self._padding_index).view(-1)
-        if padding.dot(padding) == 0:  # faster than any()
+        padding = rows.index_select(0, self._padding_index)
+        if padding.numel() == 0 or torch.stack(padding.aminmax()).eq(0).all():  # NaN is not
             return rows
         return rows.index_fill(0, self._padding_index, 0)
 

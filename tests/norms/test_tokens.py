@@ -58,6 +58,13 @@ def test_clearing_puts_zeros_at_padding(mask, drop):
     assert torch.equal(rows, expected)
 
 
+@pytest.mark.parametrize("value", [1e-7, -1e-7, torch.inf, torch.nan])
+def test_the_smallest_numbers_are_cleared_too(value):
+    rows = torch.tensor([[1.0], [value]]).half()  # their squares are 0
+    cleared = ValidTokens(torch.tensor([True, False]), drop=True).clear(rows)
+    assert cleared.tolist() == [[1], [0]]
+
+
 def test_what_is_clear_is_not_copied():
     rows = torch.tensor([[1.0], [0.0]])
     assert ValidTokens(torch.tensor([True, False]), drop=True).clear(rows) is rows
