@@ -30,7 +30,10 @@ def _build(state: dict[str, Any]) -> nn.Module:
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, keeps_running_statistics=True
     )
-    model = RBNTransformerModel.build_model(Namespace(**state["cfg"]["model"]), task).double()
+    # What --encoder-embed-path started from is in the weights; its file may be gone.
+    paths = {f"{side}_embed_path": None for side in sides}
+    cfg = Namespace(**{**state["cfg"]["model"], **paths})
+    model = RBNTransformerModel.build_model(cfg, task).double()
     model.load_state_dict(state["model"])
     return model
 

@@ -107,6 +107,11 @@ def fold(
     output: Annotated[Path, typer.Option(help="File to write.")],
 ) -> None:
     """Fold norms with running statistics into the linear layers behind them, for translating."""
+    if output.resolve() == checkpoint.resolve():
+        raise ValueError(
+            f"--output `{output}` is the checkpoint itself. A folded checkpoint does not train: "
+            "name another file and keep this one."
+        )
     state = fold_checkpoint(checkpoint)
     write_checkpoint(output, state)
     folded = state["rbn_fairseq"]["folded"]

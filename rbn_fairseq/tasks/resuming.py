@@ -1,14 +1,16 @@
 """A training that was interrupted goes on as if it had not been."""
 
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
 from torch import nn
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import mend
+from rbn_fairseq.checkpoints.saves import LAST
 from rbn_fairseq.files import flush
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.data import fingerprint
@@ -29,6 +31,7 @@ class ResumableTask:
     - Where a save was cut off, it is completed, or training resumes from the one before.
     - A checkpoint that was saved outlasts a power cut.
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
+    - A checkpoint that `rbn fold` wrote is refused as a start.
     - Validation and generation read every sentence (fairseq drops up to 7).
     """
 
@@ -63,20 +66,30 @@ class ResumableTask:
         """Build the model.
 
         Raises:
-            ValueError: if training should resume from a damaged checkpoint and there is no other.
+            ValueError: if training should resume from a damaged checkpoint and there is no other,
+                or start from a folded one.
         """
-        if not from_checkpoint and self.cfg.restore_file == "checkpoint_last.pt":  # type: ignore[attr-defined]
-            self._resume(Path(self.cfg.save_dir))  # type: ignore[attr-defined]
+        if not from_checkpoint and process_rank() == 0:  # which writes, checks and measures
+            self._check_start()
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         return model
 
-    def _resume(self, directory: Path) -> None:
-        if process_rank() > 0:  # the first process writes, checks and measures
-            return
-        mend(directory)
-        last = directory / "checkpoint_last.pt"
-        if last.exists():  # fairseq saves the task's state, but does not restore it for training
-            self.load_state_dict(read_checkpoint(last, mmap=True).get("task_state") or {})
+    def _check_start(self) -> None:
+        cfg = self.cfg  # type: ignore[attr-defined]
+        start = last = Path(cfg.save_dir) / LAST
+        # As in fairseq's checkpoint_utils.load_checkpoint.
+        if cfg.restore_file != LAST:
+            start = Path(cfg.restore_file)
+        else:
+            mend(last.parent)
+            other = cfg.continue_once or cfg.finetune_from_model
+            if other and not last.exists():
+                start = Path(other)
+        if zipfile.is_zipfile(start):  # or there is none, or it is older than torch 1.6
+            state = read_checkpoint(start, mmap=True)
+            refuse_folded(start, state, "Train from the checkpoint that was folded.")
+            if start == last:  # fairseq saves the task's state, but does not restore it
+                self.load_state_dict(state.get("task_state") or {})
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps for every process: where --patience stands."""

@@ -1,5 +1,7 @@
 """`rbn fold`: checkpoints that translate the same without running statistics."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -132,15 +134,70 @@ def test_a_folded_checkpoint_is_refused(folded, verb, data_bin, tmp_path, capsys
     assert not (tmp_path / "out.pt").exists()
 
 
+PRE = ("--arch", "rbn_transformer_tiny_pre", "--max-update", 1)
+
+
+@pytest.fixture(scope="module")
+def vanished(data_bin, tmp_path_factory):
+    """A folded checkpoint without any multiply-add: its plan could be trained."""
+    directory = tmp_path_factory.mktemp("vanished")
+    batch = ("--norm-encoder", "batch", "--norm-encoder-final", "batch")
+    runs.train(data_bin, directory, *PRE, *batch, "--disable-validation", "--no-tid")
+    state = fold_checkpoint(directory / "checkpoint_last.pt")
+    assert not state["rbn_fairseq"]["folded"]["left"]
+    write_checkpoint(directory / "folded.pt", state)
+    return directory / "folded.pt"
+
+
 @pytest.mark.parametrize(
-    "option, expected",
-    [("--init-from", "is folded"), ("--restore-file", "lacks population statistics")],
+    "option, plan",
+    [
+        ("--init-from", "none"),
+        ("--restore-file", "none"),
+        ("--restore-file", "batch"),
+        ("--finetune-from-model", "none"),
+        ("--continue-once", "none"),
+        ("", "none"),
+    ],
 )
-def test_training_does_not_go_on_from_it(folded, option, expected, data_bin, tmp_path):
-    with pytest.raises(Exception) as error:  # fairseq covers the second with one of its own
-        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", option, folded, "--max-update", 1)
-    reasons = [error.value, error.value.__context__]
-    assert any(isinstance(each, ValueError) and expected in str(each) for each in reasons)
+def test_training_does_not_go_on_from_it(vanished, option, plan, data_bin, tmp_path):
+    start = (option, vanished)
+    if not option:
+        start, vanished = (), shutil.copy(vanished, tmp_path / "checkpoint_last.pt")
+    plans = ("--norm-encoder", plan, "--norm-encoder-final", plan)
+    with pytest.raises(ValueError, match=f"`{vanished}` is folded.* the checkpoint that was"):
+        runs.train(data_bin, tmp_path, *PRE, *plans, *start)
+
+
+def test_checkpoints_from_before_torch_1_6_still_start_a_training(rbn_run, data_bin, tmp_path):
+    state = read_checkpoint(rbn_run / "checkpoint_last.pt")
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "batch", "--max-update", 1, "--disable-validation",
+        "--no-tid", "--finetune-from-model", tmp_path / "old.pt",
+    )  # fmt: skip
+    assert f"Loaded checkpoint {tmp_path / 'old.pt'}" in log
+
+
+def test_the_checkpoint_itself_is_not_replaced(post_run, tmp_path, monkeypatch, capsys):
+    checkpoint, before = tmp_path / "a.pt", post_run.read_bytes()
+    checkpoint.write_bytes(before)
+    (tmp_path / "link.pt").symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    for path in (checkpoint, "link.pt"):
+        message = user_error(capsys, "fold", path, "--output", "a.pt")
+        assert "--output `a.pt` is the checkpoint itself" in message
+        assert checkpoint.read_bytes() == before
+
+
+def test_files_of_embeddings_are_not_read_again(post_run, tmp_path):
+    state = read_checkpoint(post_run)
+    for side in ("encoder", "decoder"):
+        state["cfg"]["model"][f"{side}_embed_path"] = str(tmp_path / "gone.vec")
+    write_checkpoint(tmp_path / "checkpoint.pt", state)
+    folded, expected = map(fold_checkpoint, (tmp_path / "checkpoint.pt", post_run))
+    for name, value in expected["model"].items():
+        assert torch.equal(folded["model"][name], value)
 
 
 def test_nothing_to_fold(data_bin, plain_run, post_run, tmp_path, capsys):
