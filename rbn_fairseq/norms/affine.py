@@ -22,7 +22,7 @@ def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         shift: ``(C,)``, likewise.
     """
     # Where the dtypes differ torch writes an fp32 tensor first; for gradients it must do it all.
-    if x.dtype == scale.dtype or torch.is_grad_enabled() or not kernels.serve(x, scale):
+    if x.dtype == scale.dtype or torch.is_grad_enabled() or not kernels.serve(x, scale, shift):
         return torch.addcmul(shift, x, scale).to(x.dtype)
     from rbn_fairseq.norms.kernels.affine import transform
 
