@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rbn_fairseq.norms import kernels
-from rbn_fairseq.norms.affine import multiply_add
+from rbn_fairseq.norms.affine import Affine, multiply_add
 from rbn_fairseq.norms.kernels import tiles, trial
 
 KERNELS = {
@@ -121,6 +121,26 @@ def test_scale_and_shift_are_both_looked_at(monkeypatch):
     with torch.no_grad():
         multiply_add(x, scale, shift)
     assert [list(map(id, tensors)) for tensors in asked] == [[id(x), id(scale), id(shift)]]
+
+
+RECORDERS = {
+    "compiled": lambda norm, x: torch.compile(norm, backend="eager", fullgraph=True),
+    "traced": lambda norm, x: torch.jit.trace(norm, x, check_trace=False),
+}
+
+
+@pytest.mark.parametrize("record", RECORDERS.values(), ids=RECORDERS)
+@torch.no_grad()
+def test_evaluation_that_is_recorded_is_torchs(record, monkeypatch):
+    """A recorder of torch's operations sees no launch."""
+    serve = mock.Mock(side_effect=AssertionError)
+    monkeypatch.setattr(kernels, "serve", serve)
+    norm, x = Affine(3), torch.randn(4, 3).half()
+    with pytest.raises(AssertionError):
+        norm(x)
+    recorded = record(norm, x)
+    norm.scale.mul_(2)
+    assert torch.equal(recorded(x + 1), (2 * (x + 1).float()).half())
 
 
 def test_a_gpu_is_tried_once_for_each_dtype(launches):
