@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from rbn_fairseq.norms.kernels import affine, backward, forward, tiles
+from rbn_fairseq.norms.kernels import affine, backward, forward, parts, tiles
 
 TYPES = {
     torch.float32: "*fp32",
@@ -43,7 +43,7 @@ def launch_all(channels, dtype, valid, clamp, gradients):
     rows, vectors = torch.zeros(8, channels, dtype=dtype), torch.ones(4, channels)
     weight, bias = torch.ones(2, channels, dtype=dtype)
     settings = {"eps": 1e-5, "clamp": clamp, "sync": False}
-    forward.normalise(rows, valid, weight, bias, *vectors[2:], momentum=0.1, **settings)
+    forward.normalise_and_move(rows, valid, weight, bias, *vectors[2:], momentum=0.1, **settings)
     upstream = vectors[:2] if gradients else (None, None)
     count = torch.ones(())
     backward.differentiate(
@@ -51,7 +51,7 @@ def launch_all(channels, dtype, valid, clamp, gradients):
     )
     affine.transform(rows, *vectors[:2])
     sizes = channels, tiles.JOINED_PARTS, min(tiles.JOINED_CHANNELS, channels)
-    forward._join_parts[1,](vectors, vectors, 2, *sizes)  # only among processes
+    parts.join_parts[1,](vectors, vectors, 2, *sizes)  # only among processes
 
 
 def main():

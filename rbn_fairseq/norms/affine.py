@@ -21,8 +21,12 @@ def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         scale: ``(C,)``, fp32 or fp64.
         shift: ``(C,)``, likewise.
     """
-    # Where the dtypes differ torch writes an fp32 tensor first; for gradients it must do it all.
-    if x.dtype == scale.dtype or torch.is_grad_enabled() or not kernels.serve(x, scale):
+    # Where the dtypes differ torch writes an fp32 tensor first; for gradients, and for those who
+    # record operations, it must do it all.
+    recorded = (
+        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    )
+    if x.dtype == scale.dtype or recorded or not kernels.serve(x, scale, shift):
         return torch.addcmul(shift, x, scale).to(x.dtype)
     from rbn_fairseq.norms.kernels.affine import transform
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import ClassVar, Optional
 
 import torch
 from torch import Tensor, nn
@@ -79,9 +79,14 @@ class BatchNorm(PopulationNorm):
         channels: number of channels C.
         options: momentum, eps, eps mode.
         sync: use the statistics of all processes together (counts may differ).
+
+    Attributes:
+        by_kernels: whether the GPU's kernels may train in place of torch's operations. A subclass
+            whose training is another than what is said here sets it to False.
     """
 
     repeatable = True
+    by_kernels: ClassVar[bool] = True
     population: PopulationStatistics
 
     def __init__(
@@ -99,7 +104,7 @@ class BatchNorm(PopulationNorm):
             tokens = ValidTokens.none_of(x)
         before = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        if type(self) is BatchNorm and kernels.serve(rows, self.weight, self.bias, *before):
+        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *before):
             return self._train_by_kernels(rows, tokens).view(x.shape)
         batch = self._batch_moments(rows, tokens, *before)
         self._record(batch)

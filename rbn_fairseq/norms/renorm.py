@@ -137,6 +137,7 @@ class BatchRenorm(BatchNorm):
     """
 
     repeatable = False  # its corrections come from the running statistics
+    by_kernels = False
     options: BatchRenormOptions  # type: ignore[assignment]
     population: RunningMeanStd
 

@@ -56,8 +56,8 @@ class ValidTokens:
 
     @cached_property
     def flat(self) -> Optional[Tensor]:
-        """The mask of the flattened activations, ``(tokens,)``; ``None`` as in ``valid``."""
-        return None if self.valid is None else self.valid.reshape(-1)
+        """The mask of the flattened activations, ``(tokens,)``, dense; ``None`` as ``valid``."""
+        return None if self.valid is None else self.valid.reshape(-1).contiguous()
 
     @cached_property
     def _runs(self) -> tuple[slice, Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.norms import BatchNorm, ValidTokens, kernels, record_gaps
+from rbn_fairseq.norms import Affine, BatchNorm, ValidTokens, kernels, record_gaps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -80,6 +80,45 @@ def test_nothing_waits_for_the_gpu(masked):
         step(norm, x, ValidTokens(valid if masked else None), upstream)
         norm.eval()(x)
         norm.train()
+
+
+@pytest.mark.parametrize("kind", [BatchNorm, Affine])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_evaluation_neither_waits_nor_allocates_more_than_it_returns(kind, dtype):
+    """As in every step of decoding."""
+    norm, x = kind(256).cuda().eval(), torch.randn(1, 20, 256, device="cuda", dtype=dtype)
+    norm(x)  # compiles; batch norm keeps its scale and shift
+    torch.cuda.synchronize()
+    before = allocations()
+    with no_waiting():
+        y = norm(x)
+    assert allocations() == before + 1 and y.dtype == dtype
+
+
+def allocations():
+    return torch.cuda.memory_stats()["allocation.all.allocated"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_a_captured_evaluation_follows_the_statistics(dtype):
+    norm, x = BatchNorm(256).cuda().eval(), torch.randn(20, 256, device="cuda", dtype=dtype)
+    other = BatchNorm(256).cuda().eval()
+    for number in (*other.parameters(), *other.buffers()):
+        number.copy_(torch.rand(256) + 0.5)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        norm(x)  # keeps its scale and shift, which the graph must not
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = norm(x)
+    norm.load_state_dict(other.state_dict())
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert torch.equal(captured, other(x))
 
 
 def test_a_captured_step_is_replayed():

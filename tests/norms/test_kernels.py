@@ -3,6 +3,7 @@
 import copy
 import importlib
 import io
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -14,6 +15,7 @@ from rbn_fairseq.norms import (
     Affine,
     BatchNorm,
     BatchNormOptions,
+    BatchRenorm,
     ValidTokens,
     dummy_batch,
     freeze_statistics,
@@ -172,6 +174,23 @@ def test_memory_layout_does_not_matter(shape, view, where, device):
     assert all(map(torch.equal, actual, expected))
 
 
+MASK_LAYOUTS = {
+    "one sentence of two": oracles.real_tokens(6, [4, 6])[:, :1],
+    "one sentence for all": oracles.real_tokens(6, [4]).expand(6, 2),
+    "one number for all": torch.tensor([True]).expand(6),
+}
+
+
+@pytest.mark.parametrize("layout", MASK_LAYOUTS)
+def test_memory_layout_of_the_mask_does_not_matter(layout, device):
+    mask = MASK_LAYOUTS[layout]
+    norm, x = random_norm(4), torch.randn(*mask.shape, 4)
+    upstream = upstream_of(x)
+    actual, _ = run(norm, x, mask, upstream, device)
+    expected, _ = run(norm, x, mask.contiguous(), upstream, device)
+    assert all(map(torch.equal, actual, expected))
+
+
 @pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2)], ids=["y", "mean", "var", "y and var"])
 def test_outputs_that_nothing_uses_have_no_gradient(used, device):
     """A norm without a penalty; a penalty alone."""
@@ -235,6 +254,30 @@ def test_frozen_statistics_do_not_move(device):
     assert not torch.equal(free[-1], frozen[-1])
 
 
+def test_frozen_statistics_are_not_written(device):
+    norm, x = random_norm(3).to(device), torch.rand(4, 2, 3).to(device)
+    norm.population.running_mean.fill_(-0.0)  # moving by nothing would make it 0.0
+    versions = [buffer._version for buffer in norm.buffers()]
+    with freeze_statistics():
+        norm(x)
+    assert norm.population.running_mean.signbit().all()
+    assert [buffer._version for buffer in norm.buffers()] == versions
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_versions_are_told_one_by_one_where_there_are_any(inference, device, monkeypatch):
+    """Older torch takes no list, and refuses tensors of inference."""
+    told = []
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", told.append)
+    with torch.inference_mode(inference):
+        norm = random_norm(3).to(device)
+        x = torch.rand(4, 2, 3).to(device)
+        before = norm.population.running_mean.clone()
+        norm(x)
+    assert not torch.equal(norm.population.running_mean, before)
+    assert list(map(id, told)) == ([] if inference else list(map(id, norm.buffers())))
+
+
 def test_momentum_1_takes_the_batchs(device):
     results, _ = run(
         random_norm(3, momentum=1), x := torch.randn(4, 2, 3), None, upstream_of(x), device
@@ -286,6 +329,46 @@ def test_three_launches_each_way(device):
         assert launched.call_count == 3
         y.sum().backward()
         assert launched.call_count == 6
+
+
+class Own(BatchNorm):
+    """A user's subclass that trains alike."""
+
+
+@pytest.mark.parametrize(("kind", "count"), [(Own, 3), (BatchRenorm, 0)])
+def test_subclasses_that_train_alike_have_the_kernels(kind, count, device):
+    forward = importlib.import_module("rbn_fairseq.norms.kernels.forward")
+    launcher = type(forward._finish)
+    with mock.patch.object(launcher, "run", autospec=True, side_effect=launcher.run) as launched:
+        kind(3).to(device)(torch.randn(4, 2, 3).to(device))
+    assert launched.call_count == count
+
+
+def test_launches_are_on_the_rows_gpu(device, monkeypatch):
+    """Which need not be the current one; there may be only one here."""
+    chosen = []
+
+    @contextmanager
+    def device_of(rows):
+        chosen.append(rows.device)
+        yield
+        chosen.pop()
+
+    forward = importlib.import_module("rbn_fairseq.norms.kernels.forward")
+    kind, where = type(forward._finish), []
+    run = kind.run
+
+    def noting(*args, **kwargs):
+        where.append([place.type for place in chosen])
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(kind, "run", noting)
+    norm, x = random_norm(3).to(device), torch.randn(4, 2, 3).to(device)
+    norm(x.requires_grad_()).sum().backward()
+    with torch.no_grad():
+        norm.eval()(x.half())
+    assert where == [[torch.device(device).type]] * 7
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

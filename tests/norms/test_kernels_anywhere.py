@@ -1,5 +1,6 @@
 """Kernels of batch norm: what can be said without running them."""
 
+import importlib
 import itertools
 import logging
 import os
@@ -7,15 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
 from rbn_fairseq.norms import kernels
-from rbn_fairseq.norms.kernels import tiles
+from rbn_fairseq.norms.affine import Affine, multiply_add
+from rbn_fairseq.norms.kernels import tiles, trial
 
 KERNELS = {
-    "_moments_of_parts", "_join_parts", "_finish", "_map", "_sums_of_parts", "_join_sums", "_dx",
+    "_moments_of_parts", "join_parts", "_finish", "_map", "_sums_of_parts", "_join_sums", "_dx",
     "_multiply_add",
 }  # fmt: skip
 
@@ -60,46 +63,126 @@ def test_programs_are_enough_for_a_gpu(tokens, channels):
 
 
 def stand_in(**attributes):
-    """What the question looks at of a tensor on a GPU."""
+    """What the question looks at of a tensor on a GPU, ``(3,)``."""
     usual = {
-        "is_cuda": True, "numel": lambda: 1, "device": SimpleNamespace(index=0),
-        "dtype": torch.float32,
+        "is_cuda": True, "numel": lambda: 3, "device": torch.device("cuda", 0),
+        "dtype": torch.float32, "shape": torch.Size([3]), "is_contiguous": lambda: True,
     }  # fmt: skip
     return SimpleNamespace(**{**usual, **attributes})
 
 
 @pytest.fixture
-def first_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    kernels._have_triton.cache_clear()
-    yield
-    kernels._have_triton.cache_clear()
+def launches(monkeypatch):
+    """The trial launches, of which none runs; as on a fresh process with a GPU."""
+    noted = []
+    monkeypatch.setattr(trial, "_found", {})
+    monkeypatch.setattr(trial, "_launch", lambda *place: noted.append(place))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return noted
 
 
-UNSUITABLE = {
+@pytest.mark.parametrize("shape", [(3,), (7, 3), (4, 2, 3)], ids=str)
+def test_kernels_serve_what_they_can(shape, launches):
+    rows = stand_in(shape=torch.Size(shape), dtype=torch.float16)
+    assert kernels.serve(rows, stand_in(), stand_in(dtype=torch.bfloat16))
+
+
+UNSUITABLE_ROWS = {
     "on the CPU": {"is_cuda": False},
     "empty": {"numel": lambda: 0},
-    "another GPU": {"device": SimpleNamespace(index=1)},
     "fp64": {"dtype": torch.float64},
+    "other channels": {"shape": torch.Size([3, 8])},
+}
+UNSUITABLE_VECTORS = {
+    "fp64": {"dtype": torch.float64},
+    "on another GPU": {"device": torch.device("cuda", 1)},
+    "on the CPU": {"device": torch.device("cpu")},
+    "strided": {"is_contiguous": lambda: False},
+    "other channels": {"shape": torch.Size([4])},
+    "one number": {"shape": torch.Size([1])},
+    "a matrix": {"shape": torch.Size([1, 3])},
 }
 
 
-@pytest.mark.parametrize("attributes", UNSUITABLE.values(), ids=UNSUITABLE)
-def test_kernels_serve_what_they_can(attributes, first_gpu, monkeypatch):
-    monkeypatch.setattr(kernels, "find_spec", lambda name: object())
-    assert kernels.serve(stand_in(), stand_in(dtype=torch.bfloat16))
+@pytest.mark.parametrize("attributes", UNSUITABLE_ROWS.values(), ids=UNSUITABLE_ROWS)
+def test_rows_that_are_not_served(attributes, launches):
     assert not kernels.serve(stand_in(**attributes), stand_in())
 
 
-def test_fp64_parameters_are_not_served(first_gpu, monkeypatch):
-    monkeypatch.setattr(kernels, "find_spec", lambda name: object())
-    assert not kernels.serve(stand_in(), stand_in(), stand_in(dtype=torch.float64))
+@pytest.mark.parametrize("attributes", UNSUITABLE_VECTORS.values(), ids=UNSUITABLE_VECTORS)
+def test_vectors_that_are_not_served(attributes, launches):
+    assert not kernels.serve(stand_in(), stand_in(), stand_in(**attributes))
 
 
-def test_missing_triton_is_said_once(first_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+def test_scale_and_shift_are_both_looked_at(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kernels, "serve", lambda *tensors: asked.append(tensors))
+    x, scale, shift = torch.ones(2, 3, dtype=torch.float16), torch.ones(3), torch.zeros(3)
+    with torch.no_grad():
+        multiply_add(x, scale, shift)
+    assert [list(map(id, tensors)) for tensors in asked] == [[id(x), id(scale), id(shift)]]
+
+
+RECORDERS = {
+    "compiled": lambda norm, x: torch.compile(norm, backend="eager", fullgraph=True),
+    "traced": lambda norm, x: torch.jit.trace(norm, x, check_trace=False),
+}
+
+
+@pytest.mark.parametrize("record", RECORDERS.values(), ids=RECORDERS)
+@torch.no_grad()
+def test_evaluation_that_is_recorded_is_torchs(record, monkeypatch):
+    """A recorder of torch's operations sees no launch."""
+    serve = mock.Mock(side_effect=AssertionError)
+    monkeypatch.setattr(kernels, "serve", serve)
+    norm, x = Affine(3), torch.randn(4, 3).half()
+    with pytest.raises(AssertionError):
+        norm(x)
+    recorded = record(norm, x)
+    norm.scale.mul_(2)
+    assert torch.equal(recorded(x + 1), (2 * (x + 1).float()).half())
+
+
+def test_a_gpu_is_tried_once_for_each_dtype(launches):
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    for _ in range(2):
+        assert kernels.serve(stand_in()) and kernels.serve(stand_in(dtype=torch.float16))
+        assert kernels.serve(stand_in(device=second))
+    assert launches == [(first, torch.float32), (first, torch.float16), (second, torch.float32)]
+
+
+@pytest.mark.parametrize("reason", [ModuleNotFoundError("no triton"), RuntimeError("no compiler")])
+def test_where_triton_does_not_work_is_said_once(reason, launches, monkeypatch, caplog):
+    monkeypatch.setattr(trial, "_launch", mock.Mock(side_effect=reason))
     with caplog.at_level(logging.WARNING):
         assert not kernels.serve(stand_in()) and not kernels.serve(stand_in())
     assert [record.message for record in caplog.records] == [
-        "Triton is not installed: batch norm runs without its kernels, slower"
+        f"Triton does not work on GPU 0 with torch.float32 ({type(reason).__name__}: {reason}): "
+        "batch norm runs without its kernels, slower"
     ]
+
+
+def test_nothing_is_tried_while_a_graph_is_captured(launches, monkeypatch):
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert not kernels.serve(stand_in())
+    assert launches == []
+    assert kernels.serve(stand_in())
+
+
+def test_the_trial_launches_a_kernel(device):
+    transform = importlib.import_module("rbn_fairseq.norms.kernels.affine").transform
+    with mock.patch("rbn_fairseq.norms.kernels.affine.transform", wraps=transform) as launched:
+        trial._launch(torch.device(device), torch.bfloat16)
+    (rows, *_), _ = launched.call_args
+    assert rows.dtype == torch.bfloat16
+
+
+def test_compiled_code_asks_without_a_break(launches, monkeypatch):
+    """A compiled model takes the answer as it is while it compiles."""
+
+    def forward(x):
+        return x + 1 if trial.works(0, x.dtype) else x
+
+    compiled = torch.compile(forward, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.zeros(3)), torch.ones(3)) and len(launches) == 1

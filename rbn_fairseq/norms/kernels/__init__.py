@@ -1,41 +1,31 @@
 """Batch norm on GPUs: three launches forward, three backward, without a wait for the host.
 
-The kernels are written in Triton, which comes with torch's builds for GPUs; where it is missing,
-torch's own operations serve.
+The kernels are written in Triton, which comes with torch's builds for GPUs; where it is missing
+or does not work, torch's own operations serve.
 """
-
-import logging
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 __all__ = ["serve"]
 
-logger = logging.getLogger(__name__)
-
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def serve(rows: Tensor, *others: Tensor) -> bool:
-    """Tell whether the kernels can normalise ``rows: (tokens, C)``.
+def serve(rows: Tensor, *vectors: Tensor) -> bool:
+    """Tell whether the kernels can normalise ``rows: (..., C)``.
 
-    They lie on the current GPU, are not empty, and neither they nor the ``others`` (parameters
-    and running statistics) are fp64.
+    They lie on a GPU where Triton works and are not empty; the ``vectors`` (parameters and running
+    statistics) are ``(C,)``, dense, on the same GPU; nothing is fp64.
     """
-    return (
-        rows.is_cuda
-        and rows.numel() > 0
-        and rows.device.index == torch.cuda.current_device()
-        and all(tensor.dtype in _DTYPES for tensor in (rows, *others))
-        and _have_triton()
-    )
+    if not rows.is_cuda or rows.numel() == 0 or rows.dtype not in _DTYPES:
+        return False
+    for vector in vectors:
+        alike = vector.shape == rows.shape[-1:] and vector.device == rows.device
+        if not (alike and vector.is_contiguous() and vector.dtype in _DTYPES):
+            return False
+    # Imported late: it loads torch's compiler.
+    from rbn_fairseq.norms.kernels.trial import works
 
-
-@cache
-def _have_triton() -> bool:
-    there = find_spec("triton") is not None
-    if not there:
-        logger.warning("Triton is not installed: batch norm runs without its kernels, slower")
-    return there
+    answer: bool = works(rows.device.index, rows.dtype)
+    return answer

@@ -35,7 +35,8 @@ def transform(rows: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """
     (tokens, C), cut = rows.shape, tiles.tiling(*rows.shape)
     y = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    _multiply_add[cut.row_tiles * cut.blocks,](
-        y, rows, scale, shift, tokens, rows.stride(0), C, cut.blocks, cut.rows, cut.channels
-    )
+    with torch.cuda.device_of(rows):
+        _multiply_add[cut.row_tiles * cut.blocks,](
+            y, rows, scale, shift, tokens, rows.stride(0), C, cut.blocks, cut.rows, cut.channels
+        )
     return y

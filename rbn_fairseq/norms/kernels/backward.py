@@ -107,7 +107,7 @@ def differentiate(
 
     Args:
         grad: gradient of y, ``(tokens, C)``, channels side by side.
-        rows: ``(tokens, C)``, as in :func:`~rbn_fairseq.norms.kernels.forward.normalise`.
+        rows: ``(tokens, C)``, as in :func:`~rbn_fairseq.norms.kernels.forward.normalise_and_move`.
         valid: ``(tokens,)``, boolean, True = real token. ``None`` = all.
         weight: ``(C,)``.
         bias: ``(C,)``; only its dtype matters.

@@ -11,6 +11,8 @@ from rbn_fairseq.norms.kernels import tiles
 from rbn_fairseq.norms.kernels.parts import (
     deviation,
     join,
+    join_parts,
+    lerp,
     load_tile,
     merge,
     read_moments,
@@ -19,11 +21,11 @@ from rbn_fairseq.norms.kernels.parts import (
 )
 from rbn_fairseq.norms.moments import gather, process_rank, world_size
 
-__all__ = ["Normalised", "normalise"]
+__all__ = ["Normalised", "normalise_and_move"]
 
 
 class Normalised(NamedTuple):
-    """What :func:`normalise` returns.
+    """What :func:`normalise_and_move` returns.
 
     y: ``(tokens, C)``; mean, var: ``(C,)``; n: 0-dim; before, after: ``(2, C)``, the running
     statistics around the update; share: as in :class:`~rbn_fairseq.norms.moments.Moments`.
@@ -56,14 +58,6 @@ def _moments_of_parts(
     write_moments(parts, part, block, channels, C, total, joint, distances)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _join_parts(joined, parts, count, C, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
-    block = tl.program_id(0)
-    channels = block * CHANNELS + tl.arange(0, CHANNELS)
-    n, mean, squares, _ = read_moments(parts, count, channels, C, PARTS, CHANNELS)
-    write_moments(joined, 0, block, channels, C, n, mean, squares)
-
-
 @triton.jit(do_not_specialize=["count", "rank"])
 def _finish(
     table, notes, parts, count, rank, running_mean, running_var, momentum, C,
@@ -77,8 +71,8 @@ def _finish(
     old_var = tl.load(running_var + channels, mask=inside, other=0)
     mean = tl.where(n > 0, mean, old_mean)
     var = tl.where(n > 0, squares / tl.maximum(n, 1.0), old_var)
-    new_mean = _lerp(old_mean, mean, momentum)
-    new_var = _lerp(old_var, var, momentum)
+    new_mean = lerp(old_mean, mean, momentum)
+    new_var = lerp(old_var, var, momentum)
     row = table + channels
     tl.store(row, mean, mask=inside)
     tl.store(row + C, var, mask=inside)
@@ -95,16 +89,11 @@ def _finish(
         tl.store(notes + 1, tl.where(own > 0, 1.0, 0.0) / tl.maximum(holders, 1.0))
 
 
-@triton.jit
-def _lerp(old, new, weight):
-    near_old = old + weight * (new - old)
-    return tl.where(weight < 0.5, near_old, new - (new - old) * (1 - weight))
-
-
 @triton.jit(do_not_specialize=["tokens"])
 def _map(
     y, x, table, notes, weight, bias, running_mean, running_var, tokens, stride, C, eps, blocks,
     joiners, ROWS: tl.constexpr, CHANNELS: tl.constexpr, NOTES: tl.constexpr, CLAMP: tl.constexpr,
+    MOVES: tl.constexpr,
 ):  # fmt: skip
     tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     rows, channels, here, inside = tile_of(tile, block, tokens, C, None, ROWS, CHANNELS)
@@ -125,11 +114,12 @@ def _map(
         new_var = tl.load(row + tl.where(bad > 0, C, 3 * C), mask=inside)
         tl.store(row + 2 * C, new_mean, mask=inside)
         tl.store(row + 3 * C, new_var, mask=inside)
-        tl.store(running_mean + channels, new_mean, mask=inside)
-        tl.store(running_var + channels, new_var, mask=inside)
+        if MOVES:
+            tl.store(running_mean + channels, new_mean, mask=inside)
+            tl.store(running_var + channels, new_var, mask=inside)
 
 
-def normalise(
+def normalise_and_move(
     rows: Tensor, valid: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor,
     running_var: Tensor, *, momentum: float, eps: float, clamp: bool, sync: bool,
 ) -> Normalised:  # fmt: skip
@@ -144,7 +134,7 @@ def normalise(
         bias: ``(C,)``.
         running_mean: ``(C,)``, fp32.
         running_var: ``(C,)``, fp32.
-        momentum: weight of the new value in the running statistics; 0 leaves them.
+        momentum: weight of the new value in the running statistics; 0 leaves them untouched.
         eps: keeps the standard deviation away from 0.
         clamp: sqrt(max(var, eps)) instead of sqrt(var + eps).
         sync: use the moments of all processes together: one collective of 2C + 1 numbers.
@@ -159,7 +149,7 @@ def normalise(
     world, rank = world_size(sync), 0
     if world > 1:
         local = parts.new_empty(2 * C + 1)
-        _join_parts[cut.joiners,](local, parts, cut.parts, C, tiles.JOINED_PARTS, cut.joined)
+        join_parts[cut.joiners,](local, parts, cut.parts, C, tiles.JOINED_PARTS, cut.joined)
         parts, rank = gather(local), process_rank()
     _finish[cut.joiners,](
         table, notes, parts, parts.shape[0], rank, running_mean, running_var, momentum, C,
@@ -168,8 +158,10 @@ def normalise(
     _map[cut.row_tiles * cut.blocks,](
         y, rows, table, notes, weight, bias, running_mean, running_var, tokens, stride, C, eps,
         cut.blocks, cut.joiners, cut.rows, cut.channels, triton.next_power_of_2(cut.joiners),
-        clamp,
+        clamp, momentum != 0,
     )  # fmt: skip
-    torch.autograd.graph.increment_version((running_mean, running_var))
+    for statistics in (running_mean, running_var):
+        if momentum != 0 and not statistics.is_inference():  # these have no version
+            torch.autograd.graph.increment_version(statistics)
     share = notes[1] if world > 1 else 1.0
     return Normalised(y, table[0], table[1], notes[0], table[2:4], table[4:6], share)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.kernels.backward import differentiate
-from rbn_fairseq.norms.kernels.forward import Normalised, normalise
+from rbn_fairseq.norms.kernels.forward import Normalised, normalise_and_move
 
 __all__ = ["normalise_rows"]
 
@@ -28,7 +28,10 @@ class _Normalise(torch.autograd.Function):
         settings: dict[str, Any],
     ) -> Normalised:
         rows = _channels_side_by_side(rows)
-        result = normalise(rows, valid, weight, bias, *running, momentum=momentum, **settings)
+        with torch.cuda.device_of(rows):
+            result = normalise_and_move(
+                rows, valid, weight, bias, *running, momentum=momentum, **settings
+            )
         ctx.settings = settings
         ctx.save_for_backward(rows, valid, weight, bias, result.mean, result.var, result.n)
         ctx.mark_non_differentiable(result.n, result.before, result.after)
@@ -45,12 +48,13 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[Optional[Tensor], ...]:  # fmt: skip
         rows, valid, weight, bias, mean, var, count = ctx.saved_tensors
         grad = torch.zeros_like(rows) if grad is None else _channels_side_by_side(grad)
-        gradients = differentiate(
-            grad, rows, valid, weight, bias, mean, var, count,
-            None if grad_mean is None else grad_mean.contiguous(),
-            None if grad_var is None else grad_var.contiguous(),
-            **ctx.settings,
-        )  # fmt: skip
+        with torch.cuda.device_of(rows):
+            gradients = differentiate(
+                grad, rows, valid, weight, bias, mean, var, count,
+                None if grad_mean is None else grad_mean.contiguous(),
+                None if grad_var is None else grad_var.contiguous(),
+                **ctx.settings,
+            )  # fmt: skip
         return *gradients, None, None, None, None
 
 
@@ -66,7 +70,7 @@ def normalise_rows(
     rows: Tensor, weight: Tensor, bias: Tensor, valid: Optional[Tensor],
     running: tuple[Tensor, Tensor], *, momentum: float, eps: float, clamp: bool, sync: bool,
 ) -> Normalised:  # fmt: skip
-    """Do what :func:`~rbn_fairseq.norms.kernels.forward.normalise` does, with gradients.
+    """Do what :func:`~rbn_fairseq.norms.kernels.forward.normalise_and_move` does, with gradients.
 
     They come for y, mean and variance, and go to rows, weight and bias.
     """

@@ -3,7 +3,17 @@
 import triton
 import triton.language as tl
 
-__all__ = ["deviation", "join", "load_tile", "merge", "read_moments", "tile_of", "write_moments"]
+__all__ = [
+    "deviation",
+    "join",
+    "join_parts",
+    "lerp",
+    "load_tile",
+    "merge",
+    "read_moments",
+    "tile_of",
+    "write_moments",
+]
 
 
 @triton.jit
@@ -28,6 +38,13 @@ def load_tile(values, stride, rows, channels, tokens, inside):
 def deviation(var, eps, CLAMP: tl.constexpr):
     """Return the standard deviation that normalises by."""
     return tl.sqrt(tl.where(var < eps, eps, var) if CLAMP else var + eps)
+
+
+@triton.jit
+def lerp(old, new, weight):
+    """Return ``old + weight * (new - old)``: exactly ``new`` at weight 1, as torch's lerp does."""
+    near_old = old + weight * (new - old)
+    return tl.where(weight < 0.5, near_old, new - (new - old) * (1 - weight))
 
 
 @triton.jit
@@ -85,3 +102,12 @@ def read_moments(parts, count, channels, C, PARTS: tl.constexpr, CHANNELS: tl.co
         n, mean, squares = merge(n, mean, squares, n_new, mean_new, squares_new)
     total, joint, distances = join(n, mean, squares)
     return total, joint, distances, tl.sum(holders, 0)
+
+
+@triton.jit(do_not_specialize=["count"])
+def join_parts(joined, parts, count, C, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Join ``count`` rows of moments into one; a kernel of its own."""
+    block = tl.program_id(0)
+    channels = block * CHANNELS + tl.arange(0, CHANNELS)
+    n, mean, squares, _ = read_moments(parts, count, channels, C, PARTS, CHANNELS)
+    write_moments(joined, 0, block, channels, C, n, mean, squares)
