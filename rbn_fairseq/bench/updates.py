@@ -109,9 +109,10 @@ def time_updates(
         "dtype": dtype_of(first.cfg),
         "case": f"{first.cfg.model._name}/{first.cfg.dataset.max_tokens}",
     }
+    make, *_ = makers.values()
+    # First of all: what libraries take from the allocator once is no setting's memory.
+    flops = count_flops(partial(train, make(), batches)) / len(batches)
     memory = _memory(makers, batches, **same)
-    fresh = next(iter(makers.values()))()
-    flops = count_flops(partial(train, fresh, batches)) / len(batches)
     product = MatrixProduct(device, next(first.model.parameters()).dtype)
     actions = {
         name: partial(_one_update, trainer, batches, device) for name, trainer in trainers.items()
