@@ -17,7 +17,8 @@ __all__ = ["DEFAULTS", "draw", "dtype_of", "make_trainer", "read_setting", "set_
 
 DEFAULTS = (
     "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
-    "--lr 0.0005 --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
+    "--lr 0.0005 --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn "
+    "--label-smoothing 0.1"
 )
 _FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
 
