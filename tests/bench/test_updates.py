@@ -7,6 +7,7 @@ import torch
 
 from command import rbn
 from rbn_fairseq.bench import updates
+from rbn_fairseq.bench.training import product_dtype, set_up, training_dtype
 from rbn_fairseq.bench.updates import SETTINGS, penalty_row
 from runs import TINY
 
@@ -28,6 +29,20 @@ def test_the_penalty_is_what_rbn_takes_longer_than_batch():
     # 0.2, 0.5, 0.1
     assert row.share == pytest.approx(0.2) and row.spread == pytest.approx((0.15, 0.35))
     assert penalty_row([{"layer": 1.0, "rbn": 2.0}], **SAME) is None
+
+
+@pytest.mark.parametrize(
+    "options, device, words, products",
+    [
+        ("", "cuda", "float32", "float32"),
+        ("--bf16", "cuda", "bfloat16", "bfloat16"),
+        ("--amp", "cuda", "float32 and float16", "float16"),
+        ("--amp", "cpu", "float32", "float32"),  # fairseq casts on GPUs alone
+    ],
+)
+def test_the_dtype_of_products_is_that_which_is_cast_to(data_bin, options, device, words, products):
+    cfg, _ = set_up(str(data_bin), [*COMMON, *options.split()], device)
+    assert (training_dtype(cfg), product_dtype(cfg)) == (words, products)
 
 
 def test_settings_really_train(data_bin, monkeypatch):
