@@ -95,8 +95,9 @@ def norm(
 
     A time is that of one norm on one batch, the mean over a stack of norms, with their part in
     the view of the real tokens. The floor is the time in which memory copies what must be moved:
-    five tensors in training, two in evaluation. On the CPU, freed memory is kept, as page faults
-    would cost as much as the norm and by chance (glibc's mallopt).
+    five tensors in training, two in evaluation, into as much memory as the norms write. On the
+    CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
+    mallopt).
     """
     device = choose_device(device)
     check_json(json)
