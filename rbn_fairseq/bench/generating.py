@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Optional
 
 import torch
-from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import Row, summarise
@@ -54,11 +54,12 @@ class Translator:
         model = self.task.build_model(self.cfg.model, from_checkpoint=True)
         self.dtype = dtype_of(self.cfg)
         self.model = model.to(device, getattr(torch, self.dtype))
-        # The generator puts the model into evaluation mode.
         lengths = {"max_len_a": 0, "max_len_b": steps, "min_len": steps}
-        self.generator = self.task.build_generator(
-            [self.model], GenerationConfig(beam=beam, **lengths)
-        )
+        generation = GenerationConfig(beam=beam, **lengths)
+        # As fairseq-generate: without it, decoder layers compute attention weights at every step.
+        self.model.prepare_for_inference_(FairseqConfig(generation=generation))
+        # The generator puts the model into evaluation mode.
+        self.generator = self.task.build_generator([self.model], generation)
 
     def batches(self, subset: str, number: int) -> list[Any]:
         """Return batches of a subset, drawn uniformly, as fairseq-generate makes them."""

@@ -34,19 +34,28 @@ def _processor() -> str:
     return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "CPU"
 
 
-def _commit() -> str:
-    """Return where a checkout stands, with a plus if its files differ; nothing elsewhere."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
-    command += ["--exclude=*"]
+def _said(*command: str) -> str:
+    """Return what a program prints; nothing where it is not there or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
 
-def _fairseq() -> str:
+def _commit() -> str:
+    """Return where a checkout stands, with a plus if its files differ; nothing elsewhere."""
+    here = str(Path(__file__).parent)
+    return _said("git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*")
+
+
+def _driver() -> str:
+    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return said.partition("\n")[0]
+
+
+def _version(package: str) -> str:
     try:
-        return importlib.metadata.version("ve-fairseq")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:  # norms alone do without
         return ""
 
@@ -56,9 +65,11 @@ def describe(device: str) -> dict[str, str]:
     versions = {
         "Python": platform.python_version(),
         "torch": torch.__version__,
-        "fairseq": _fairseq(),
+        "fairseq": _version("ve-fairseq"),
         "rbn_fairseq": " ".join(filter(None, (__version__, _commit()))),
     }
+    if device == "cuda":
+        versions |= {"Triton": _version("triton"), "driver": _driver()}
     return {
         "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),

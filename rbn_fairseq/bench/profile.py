@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.bench.training import draw, dtype_of, make_trainer, train
+from rbn_fairseq.bench.training import draw, make_trainer, train, training_dtype
 
 __all__ = ["profile_updates"]
 
@@ -82,7 +82,7 @@ def profile_updates(
                 norm=name,
                 device=device,
                 threads=threads,
-                dtype=dtype_of(trainer.cfg),
+                dtype=training_dtype(trainer.cfg),
                 case=operator,
                 ms=ms,
                 ratio_to_layer=ms / reference if reference else None,

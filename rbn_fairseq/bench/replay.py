@@ -1,13 +1,13 @@
 """Real batches for norms to be timed on: shapes and padding of training data."""
 
 from pathlib import Path
-from typing import Any
 
+from fairseq import utils
 from torch import Tensor
 
 from rbn_fairseq.bench.cases import Case
-from rbn_fairseq.bench.training import make_trainer
-from rbn_fairseq.tasks.batches import collate, sample_batches
+from rbn_fairseq.bench.training import set_up
+from rbn_fairseq.tasks.batches import sample_batches
 
 __all__ = ["data_cases", "name_of"]
 
@@ -30,13 +30,21 @@ def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -
         batches: how many, drawn uniformly from an epoch; 0 = all.
         seed: of the draw.
     """
-    trainer: Any = make_trainer(data, [*_SMALL, "--max-tokens", str(max_tokens)], "cpu")
-    iterator = trainer.get_train_iterator(epoch=1)
-    dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
-    drawn = sample_batches(iterator, batches, seed)
+    cfg, task = set_up(data, [*_SMALL, "--max-tokens", str(max_tokens)], "cpu")
+    task.load_dataset(cfg.dataset.train_subset)
+    dataset = task.dataset(cfg.dataset.train_subset)
+    # As fairseq's trainer; a model takes what its task takes.
+    iterator = task.get_batch_iterator(
+        dataset,
+        max_tokens=max_tokens,
+        max_positions=utils.resolve_max_positions(task.max_positions(), max_tokens),
+        ignore_invalid_inputs=True,
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+        seed=cfg.common.seed,
+    )
     sides: dict[str, list[Tensor]] = {"source": [], "target": []}
-    for sample in collate(dataset, drawn, trainer.model):
-        inputs = sample["net_input"]
+    for batch in sample_batches(iterator, batches, seed):
+        inputs = dataset.collater([dataset[index] for index in batch])["net_input"]
         sides["source"].append(inputs["src_tokens"].eq(dataset.src_dict.pad()))
         sides["target"].append(inputs["prev_output_tokens"].eq(dataset.tgt_dict.pad()))
     return [Case(f"{name}-{side}", paddings) for side, paddings in sides.items()]

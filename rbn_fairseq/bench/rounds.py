@@ -1,5 +1,6 @@
 """Actions timed in turn, so that what slows the machine slows all of them."""
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,8 +32,8 @@ def take_turns(
 ) -> list[dict[str, float]]:
     """Let every action have its turn in each round.
 
-    Every action begins a round once in a while: the order moves on by one each time. A first
-    round, not counted, warms up.
+    Each round has an order of its own, so that none always follows the same other; the orders
+    are drawn alike in every process. A first round, not counted, warms up.
 
     Args:
         actions: what returns the milliseconds it took, by name.
@@ -44,10 +45,10 @@ def take_turns(
     """
     names = list(actions)
     turns = range(rounds + 1)
+    draw = random.Random(1)
     taken = []
     console = Console(stderr=True, quiet=not label)
-    for round_ in track(turns, label, console=console, transient=True):
-        first = round_ % len(names)
-        times = {name: actions[name]() for name in names[first:] + names[:first]}
+    for _ in track(turns, label, console=console, transient=True):
+        times = {name: actions[name]() for name in draw.sample(names, len(names))}
         taken.append({name: times[name] for name in names})
     return taken[1:]

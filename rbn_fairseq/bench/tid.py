@@ -9,7 +9,7 @@ from typing import Any
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles
-from rbn_fairseq.bench.training import DEFAULTS, dtype_of, make_trainer, train
+from rbn_fairseq.bench.training import DEFAULTS, make_trainer, train, training_dtype
 from rbn_fairseq.diagnostics import batch_norms, population
 from rbn_fairseq.tasks.batches import collate, sample_batches
 from rbn_fairseq.tasks.conditioning import ConditioningConfig
@@ -88,7 +88,7 @@ def time_measuring(
         norm=plain.cfg.model.norm_encoder,
         device=device,
         threads=threads,
-        dtype=dtype_of(plain.cfg),
+        dtype=training_dtype(plain.cfg),
     )
 
 

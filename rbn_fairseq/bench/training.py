@@ -13,11 +13,22 @@ from fairseq.trainer import Trainer
 
 from rbn_fairseq.tasks.batches import collate, sample_batches
 
-__all__ = ["DEFAULTS", "draw", "dtype_of", "make_trainer", "read_setting", "set_up", "train"]
+__all__ = [
+    "DEFAULTS",
+    "draw",
+    "dtype_of",
+    "make_trainer",
+    "product_dtype",
+    "read_setting",
+    "set_up",
+    "train",
+    "training_dtype",
+]
 
 DEFAULTS = (
     "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
-    "--max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1"
+    "--lr 0.0005 --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn "
+    "--label-smoothing 0.1"
 )
 _FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
 
@@ -82,6 +93,16 @@ def dtype_of(cfg: Any) -> str:
     if cfg.common.fp16:
         return "float16"
     return "bfloat16" if cfg.common.bf16 else "float32"
+
+
+def product_dtype(cfg: Any) -> str:
+    """Return the dtype of training's matrix products: float16 where --amp casts, on GPUs."""
+    return "float16" if cfg.common.amp and not cfg.common.cpu else dtype_of(cfg)
+
+
+def training_dtype(cfg: Any) -> str:
+    """Return the dtype of training in words: the model's, and that of products if it differs."""
+    return " and ".join(dict.fromkeys((dtype_of(cfg), product_dtype(cfg))))
 
 
 def draw(trainer: Any, number: int) -> list[Any]:

@@ -4,11 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Optional
 
+import torch
+
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops
 from rbn_fairseq.bench.memory import peak_bytes
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles, summarise
-from rbn_fairseq.bench.training import DEFAULTS, draw, dtype_of, make_trainer, train
+from rbn_fairseq.bench.training import (
+    DEFAULTS,
+    draw,
+    make_trainer,
+    product_dtype,
+    train,
+    training_dtype,
+)
 
 __all__ = ["SETTINGS", "penalty_row", "time_updates"]
 
@@ -106,13 +115,14 @@ def time_updates(
     same: dict[str, Any] = {
         "device": device,
         "threads": threads,
-        "dtype": dtype_of(first.cfg),
+        "dtype": training_dtype(first.cfg),
         "case": f"{first.cfg.model._name}/{first.cfg.dataset.max_tokens}",
     }
+    make, *_ = makers.values()
+    # First of all: what libraries take from the allocator once is no setting's memory.
+    flops = count_flops(partial(train, make(), batches)) / len(batches)
     memory = _memory(makers, batches, **same)
-    fresh = next(iter(makers.values()))()
-    flops = count_flops(partial(train, fresh, batches)) / len(batches)
-    product = MatrixProduct(device, next(first.model.parameters()).dtype)
+    product = MatrixProduct(device, getattr(torch, product_dtype(first.cfg)))
     actions = {
         name: partial(_one_update, trainer, batches, device) for name, trainer in trainers.items()
     }

@@ -64,8 +64,8 @@ def train(
 
     Where settings are called `batch` and `rbn`, their difference is shown as the penalty's.
     What follows `--` are options of fairseq-train for all settings, in the place of
-    `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --max-tokens 4096
-    --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
+    `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --lr 0.0005
+    --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
     from rbn_fairseq.bench.updates import SETTINGS, time_updates
 

@@ -29,6 +29,7 @@ from rbn_fairseq.tasks.data import check_data
 
 __all__ = ["norm", "scaling"]
 
+_TOKENS, _PADS = "1024,4096,16384", "0,10,25,50"
 _DTYPES = ("float32", "bfloat16", "float16")
 
 _Norms = Annotated[
@@ -61,11 +62,15 @@ def norm(
     norms: _Norms = "batch",
     channels: Annotated[str, typer.Option(help="C, joined by commas.")] = "512",
     tokens: Annotated[
-        str, typer.Option(help="Positions of a batch, joined by commas, without DATA-BIN.")
-    ] = "1024,4096,16384",
+        Optional[str],
+        typer.Option(
+            help=f"Positions of a batch, joined by commas, without DATA-BIN. (default: {_TOKENS})"
+        ),
+    ] = None,
     pads: Annotated[
-        str, typer.Option(help="Percent of them that are padding, likewise.")
-    ] = "0,10,25,50",
+        Optional[str],
+        typer.Option(help=f"Percent of them that are padding, likewise. (default: {_PADS})"),
+    ] = None,
     name: Annotated[
         Optional[str], typer.Option(help="Of the data, for the cases. (default: its directory's)")
     ] = None,
@@ -90,13 +95,18 @@ def norm(
 
     A time is that of one norm on one batch, the mean over a stack of norms, with their part in
     the view of the real tokens. The floor is the time in which memory copies what must be moved:
-    five tensors in training, two in evaluation. On the CPU, freed memory is kept, as page faults
-    would cost as much as the norm and by chance (glibc's mallopt).
+    five tensors in training, two in evaluation, into as much memory as the norms write. On the
+    CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
+    mallopt).
     """
     device = choose_device(device)
     check_json(json)
     widths, counts = numbers("--channels", channels), numbers("--threads", threads)
-    shares, sizes = numbers("--pads", pads, 0), numbers("--tokens", tokens)
+    if device == "cuda" and len(counts) > 1:
+        raise ValueError(f"--threads are the CPU's, but --device is cuda: `{threads}` must be one.")
+    if data is not None and (tokens or pads):
+        raise ValueError("--tokens, --pads: DATA-BIN has its own. Leave them out, or DATA-BIN.")
+    shares, sizes = numbers("--pads", pads or _PADS, 0), numbers("--tokens", tokens or _TOKENS)
     chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
     if data is not None:
         check_data(str(data))

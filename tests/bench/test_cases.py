@@ -8,6 +8,7 @@ from fairseq import options, tasks
 
 from rbn_fairseq.bench.cases import fixed_case
 from rbn_fairseq.bench.replay import data_cases, name_of
+from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
 
 def test_batches_are_those_that_fairseq_trains_on(data_bin):
@@ -35,6 +36,11 @@ def test_batches_are_those_that_fairseq_trains_on(data_bin):
     masks = [mask for _, _, mask in cases[0].batches("cpu")]
     assert {mask is None for mask in masks} == {True, False}
     assert all(mask is None or mask.any() for mask in masks)
+
+
+def test_shapes_are_read_without_a_model(data_bin, monkeypatch):
+    monkeypatch.setattr(TranslationRBNTask, "build_model", None)  # cannot be called
+    assert data_cases(str(data_bin), "x", 300, 1, 1)[0].paddings
 
 
 def test_another_seed_draws_others(data_bin):

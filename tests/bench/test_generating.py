@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from fairseq.modules import MultiheadAttention
 
 from command import rbn
 from rbn_fairseq.bench.generating import PLACEMENTS, Translator
@@ -30,6 +31,21 @@ def test_all_sentences_are_in_the_batches_once(translator):
     ids = torch.cat([batch["id"] for batch in batches])
     assert ids.sort().values.tolist() == list(range(61))
     assert max(batch["net_input"]["src_tokens"].numel() for batch in batches) <= 600
+
+
+def test_only_the_last_layer_computes_attention_weights(translator, monkeypatch):
+    asked = []
+    forward = MultiheadAttention.forward
+
+    def remember(attention, *args, **kwargs):
+        if attention.encoder_decoder_attention:
+            asked.append(bool(kwargs["need_weights"]))
+        return forward(attention, *args, **kwargs)
+
+    monkeypatch.setattr(MultiheadAttention, "forward", remember)
+    translator.generate(translator.batches("test", 1))
+    # Two layers, the last of which gives them as an alignment.
+    assert asked == [False, True] * (len(asked) // 2) and asked
 
 
 def test_encoders_run_in_evaluation_without_gradients(translator):

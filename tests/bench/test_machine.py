@@ -46,3 +46,14 @@ def test_machine_and_versions_are_told():
     words = about["versions"]
     assert f"torch {torch.__version__}" in words and f"rbn_fairseq {__version__}" in words
     assert "fairseq 0.12.3" in words
+    assert "Triton" not in words and "driver" not in words  # of GPUs
+
+
+def test_what_makes_and_runs_kernels_is_told_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(machine, "_version", lambda package: {"triton": "3.2.0"}.get(package, ""))
+    said = {"git": "", "nvidia-smi": "570.1\n570.1"}
+    monkeypatch.setattr(machine, "_said", lambda program, *_: said[program])
+    about = describe("cuda")
+    assert about["machine"] == "a GPU"
+    assert about["versions"].endswith("Triton 3.2.0, driver 570.1")

@@ -79,11 +79,29 @@ def test_times_are_of_one_norm_on_one_batch(monkeypatch):
     assert (floor.ms, floor.bench) == (1.0, "norm, evaluation")
 
 
-def test_the_floor_copies_every_batch_once_for_each_norm(monkeypatch):
-    copied = []
-    monkeypatch.setattr(torch.Tensor, "copy_", lambda out, x: copied.append(x.numel()))
-    Activations(CASE, HOW).copy()
-    assert copied == [5 * 2 * 8] * 3 + [4 * 3 * 8] * 3
+@pytest.mark.parametrize("training, blocks", [(True, 3), (False, 2)])
+def test_the_floor_copies_each_batch_for_each_norm_into_as_much_memory(
+    monkeypatch, training, blocks
+):
+    how = replace(HOW, training=training)
+    activations = Activations(CASE, how)
+    gradients = [upstream.clone() for _, upstream, _ in activations]
+    copies, copy = [], torch.Tensor.copy_
+
+    def remember(y, x):
+        copies.append((tuple(x.shape), x.data_ptr(), y.data_ptr()))
+        return copy(y, x)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", remember)
+    activations.copy()
+    assert [shape for shape, *_ in copies] == [(5, 2, 8)] * 3 + [(4, 3, 8)] * 3
+    for batch in copies[:3], copies[3:]:
+        sources, targets = ([places[end] for places in batch] for end in (1, 2))
+        assert sources[0] == next(iter(activations))[0].data_ptr()
+        assert sources[1:] == targets[:-1]  # each reads what the last one wrote
+        assert len(set(targets)) == blocks
+    for (_, upstream, _), gradient in zip(activations, gradients, strict=True):
+        assert torch.equal(upstream, gradient)
 
 
 def test_torch_batch_norm_takes_padding_for_real():
@@ -114,3 +132,5 @@ def test_the_reference_comes_first_and_unknown_norms_are_refused():
     assert read_norms(["batch", "layer", "torch-batch"]) == ["layer", "batch", "torch-batch"]
     with pytest.raises(ValueError, match="--norms: unknown norm `bacth`. Did you mean `batch`"):
         read_norms(["bacth"])
+    with pytest.raises(ValueError, match="`torch-batch` is torch's own .* but `layer.torch-batch`"):
+        read_norms(["layer+torch-batch"])

@@ -1,6 +1,9 @@
 """Rows, from rounds made by hand; the order of the turns."""
 
 import json
+from collections import Counter
+from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -45,7 +48,7 @@ def test_records_have_the_fields_that_others_read():
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_every_action_begins_in_its_turn_and_the_first_round_does_not_count(number):
+def test_all_actions_run_in_each_round_and_the_first_does_not_count(number):
     order = []
 
     def action(name):
@@ -56,7 +59,23 @@ def test_every_action_begins_in_its_turn_and_the_first_round_does_not_count(numb
         return run
 
     rounds = take_turns({name: action(name) for name in "abc"}, number, "")
-    turns = ["abc", "bca", "cab", "abc", "bca"]
-    assert "".join(order) == "".join(turns[: number + 1])
+    turns = [order[first : first + 3] for first in range(0, len(order), 3)]
+    assert [sorted(turn) for turn in turns] == [list("abc")] * (number + 1)
     assert [list(times) for times in rounds] == [list("abc")] * number
-    assert rounds[0] == {"b": 4.0, "c": 5.0, "a": 6.0}
+    for number, (times, turn) in enumerate(zip(rounds, turns[1:], strict=True), 1):
+        assert times == {name: 3 * number + place for place, name in enumerate(turn, 1)}
+
+
+def test_none_always_follows_the_same_other():
+    def order():
+        ran = []
+        actions = {name: partial(lambda name: ran.append(name) or 1.0, name) for name in "abcd"}
+        take_turns(actions, 40, "")
+        return ran
+
+    ran = order()
+    turns = [ran[first : first + 4] for first in range(0, len(ran), 4)]
+    followed = Counter(pair for turn in turns for pair in pairwise(turn))
+    assert len(followed) == 4 * 3 and max(followed.values()) < len(turns) / 2
+    assert {turn[0] for turn in turns[:9]} == set("abcd")
+    assert order() == ran  # as it must be in all processes

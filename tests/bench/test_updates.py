@@ -7,6 +7,7 @@ import torch
 
 from command import rbn
 from rbn_fairseq.bench import updates
+from rbn_fairseq.bench.training import product_dtype, set_up, training_dtype
 from rbn_fairseq.bench.updates import SETTINGS, penalty_row
 from runs import TINY
 
@@ -30,6 +31,20 @@ def test_the_penalty_is_what_rbn_takes_longer_than_batch():
     assert penalty_row([{"layer": 1.0, "rbn": 2.0}], **SAME) is None
 
 
+@pytest.mark.parametrize(
+    "options, device, words, products",
+    [
+        ("", "cuda", "float32", "float32"),
+        ("--bf16", "cuda", "bfloat16", "bfloat16"),
+        ("--amp", "cuda", "float32 and float16", "float16"),
+        ("--amp", "cpu", "float32", "float32"),  # fairseq casts on GPUs alone
+    ],
+)
+def test_the_dtype_of_products_is_that_which_is_cast_to(data_bin, options, device, words, products):
+    cfg, _ = set_up(str(data_bin), [*COMMON, *options.split()], device)
+    assert (training_dtype(cfg), product_dtype(cfg)) == (words, products)
+
+
 def test_settings_really_train(data_bin, monkeypatch):
     made, build = {}, updates.make_trainer
 
@@ -47,6 +62,14 @@ def test_settings_really_train(data_bin, monkeypatch):
     )
     # 4 GFLOP for two updates.
     monkeypatch.setattr(updates, "count_flops", lambda action: (action(), 4e9)[1])
+    # The first update of all is none whose memory is measured: it may cost more.
+    peak = updates.peak_bytes
+    monkeypatch.setattr(
+        updates,
+        "peak_bytes",
+        lambda action, device: (before.append(len(trained)), peak(action, device))[1],
+    )
+    before = []
     settings = {"layer": "", "rbn": SETTINGS["rbn"]}
     given = [word for name in settings for word in ("--setting", f"{name}: {settings[name]}")]
     result = rbn(
@@ -60,7 +83,8 @@ def test_settings_really_train(data_bin, monkeypatch):
     assert [trainer.get_num_updates() for trainer in timed] == [4] * 2
     layer, penalised = (trainer.model.state_dict() for trainer in timed)
     assert any(not torch.equal(value, penalised[name]) for name, value in layer.items())
-    # The very same batches: for memory, to count the floor's products, and in both rounds.
+    # The very same batches: to count the floor's products, for memory, and in both rounds.
+    assert before == [1, 2]
     assert len(trained) == 2 + 1 + 2 * 2 and len({id(batches) for batches in trained}) == 1
     first = "encoder.layers.0.self_attn_layer_norm.population.running_mean"
     assert penalised[first].abs().max() > 0 and first not in layer

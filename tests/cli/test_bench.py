@@ -117,6 +117,18 @@ def test_refused_options_of_norm(capsys, options, said):
     assert said in user_error(capsys, "bench", "norm", *options)
 
 
+@pytest.mark.parametrize("option", ["--tokens", "--pads"])
+def test_data_have_their_own_tokens_and_padding(capsys, data_bin, option):
+    said = user_error(capsys, "bench", "norm", data_bin, option, "32")
+    assert "--tokens, --pads: DATA-BIN has its own" in said
+
+
+def test_threads_of_a_gpu_are_not_counted_up(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    said = user_error(capsys, "bench", "norm", "--device", "cuda", "--threads", "1,2")
+    assert "--threads are the CPU's, but --device is cuda: `1,2` must be one" in said
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
