@@ -13,7 +13,14 @@ from rbn_fairseq.bench.cases import Case
 from rbn_fairseq.bench.machine import threads
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, summarise
-from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, parse_norms
+from rbn_fairseq.norms import (
+    NORMS,
+    NormPlace,
+    PopulationNorm,
+    ValidTokens,
+    build_norm,
+    parse_norms,
+)
 from rbn_fairseq.norms.moments import world_size
 
 __all__ = ["TORCH", "Conditions", "NormStack", "read_norms", "time_norms"]
@@ -85,6 +92,9 @@ class NormStack(nn.ModuleList):
 
         super().__init__(build() for _ in range(how.depth))
         self.to(how.device, getattr(torch, how.dtype)).train(how.training)
+        for part in () if how.training else self.modules():
+            if isinstance(part, PopulationNorm):
+                part.make_generation_fast_()  # as fairseq does before it generates
 
     def forward(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         """Normalise ``x: (T, B, C)``; ``padding: (B, T)`` as fairseq has it."""
