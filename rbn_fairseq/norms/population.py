@@ -143,7 +143,8 @@ class PopulationNorm(nn.Module):
         self._keeps = True
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        if not self._keeps or torch.is_grad_enabled():
+        captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not self._keeps or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())
         if self._kept is None:
             self._kept = self.affine_map()

@@ -34,7 +34,7 @@ def pair(request, tmp_path_factory):
     """A checkpoint and the folded one."""
     path = request.getfixturevalue(f"{request.param}_run")
     output = tmp_path_factory.mktemp("folded") / "folded.pt"
-    said = rbn("fold", path, "--output", output).output
+    said = rbn("fold", path, "--output", output).stdout
     vanished, left = {"pre": (4 + 1 + 3, 1), "post": (0, 4)}[request.param]
     assert said.splitlines() == [
         f"folded {vanished} norms into linear layers, {left} are left as one multiply-add",
