@@ -15,7 +15,7 @@ mkdir -p "$output"
 
 bench() { # NAME VERB ARGUMENT...
     echo "$1: $(date -u +%H:%M)"
-    rbn bench "${@:2}" --json "$output/$1.json" >"$output/$1.txt"
+    rbn bench "$2" --json "$output/$1.json" "${@:3}" >"$output/$1.txt"
 }
 
 if [[ $gpu ]]; then

@@ -24,6 +24,16 @@ def cells(row):
     return [row["case"], row["norm"], str(row["threads"]), taken, ratio, floor, collectives]
 
 
+def operators(rows):
+    """Milliseconds by operator: a column for each setting."""
+    settings = list(dict.fromkeys(row["norm"] for row in rows))
+    taken = {(row["case"], row["norm"]): row["ms"] for row in rows}
+    lines = [["operator, ms of an update", *settings], ["---"] * (1 + len(settings))]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        lines.append([f"`{case}`", *(f"{taken[case, name]:,.1f}" for name in settings)])
+    return lines
+
+
 def main(paths):
     """Print a table for each bench of each file, and what it was measured on."""
     heads = ["case", "norm", "threads", "median", "ratio or share (quartiles)", "x floor", "calls"]
@@ -31,7 +41,9 @@ def main(paths):
         rows = json.loads(path.read_text())
         for bench, group in itertools.groupby(rows, key=lambda row: (row["bench"], row["dtype"])):
             lines = [heads, ["---"] * len(heads), *map(cells, group := list(group))]
-            used = [n for n in range(len(heads)) if any(line[n] for line in lines[2:])]
+            if bench[0] == "profile":
+                lines = operators(group)
+            used = [n for n in range(len(lines[0])) if any(line[n] for line in lines[2:])]
             floor = next((row["floor"] for row in group if row.get("floor")), None)
             print(f"\n`{path.stem}`: {', '.join(bench)}" + (f"; floor: {floor}" if floor else ""))
             print()
