@@ -27,7 +27,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     help="Measure speed: ratios, interleaved in one run. On the CPU freed memory is kept (glibc's "
-    "mallopt): page faults would cost up to a sixth of an update, by chance.",
+    "mallopt): page faults would fall on one setting or another by chance.",
 )
 app.command("norm")(bench_norms.norm)
 app.command("scaling")(bench_norms.scaling)
@@ -43,6 +43,13 @@ _Settings = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _check(data: Path, json: Optional[Path], device: Optional[str]) -> str:
+    """Refuse, before any work, what cannot be read, written or measured on; choose the device."""
+    check_data(str(data))
+    check_json(json)
+    return choose_device(device)
 
 
 @contextmanager
@@ -83,9 +90,7 @@ def train(
     """
     from rbn_fairseq.bench.updates import SETTINGS, time_updates
 
-    check_data(str(data))
-    check_json(json)
-    device = choose_device(device)
+    device = _check(data, json, device)
     settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
@@ -112,9 +117,7 @@ def profile(
     from rbn_fairseq.bench.profile import profile_updates
     from rbn_fairseq.bench.updates import SETTINGS
 
-    check_data(str(data))
-    check_json(json)
-    device = choose_device(device)
+    device = _check(data, json, device)
     settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
@@ -152,9 +155,7 @@ def generate(
     """
     from rbn_fairseq.bench.generating import PLACEMENTS, time_inference
 
-    check_data(str(data))
-    check_json(json)
-    device = choose_device(device)
+    device = _check(data, json, device)
     common = context.args or DEFAULTS.split()
     cases = (
         {"given": setting}
@@ -189,9 +190,7 @@ def tid(
     """
     from rbn_fairseq.bench.tid import time_measuring
 
-    check_data(str(data))
-    check_json(json)
-    device = choose_device(device)
+    device = _check(data, json, device)
     options = context.args or [*DEFAULTS.split(), "--norm-encoder", "batch"]
     with _measuring(threads):
         rows = time_measuring(str(data), options, rounds, batches, device, threads)
