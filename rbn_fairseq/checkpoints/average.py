@@ -34,6 +34,10 @@ def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in model.items()}
 
 
+def _bins(model: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: value.tolist() for name, value in model.items() if name.endswith(".edges")}
+
+
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """Average the floating-point entries of the models, in fp64; keep the last one's settings.
 
@@ -47,6 +51,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         ValueError: if a file cannot be read or is folded, or the models differ in their entries.
     """
     total: dict[str, Tensor] = {}
+    bins: dict[str, list[float]] = {}
     for path in paths:
         state = read_checkpoint(path)
         refuse_folded(path, state, "Average first, then fold the average.")
@@ -55,6 +60,13 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
             raise ValueError(
                 f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries "
                 "or shapes differ. Average checkpoints of one run."
+            )
+        bins = bins or _bins(model)
+        if bins != _bins(model):
+            raise ValueError(
+                f"The checkpoints `{paths[0]}` and `{path}` have other bins of sentence lengths: "
+                "statistics of other lengths have no average. Average checkpoints of one run, or "
+                "take the bins away first (rbn recalibrate --length-bins 1)."
             )
         for name, value in model.items():
             wide = value.double() if value.is_floating_point() else value

@@ -7,12 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rbn_fairseq.checkpoints.length_bins import check_length_bins
 from rbn_fairseq.checkpoints.session import Session, open_session
 from rbn_fairseq.cli.options import (
     Batches,
     Checkpoints,
     Data,
     Epochs,
+    LengthEdges,
     Output,
     Population,
     Seed,
@@ -35,9 +37,13 @@ from rbn_fairseq.diagnostics import (
     population_norms,
 )
 from rbn_fairseq.diagnostics import tid as layer_tid
+from rbn_fairseq.models.length_bins import binned
+from rbn_fairseq.norms import BatchNorm
+from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.tasks.batches import collate, run_norms, sample
 from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, compose, parse_batching
 from rbn_fairseq.tasks.cost import compare_statistics, cost_records
+from rbn_fairseq.tasks.length_bins import training_bins
 from rbn_fairseq.tasks.norm_records import How, norm_records
 
 __all__ = ["cost", "tid"]
@@ -153,15 +159,24 @@ def cost(
     epochs: Epochs = None,
     batches: Batches = 200,
     seed: Seed = 1,
+    length_bins: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of bins of sentence lengths of `length-conditional`; 1 = without."
+        ),
+    ] = 16,
+    length_edges: LengthEdges = RULES[0],
     output: Output = None,
 ) -> None:
     """Measure the likelihood lost by inferring with other statistics than those of training.
 
     Of the validation data, with dropout off and without label smoothing: with the running
-    statistics, with statistics estimated anew on training batches, and with each batch's own,
-    for batches of sentences of like length and for batches of random sentences.
+    statistics, with statistics estimated anew on training batches, for all sentences and for
+    those of like length, and with each batch's own, for batches of sentences of like length and
+    for batches of random sentences.
     """
     check_output(output)
+    check_length_bins(length_bins, length_edges)
     table = Table(title="Bits per target token, valid set")
     table.add_column("checkpoint", overflow="fold")
     table.add_column("update")
@@ -171,7 +186,7 @@ def cost(
     records: list[dict[str, Any]] = []
     for label, path in choose_epochs(checkpoints, epochs):
         session = open_session(path, None if data is None else str(data))
-        for record in _cost(session, batches, seed, path.name):
+        for record in _cost(session, batches, seed, path.name, length_bins, length_edges):
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
@@ -179,11 +194,16 @@ def cost(
     write_records(output, records)
 
 
-def _cost(session: Session, number: int, seed: int, label: str) -> list[dict[str, Any]]:
-    model = session.model
+def _cost(
+    session: Session, number: int, seed: int, label: str, length_bins: int, edges: str
+) -> list[dict[str, Any]]:
+    model, bins = session.model, None
+    if length_bins > 1 and any(isinstance(part, BatchNorm) for part in model.encoder.modules()):
+        bins = training_bins(session.iterator, session.dataset, length_bins, edges)
     training = sample(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(training, f"{label}, training batches"), model)
-    layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
+    with binned(model, bins):
+        layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
     dataset, as_trained = session.validation()
     composed = {"batch-random": compose(as_trained, RANDOM, seed, dataset.src_sizes)}
 
@@ -192,4 +212,4 @@ def _cost(session: Session, number: int, seed: int, label: str) -> list[dict[str
         return collate(dataset, progress(batches, f"{label}, {name}"), model)
 
     padding = session.task.target_dictionary.pad()
-    return cost_records(compare_statistics(model, layers, valid, padding))
+    return cost_records(compare_statistics(model, layers, valid, padding, bins))

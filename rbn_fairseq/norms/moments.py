@@ -1,6 +1,6 @@
 """Masked moments of a batch, over one process or all of them: the only distributed code."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -10,14 +10,27 @@ from rbn_fairseq.norms.reductions import join, mean_and_variance
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
+    "BinMoments",
     "Moments",
     "all_reduce_sum",
     "batch_moments",
     "gather",
+    "join_processes",
     "mean_over_processes",
     "process_rank",
     "world_size",
 ]
+
+
+class BinMoments(NamedTuple):
+    """Statistics of a batch's valid tokens by the bin of their sentence's length.
+
+    mean: ``(G, C)``; var: ``(G, C)``, biased; n: ``(G,)``. All 0 for a bin without tokens.
+    """
+
+    mean: Tensor
+    var: Tensor
+    n: Tensor
 
 
 class Moments(NamedTuple):
@@ -26,13 +39,14 @@ class Moments(NamedTuple):
     mean: ``(C,)``; var: ``(C,)``, biased; n: 0-dim, the number of tokens behind them
     (over all processes when synchronised); share: 0-dim, this process's part in what all
     processes that share the statistics count once (1 without synchronisation, otherwise equal
-    parts for the processes that have tokens).
+    parts for the processes that have tokens); bins: the same by length, where it is asked for.
     """
 
     mean: Tensor
     var: Tensor
     n: Tensor
     share: Tensor | float = 1.0
+    bins: Optional[BinMoments] = None
 
 
 def world_size(sync: bool) -> int:
@@ -82,7 +96,11 @@ def batch_moments(rows: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    mean, var, count = mean_and_variance(rows, tokens)
+    return join_processes(*mean_and_variance(rows, tokens), sync)
+
+
+def join_processes(mean: Tensor, var: Tensor, count: Tensor, sync: bool) -> Moments:
+    """Join the statistics of all processes, in one collective. As they are without ``sync``."""
     if world_size(sync) == 1:
         return Moments(mean, var, count)
     parts = gather(torch.cat([mean, var * count, count.view(1)]))

@@ -60,6 +60,11 @@ class ValidTokens:
         return None if self.valid is None else self.valid.reshape(-1).contiguous()
 
     @cached_property
+    def _lengths(self) -> Tensor:
+        assert self.valid is not None
+        return self.valid.sum(0)
+
+    @cached_property
     def _runs(self) -> tuple[slice, Tensor]:
         """The longer one of the runs of real tokens before and behind all padding; the others."""
         assert self.valid is not None
@@ -98,6 +103,25 @@ class ValidTokens:
                 f"`tokens` describes positions of shape {tuple(self.valid.shape)}, but `x` has "
                 f"shape {tuple(x.shape)}: all but its last axis must be the same."
             )
+
+    def lengths(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return the number of real tokens of every sentence, ``(B,)``.
+
+        Args:
+            shape: of the activations, ``(T, B, C)``.
+            device: theirs.
+
+        Raises:
+            ValueError: if the activations have another number of axes.
+        """
+        if len(shape) != 3:
+            raise ValueError(
+                "Lengths of sentences are told from activations (T, B, C), but these have shape "
+                f"{tuple(shape)}."
+            )
+        if self.valid is None:
+            return torch.full((shape[1],), shape[0], device=device)
+        return self._lengths
 
     def pack(self, rows: Tensor) -> Tensor:
         """Return ``rows: (tokens, C)`` without its padding: dropped, or zeroed in a copy."""

@@ -16,7 +16,13 @@ from rbn_fairseq.diagnostics import average_tid, batch_norms
 from rbn_fairseq.norms import PopulationNorm, has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.batches import sample_batches
-from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records, read_tid
+from rbn_fairseq.tasks.norm_records import (
+    How,
+    measure_layers,
+    norm_records,
+    read_conditional_tid,
+    read_tid,
+)
 from rbn_fairseq.tasks.records import write_records
 from rbn_fairseq.tasks.tensorboard import write_layers
 
@@ -150,6 +156,15 @@ class TIDMonitor:
             *(epoch, update, 100 * last.mean, 100 * last.var),
             *(len(values), 100 * average.mean, 100 * average.var, records[-1]["batches"]),
         )
+        given_length = read_conditional_tid(records)
+        if given_length:
+            conditional = average_tid(given_length)
+            logger.info(
+                "TID | epoch %d | update %d | given the length: average of %d layers: "
+                "mean %.2f %%, variance %.2f %%",
+                *(epoch, update, len(given_length)),
+                *(100 * conditional.mean, 100 * conditional.var),
+            )
         if epoch > 0:
             for place, value in (("last", last), ("average", average)):
                 metrics.log_scalar(f"tid_mean_{place}", value.mean, round=5)
