@@ -12,6 +12,9 @@ from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, re
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
 
+_WHERE = (".population.edges", ".population.centres")  # bins of sentence lengths are
+
+
 def choose_last(directory: Path, last: int) -> list[Path]:
     """Return the epoch checkpoints of the last epochs, oldest first.
 
@@ -35,7 +38,7 @@ def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def _bins(model: dict[str, Tensor]) -> dict[str, list[float]]:
-    return {name: value.tolist() for name, value in model.items() if name.endswith(".edges")}
+    return {name: value.tolist() for name, value in model.items() if name.endswith(_WHERE[0])}
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
@@ -94,7 +97,9 @@ def moving_average(path: Path) -> dict[str, Any]:
             f"--ema: the checkpoint `{path}` holds no moving average of the weights. Train with "
             "--store-ema, or leave --ema out."
         )
-    state["model"] = extra.pop("ema")
+    # Where bins of lengths end does not move: averaged, it is rounded in every update.
+    fixed = {name: value for name, value in state["model"].items() if name.endswith(_WHERE)}
+    state["model"] = {**extra.pop("ema"), **fixed}
     extra.pop("ema_fp32_params", None)
     state.pop("last_optimizer_state", None)
     state["rbn_fairseq"] = {"moving_average": str(path)}

@@ -2,13 +2,15 @@
 
 from typing import Any, Optional
 
-from rbn_fairseq.checkpoints.session import Session
-from rbn_fairseq.models.length_bins import set_length_bins
-from rbn_fairseq.norms import BatchNorm
-from rbn_fairseq.norms.lengths import check_rule
-from rbn_fairseq.tasks.length_bins import training_bins
+import numpy as np
 
-__all__ = ["check_length_bins", "give_length_bins"]
+from rbn_fairseq.checkpoints.session import Session
+from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
+from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
+from rbn_fairseq.norms.lengths import RULES, check_rule
+from rbn_fairseq.tasks.length_bins import training_lengths
+
+__all__ = ["bins_to_compare", "check_length_bins", "give_length_bins"]
 
 
 def check_length_bins(number: Optional[int], rule: str) -> None:
@@ -17,12 +19,31 @@ def check_length_bins(number: Optional[int], rule: str) -> None:
     Raises:
         ValueError: naming the options.
     """
+    if number is None and rule != RULES[0]:
+        raise ValueError(f"--length-edges {rule} goes with --length-bins: say how many bins.")
     try:
         check_rule(rule, number or 1)
     except ValueError as error:
-        if number is None:
-            raise ValueError("--length-edges goes with --length-bins.") from None
         raise ValueError(f"--length-edges: {error}") from None
+
+
+def _cut(lengths: np.ndarray, number: int, rule: str) -> Optional[LengthBins]:
+    try:
+        return cut_lengths(lengths, number, rule) if number > 1 else None
+    except ValueError as error:
+        raise ValueError(f"--length-bins: {error}") from None
+
+
+def bins_to_compare(session: Session, number: int, rule: str) -> Optional[LengthBins]:
+    """Cut the training lengths into bins, fewer where there are not so many different ones.
+
+    Returns:
+        The bins; ``None`` for one, and where the encoder has no norm that could have them.
+    """
+    lengths = training_lengths(session.iterator, session.dataset)
+    if rule in RULES:
+        number = min(number, len(np.unique(lengths)))
+    return _cut(lengths, number, rule) if encoder_batch_norms(session.model) else None
 
 
 def give_length_bins(session: Session, number: int, rule: str) -> dict[str, Any]:
@@ -47,12 +68,11 @@ def give_length_bins(session: Session, number: int, rule: str) -> dict[str, Any]
             "length is not known yet. Only models with batch norms in the encoder alone can have "
             "bins."
         )
-    bins = None
-    if number > 1:
-        bins = training_bins(session.iterator, session.dataset, number, rule)
-    if not set_length_bins(model, bins):
+    if not encoder_batch_norms(model):
         raise ValueError(
             "--length-bins: the encoder has no `batch` norm, and other norms' statistics are not "
             "kept by length."
         )
+    lengths = training_lengths(session.iterator, session.dataset)
+    set_length_bins(model, _cut(lengths, number, rule))
     return {"norm_batch_length_bins": number, "norm_batch_length_edges": rule}

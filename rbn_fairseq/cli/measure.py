@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rbn_fairseq.checkpoints.length_bins import check_length_bins
+from rbn_fairseq.checkpoints.length_bins import bins_to_compare, check_length_bins
 from rbn_fairseq.checkpoints.session import Session, open_session
 from rbn_fairseq.cli.options import (
     Batches,
@@ -38,12 +38,10 @@ from rbn_fairseq.diagnostics import (
 )
 from rbn_fairseq.diagnostics import tid as layer_tid
 from rbn_fairseq.models.length_bins import binned
-from rbn_fairseq.norms import BatchNorm
 from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.tasks.batches import collate, run_norms, sample
 from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, compose, parse_batching
 from rbn_fairseq.tasks.cost import compare_statistics, cost_records
-from rbn_fairseq.tasks.length_bins import training_bins
 from rbn_fairseq.tasks.norm_records import How, norm_records
 
 __all__ = ["cost", "tid"]
@@ -162,7 +160,9 @@ def cost(
     length_bins: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of bins of sentence lengths of `length-conditional`; 1 = without."
+            min=1,
+            help="Number of bins of sentence lengths of `length-conditional`, fewer where training "
+            "sentences have not so many different lengths; 1 = without that row.",
         ),
     ] = 16,
     length_edges: LengthEdges = RULES[0],
@@ -197,9 +197,7 @@ def cost(
 def _cost(
     session: Session, number: int, seed: int, label: str, length_bins: int, edges: str
 ) -> list[dict[str, Any]]:
-    model, bins = session.model, None
-    if length_bins > 1 and any(isinstance(part, BatchNorm) for part in model.encoder.modules()):
-        bins = training_bins(session.iterator, session.dataset, length_bins, edges)
+    model, bins = session.model, bins_to_compare(session, length_bins, edges)
     training = sample(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(training, f"{label}, training batches"), model)
     with binned(model, bins):

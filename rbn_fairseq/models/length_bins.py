@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from rbn_fairseq.norms import BatchNorm, LengthBatchNorm, LengthBins
 
-__all__ = ["binned", "set_length_bins"]
+__all__ = ["binned", "encoder_batch_norms", "set_length_bins"]
 
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
@@ -24,6 +24,15 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     return new.train(norm.training)
 
 
+def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
+    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without."""
+    return {
+        f"encoder.{name}": part
+        for name, part in model.encoder.named_modules()
+        if type(part) in (BatchNorm, LengthBatchNorm)  # not those that renormalise
+    }
+
+
 def set_length_bins(model: Any, bins: Optional[LengthBins]) -> dict[str, BatchNorm]:
     """Give the encoder's batch norms these bins, empty, in place; ``None`` takes theirs away.
 
@@ -34,11 +43,7 @@ def set_length_bins(model: Any, bins: Optional[LengthBins]) -> dict[str, BatchNo
     Returns:
         The norms that stood there, by name.
     """
-    found = {
-        f"encoder.{name}": part
-        for name, part in model.encoder.named_modules()
-        if type(part) in (BatchNorm, LengthBatchNorm)
-    }
+    found = encoder_batch_norms(model)
     for name, norm in found.items():
         model.set_submodule(name, _rebuilt(norm, bins))
     return found

@@ -66,6 +66,11 @@ class LengthStatistics(PopulationStatistics):
         for sums in (self.bin_weight, self.bin_mean, self.bin_var):
             sums.zero_()
 
+    def moving(self) -> list[Tensor]:
+        """Return what batches move: not where bins are, which a mean would round."""
+        where = {id(self.edges), id(self.centres)}
+        return [buffer for buffer in self.buffers() if id(buffer) not in where]
+
     @torch.no_grad()
     def set_moments(self, bins: BinMoments) -> None:
         """Replace what the bins have seen, in place."""
@@ -136,9 +141,7 @@ class LengthStatistics(PopulationStatistics):
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
-        first, last = self.edges[0].item(), self.edges[-1].item()
-        bins = f"{len(self.centres)} bins of lengths {first:g} to {last:g}"
-        return f"{super().extra_repr()}, {bins}"
+        return f"{super().extra_repr()}, {len(self.centres)} bins of lengths"
 
 
 class LengthBatchNorm(BatchNorm):

@@ -38,6 +38,10 @@ class RunningStatistics(FullPrecision):
             buffer = getattr(self, name)
             torch.where(good, value, buffer, out=buffer)
 
+    def moving(self) -> list[Tensor]:
+        """Return the buffers that batches move: what processes have their mean of."""
+        return list(self.buffers())
+
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
         raise NotImplementedError

@@ -8,28 +8,23 @@ from typing import Any, Optional
 import numpy as np
 from torch import nn
 
-from rbn_fairseq.norms import LengthBatchNorm, LengthBins, cut_lengths
+from rbn_fairseq.norms import LengthBatchNorm, cut_lengths
 from rbn_fairseq.norms.moments import process_rank
 
-__all__ = ["LengthBinsTask", "training_bins"]
+__all__ = ["LengthBinsTask", "training_lengths"]
 
 logger = logging.getLogger(__name__)
 
 
-def training_bins(iterator: Any, dataset: Any, number: int, rule: str) -> LengthBins:
-    """Cut the lengths of the sentences that are trained on into bins.
+def training_lengths(iterator: Any, dataset: Any) -> np.ndarray:
+    """Return the source lengths of the sentences that are trained on.
 
     Args:
         iterator: fairseq's over the training batches.
         dataset: its training data.
-        number: of bins.
-        rule: see :func:`~rbn_fairseq.norms.cut_lengths`.
-
-    Raises:
-        ValueError: if they cannot be cut like that.
     """
-    sentences = np.concatenate([np.asarray(batch) for batch in iterator.frozen_batches])
-    return cut_lengths(dataset.src_sizes[sentences], number, rule)
+    lengths: np.ndarray = dataset.src_sizes[np.concatenate(iterator.frozen_batches)]
+    return lengths
 
 
 def _norms(model: Optional[nn.Module]) -> list[LengthBatchNorm]:
@@ -40,10 +35,10 @@ def _norms(model: Optional[nn.Module]) -> list[LengthBatchNorm]:
 class LengthBinsTask:
     """Mixin for a fairseq task; put it before the task among the bases.
 
-    - Bins of ``--norm-batch-length-bins`` are cut by the lengths of the training sentences, once:
-      a checkpoint has its own.
-    - A line tells how many sentences to validate on or to translate are shorter or longer than any
-      of the training: their norms take the nearest bin.
+    - Bins of ``--norm-batch-length-bins`` are cut by the lengths of the training sentences (of the
+      first part of data in several), once: a checkpoint has its own. A line tells where they end.
+    - A line tells how many sentences of a set are shorter or longer than any that the bins were
+      cut by: their norms take the nearest bin.
     """
 
     cfg: Any
@@ -64,16 +59,18 @@ class LengthBinsTask:
         """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         norms = _norms(self._binned)
-        if dataset is self.datasets.get(self.cfg.train_subset):  # type: ignore[attr-defined]
+        if norms and hasattr(dataset, "src_sizes"):
+            trains = dataset is self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
+            whose = "as the model has them"
             fresh = [norm for norm in norms if norm.population.edges[-1] == 0]
-            if fresh:
-                options = fresh[0].options
-                bins = training_bins(iterator, dataset, options.length_bins, options.length_edges)
-                for norm in fresh:
-                    norm.population.set_bins(bins)
-                _tell_bins(bins)
-        elif norms and hasattr(dataset, "src_sizes") and self._is_new(dataset):
-            _tell_outside(norms[0].population.edges.tolist(), dataset.src_sizes)
+            if trains and fresh:
+                whose = "cut by the training data"
+                _set_bins(fresh, training_lengths(iterator, dataset))
+            if self._is_new(dataset):
+                edges = norms[0].population.edges.tolist()
+                if trains:
+                    _tell_bins(edges, whose)
+                _tell_outside(edges, dataset.src_sizes)
         return iterator
 
     def _is_new(self, dataset: Any) -> bool:
@@ -83,12 +80,21 @@ class LengthBinsTask:
         return not seen
 
 
-def _tell_bins(bins: LengthBins) -> None:
+def _set_bins(norms: Sequence[LengthBatchNorm], lengths: np.ndarray) -> None:
+    options = norms[0].options
+    try:
+        bins = cut_lengths(lengths, options.length_bins, options.length_edges)
+    except ValueError as error:
+        raise ValueError(f"--norm-batch-length-bins: {error}") from None
+    for norm in norms:
+        norm.population.set_bins(bins)
+
+
+def _tell_bins(edges: Sequence[float], whose: str) -> None:
     if process_rank() == 0:
         logger.info(
-            "length bins: source lengths %d to %d in %d bins, edges %s",
-            *(bins.edges[0], bins.edges[-1], len(bins.centres)),
-            " ".join(f"{edge:g}" for edge in bins.edges),
+            "length bins: source lengths %g to %g in %d bins, edges %s, %s",
+            *(edges[0], edges[-1], len(edges) - 1, " ".join(f"{edge:g}" for edge in edges), whose),
         )
 
 
@@ -97,6 +103,6 @@ def _tell_outside(edges: Sequence[float], lengths: Any) -> None:
     if shorter + longer > 0 and process_rank() == 0:
         logger.info(
             "length bins: of %d sentences %d are shorter and %d longer than any of the training "
-            "(%d to %d tokens); norms take the nearest bin's statistics",
+            "(%g to %g tokens); norms take the nearest bin's statistics",
             *(len(lengths), shorter, longer, edges[0], edges[-1]),
         )

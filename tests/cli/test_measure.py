@@ -143,10 +143,10 @@ def test_cost(rbn_run, tmp_path):
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
     torch.save(state, path)
     output, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
-    names = ["running", "recalibrated", "pooled", "batch", "batch-random"]
+    names = ["running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random"]
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
-    assert len(set(nll.values())) == 5
+    assert len(set(nll.values())) == 6
     for line in lines:
         name = line["statistics"]
         assert (line["checkpoint"], line["sentences"]) == (str(path), 60)
@@ -167,6 +167,7 @@ def test_cost_of_norms_with_quadratic_means_in_both_stacks(data_bin, tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     _, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
     nll = {line["statistics"]: line["nll"] for line in lines}
+    assert "length-conditional" not in nll
     assert nll["running"] != nll["recalibrated"] == pytest.approx(nll["pooled"], rel=0.1)
 
 

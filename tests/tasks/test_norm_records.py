@@ -33,6 +33,8 @@ def test_every_number():
         "var_tid": 0.0,
         "mean_tid_error": 0.0,
         "var_tid_error": 0.0,
+        "mean_conditional_tid": None,  # of no sentences
+        "var_conditional_tid": None,
         "mean_deviation": pytest.approx(5 / math.sqrt(200)),
         "var_deviation": 0.0,
         "mean_drift": None,
@@ -46,6 +48,7 @@ def test_every_number():
         "population": "mean-of-batches",
         "batching": "as-trained",
         "dropout": False,
+        "length_bins": None,
     }
 
 
