@@ -181,9 +181,7 @@ def started(varied, directory, still, start, *bins):
 
 
 @pytest.mark.parametrize("source", ["without", "trained"])
-def test_init_from_estimates_bins_that_the_file_lacks(
-    varied, still, source, tmp_path, request
-):
+def test_init_from_estimates_bins_that_the_file_lacks(varied, still, source, tmp_path, request):
     start = request.getfixturevalue(source)[0]
     model, log = started(varied, tmp_path, still, start, "--norm-batch-length-bins", 3)
     assert_same(weights(model), weights(last(start)["model"]))
@@ -252,8 +250,8 @@ def test_hydra(varied, tmp_path, monkeypatch):
     runs.call(
         "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post", "norm=bn_length",
         "model.norm_batch_length_bins=3", "model.norm_batch_length_edges=5:10",
-        f"task.data={varied}", f"checkpoint.save_dir={tmp_path}", "model._name=rbn_transformer_tiny",
-        "common.cpu=true",
+        f"task.data={varied}", f"checkpoint.save_dir={tmp_path}", "common.cpu=true",
+        "model._name=rbn_transformer_tiny",
         "dataset.num_workers=0", "optimization.max_update=1", "dataset.disable_validation=true",
         "task.no_tid=true", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
