@@ -11,7 +11,7 @@ import torch
 import runs
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.norms import LengthBatchNorm
+from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins
 from rbn_fairseq.tasks.running_statistics import _Attempt
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -154,19 +154,31 @@ def test_the_moving_average_has_the_same_bins(trained, tmp_path):
     assert all(torch.equal(average[name], kept[name]) for name in rest)
 
 
-def test_processes_have_no_mean_of_where_bins_are(monkeypatch):
-    norms = torch.nn.ModuleList([LengthBatchNorm(3, *options(2))])
+@pytest.fixture
+def norm():
+    """Three channels and two bins, up to 5 tokens and longer."""
+    norm = LengthBatchNorm(3, BatchNormOptions(length_bins=2))
+    norm.population.set_bins(LengthBins(np.array([1, 5.5, 9]), np.array([3.0, 7.0])))
+    return norm
+
+
+def test_processes_have_no_mean_of_where_bins_are(norm, monkeypatch):
     agreed = []
     monkeypatch.setattr("rbn_fairseq.tasks.running_statistics.mean_over_processes", agreed.extend)
-    _Attempt(norms).agree()
-    population = norms[0].population
-    moving = [getattr(population, name) for name in (
-        "running_mean", "running_var", "bin_weight", "bin_mean", "bin_var")]  # fmt: skip
+    _Attempt(torch.nn.ModuleList([norm])).agree()
+    kinds = ("running_mean", "running_var", "bin_weight", "bin_mean", "bin_var")
+    moving = [getattr(norm.population, kind) for kind in kinds]
     assert {id(buffer) for buffer in agreed} == {id(buffer) for buffer in moving}
 
 
-def options(bins):
-    return (runs.NORMS["batch"].options(length_bins=bins),)
+def test_an_update_that_is_dropped_leaves_no_trace_in_bins(norm):
+    norm(torch.randn(4, 2, 3))
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    attempt = _Attempt(torch.nn.ModuleList([norm]))
+    norm(torch.randn(8, 2, 3))
+    assert not torch.equal(norm.population.bin_weight, before["population.bin_weight"])
+    attempt.undo()
+    assert_same(norm.state_dict(), before)
 
 
 @pytest.fixture(scope="module")
