@@ -181,9 +181,8 @@ def cost(
     table.add_column("checkpoint", overflow="fold")
     table.add_column("update")
     table.add_column("statistics", no_wrap=True)
-    for column in ("nll", "cost against batch"):
+    for column in ("nll", "cost against batch", "against random"):
         table.add_column(column, justify="right")
-    table.add_column("against batch-random", justify="right", min_width=len("batch-random"))
     records: list[dict[str, Any]] = []
     for label, path in choose_epochs(checkpoints, epochs):
         session = open_session(path, None if data is None else str(data))
