@@ -104,10 +104,8 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
     else:
         inner = np.array(_read_edges(rule))
         begins = np.searchsorted(different, inner)
-    ends = np.array([different[0], different[-1]], dtype=np.float64)
-    edges = np.concatenate(
-        [np.minimum(ends[:1], inner[:1]), inner, np.maximum(ends[1:], inner[-1:])]
-    )
+    shortest, longest = min([different[0], *inner]), max([different[-1], *inner])
+    edges = np.array([shortest, *inner, longest], dtype=np.float64)
     tokens = (counts * different).astype(np.float64)
     parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
     middle = (edges[:-1] + edges[1:]) / 2  # of bins without sentences
