@@ -40,7 +40,6 @@ class BatchNormOptions:
             "choices": ("add", "clamp"),
         },
     )
-
     length_bins: int = field(
         default=1,
         metadata={
