@@ -122,6 +122,19 @@ def test_bins_of_lengths_are_another_norm(tmp_path):
     }  # fmt: skip
 
 
+def test_the_command_of_what_is_missing_has_bins(tmp_path):
+    changes = norm("RBN") | {"model.norm_batch_length_bins": 8}
+    write_run(tmp_path / "rbn", configuration(data="data/mine", **changes))
+    write_run(tmp_path / "ln", configuration(data="data/mine", **norm("LN", "Pre-Norm")))
+    third = blocks_of(tmp_path / "rbn", tmp_path / "ln")["table3"]
+    (missing,) = (cell.note for row in third.rows for cell in row if "length-bins" in cell.note)
+    for option in (
+        "--norm-encoder batch", "--rbn-mean-weight", "--norm-batch-length-bins 8",
+        "--encoder-normalize-before",
+    ):  # fmt: skip
+        assert option in missing
+
+
 NLL = {"ln": ((5.0, 4.0, 3.0), (5.5, 4.25, 3.5)), "bn": ((5.0, 3.75, 3.5), (5.25, 3.5, 3.75))}
 LESS = {"running": 0, "length-conditional": 0.5, "batch": 0.75, "pooled": 0.25}
 
