@@ -15,7 +15,16 @@ __all__ = ["conditional_tid"]
 
 def _groups(length: Tensor, number: int) -> list[Tensor]:
     """Return the indices of batches by length, in at most ``number`` groups of two or more."""
-    return list(torch.tensor_split(length.argsort(stable=True), min(number, len(length) // 2)))
+    sizes, left = [0], len(length)
+    for count in length.unique(return_counts=True)[1].tolist():
+        share = left / (number - len(sizes) + 1)
+        if sizes[-1] > 1 and len(sizes) < number and sizes[-1] + count / 2 > share:
+            left -= sizes[-1]
+            sizes.append(0)
+        sizes[-1] += count
+    if sizes[-1] == 1:  # the longest batch, alone: with those before it
+        sizes[-2:] = [sum(sizes[-2:])]
+    return list(length.argsort().split(sizes))
 
 
 def conditional_tid(
@@ -23,11 +32,13 @@ def conditional_tid(
 ) -> TID | None:
     """Compute a layer's TID against the population of batches of like length.
 
-    The batches, sorted by the mean length of a token's sentence, are cut into ``bins`` groups of
-    about as many; each batch's distance is to the estimate from its own group, so that what is left
-    is discrepancy given the length. The denominator is :func:`~rbn_fairseq.diagnostics.tid`'s,
-    the whole population's ||sigma||. A group of k batches lies nearer to its own mean than to
-    the true one, by ``sqrt((k - 1) / k)`` as a root mean square, which is corrected for.
+    The batches, sorted by the mean length of a token's sentence, are cut into ``bins`` groups,
+    each of about as many as batches of one length let it be, for these stay together. Each batch's
+    distance is to the estimate from its own group, so that what is left is discrepancy given the
+    length. The denominator is :func:`~rbn_fairseq.diagnostics.tid`'s, the whole population's
+    ||sigma||. A group of k batches lies nearer to its own mean than to the true one, by
+    ``sqrt((k - 1) / k)`` where they are as large and normally distributed about it, which is
+    corrected for.
 
     Args:
         moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms.affine import Affine, AffineOptions
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
-from rbn_fairseq.norms.by_length import LengthBatchNorm, LengthStatistics
+from rbn_fairseq.norms.by_length import LengthBatchNorm
 from rbn_fairseq.norms.dyt import DynamicTanh, DynamicTanhOptions
 from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions
 from rbn_fairseq.norms.groupscale import GroupScale, GroupScaleOptions
 from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
+from rbn_fairseq.norms.length_statistics import LengthStatistics
 from rbn_fairseq.norms.lengths import LengthBins, cut_lengths
 from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
 from rbn_fairseq.norms.none import NoNorm, NoNormOptions

@@ -40,7 +40,6 @@ class BatchNormOptions:
             "choices": ("add", "clamp"),
         },
     )
-
     length_bins: int = field(
         default=1,
         metadata={
@@ -136,32 +135,28 @@ class BatchNorm(PopulationNorm):
         self._record(batch, x, tokens)
         weight, bias = self._affine(batch)
         y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
-        recorders = scope.recorders.get()
-        if recorders:
-            before = self._expected(x, tokens)
-        if not scope.frozen.get():
-            self._move(Moments(mean, var, batch.n), x, tokens)
-        if recorders:
-            after = self._expected(x, tokens)
-            gap = scope.Gap(self, mean, var, batch.n, *before, *after, batch.share)
-            for recorder in recorders:
-                recorder.append(gap)
+        self._follow(batch._replace(mean=mean, var=var), x, tokens)
         return y.view(x.shape)
 
     def _train_by_kernels(self, x: Tensor, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        momentum = 0.0 if scope.frozen.get() else self.population.momentum
+        y, batch, before, after = self._launch(x, rows, tokens, momentum)
+        self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
+        return y
+
+    def _launch(
+        self, x: Tensor, rows: Tensor, tokens: ValidTokens, momentum: float
+    ) -> tuple[Tensor, Moments, Tensor, Tensor]:
+        """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
         y, mean, var, n, before, after, share = normalise_rows(
-            rows, self.weight, self.bias, tokens.flat, self.population.get(),
-            momentum=0.0 if scope.frozen.get() else self.population.momentum,
+            rows, self.weight, self.bias, tokens.flat, self.population.get(), momentum=momentum,
             eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
         )  # fmt: skip
         self._record(Moments(mean.detach(), var.detach(), n, share), x, tokens)
-        for recorder in scope.recorders.get():
-            gap = scope.Gap(self, mean, var, n, before[0], before[1], after[0], after[1], share)
-            recorder.append(gap)
-        return y
+        return y, Moments(mean, var, n, share), before, after
 
     @torch.no_grad()
     def _batch_moments(
@@ -180,6 +175,23 @@ class BatchNorm(PopulationNorm):
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
+
+    def _follow(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+        """Move the running statistics, and record the gap to them."""
+        recorded = bool(scope.recorders.get())
+        if recorded:
+            before = self._expected(x, tokens)
+        if not scope.frozen.get():
+            self._move(batch, x, tokens)
+        if recorded:
+            self._record_gap(batch, before, self._expected(x, tokens))
+
+    def _record_gap(
+        self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+    ) -> None:
+        for recorder in scope.recorders.get():
+            gap = scope.Gap(self, batch.mean, batch.var, batch.n, *before, *after, batch.share)
+            recorder.append(gap)
 
     def _expected(self, x: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
         """Return what the running statistics expect of a batch, each ``(C,)``; copies."""

@@ -1,147 +1,16 @@
 """Batch norm whose running statistics depend on how long the sentence is."""
 
-from typing import Optional
-
 import torch
 from torch import Tensor
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.affine import multiply_add
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
-from rbn_fairseq.norms.lengths import LengthBins, neighbours
-from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum, join_processes
-from rbn_fairseq.norms.population import PopulationStatistics
+from rbn_fairseq.norms.length_statistics import LengthStatistics
+from rbn_fairseq.norms.moments import Moments, bin_moments
 from rbn_fairseq.norms.tokens import ValidTokens
 
-__all__ = ["LengthBatchNorm", "LengthStatistics"]
-
-
-class LengthStatistics(PopulationStatistics):
-    """Running mean and variance of every channel, and the same for each bin of sentence lengths.
-
-    A bin keeps what it has seen as decayed sums: with ``p`` the part of a batch's tokens that is in
-    the bin, m the momentum,
-
-        w <- (1 - m) w + m p,    s <- (1 - m) s + m p mean,    mean = s / w,
-
-    and likewise for the variance. So the first value replaces, a bin that every batch meets moves
-    by about m, and one that is rarely met by more, as its old value is older. While w is below
-    m / 10 it does not decay, so that a bin met never again keeps its value, and a handful of
-    tokens does not displace it. Sums, not means, are kept because all that averages buffers, over
-    processes or checkpoints, then weighs by what was seen.
-
-    Until :meth:`set_bins` all lengths are in one bin.
-
-    Args:
-        channels: number of channels C.
-        momentum: m.
-        bins: number of bins G.
-
-    Attributes:
-        edges: ``(G + 1,)``, see :class:`LengthBins`; 0 until they are set.
-        centres: ``(G,)``.
-        bin_weight: w, ``(G,)``; 0 for a bin that has seen nothing.
-        bin_mean, bin_var: the sums s, ``(G, C)``.
-    """
-
-    edges: Tensor
-    centres: Tensor
-    bin_weight: Tensor
-    bin_mean: Tensor
-    bin_var: Tensor
-
-    def __init__(self, channels: int, momentum: float, bins: int) -> None:
-        super().__init__(channels, momentum)
-        self.register_buffer("edges", torch.zeros(bins + 1))
-        self.register_buffer("centres", torch.zeros(bins))
-        self.register_buffer("bin_weight", torch.zeros(bins))
-        self.register_buffer("bin_mean", torch.zeros(bins, channels))
-        self.register_buffer("bin_var", torch.zeros(bins, channels))
-
-    @torch.no_grad()
-    def set_bins(self, bins: LengthBins) -> None:
-        """Say where bins begin and end, in place; what they have seen is forgotten."""
-        self.edges.copy_(torch.from_numpy(bins.edges))
-        self.centres.copy_(torch.from_numpy(bins.centres))
-        for sums in (self.bin_weight, self.bin_mean, self.bin_var):
-            sums.zero_()
-
-    def moving(self) -> list[Tensor]:
-        """Return what batches move: not where bins are, which a mean would round."""
-        where = {id(self.edges), id(self.centres)}
-        return [buffer for buffer in self.buffers() if id(buffer) not in where]
-
-    @torch.no_grad()
-    def set_moments(self, bins: BinMoments) -> None:
-        """Replace what the bins have seen, in place."""
-        weight = bins.n / bins.n.sum()
-        self.bin_weight.copy_(weight)
-        self.bin_mean.copy_(bins.mean * weight.unsqueeze(1))
-        self.bin_var.copy_(bins.var * weight.unsqueeze(1))
-
-    def by_bin(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of every bin, ``(G, C)``; those of all for one without any."""
-        weight = self.bin_weight.unsqueeze(1)
-        some = weight > 0
-        by = weight.where(some, 1)
-        return (
-            torch.where(some, self.bin_mean / by, self.running_mean),
-            torch.where(some, self.bin_var / by, self.running_var),
-        )
-
-    @torch.no_grad()
-    def look_up(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance for sentences, each ``(B, C)``.
-
-        Between the centres of two bins both are interpolated; beyond the outer centres they are
-        the outer bins'.
-
-        Args:
-            lengths: real tokens of each sentence, ``(B,)``.
-        """
-        mean, var = self.by_bin()
-        lower, upper, share = neighbours(lengths, self.centres)
-        return mean[lower].lerp(mean[upper], share), var[lower].lerp(var[upper], share)
-
-    @torch.no_grad()
-    def expected(self, lengths: Tensor, sync: bool) -> tuple[Tensor, Tensor]:
-        """Return mean and variance, each ``(C,)``, of a batch of sentences of these lengths.
-
-        Of its tokens, each distributed as its sentence's length says: the variance is that within
-        sentences and that between their means (the law of total variance).
-
-        Args:
-            lengths: real tokens of each sentence, ``(B,)``.
-            sync: of the sentences of all processes.
-        """
-        mean, var = self.look_up(lengths)
-        count = lengths.sum().to(mean.dtype)
-        part = (lengths / count.clamp(min=1)).unsqueeze(1)  # (B, 1)
-        joint = (part * mean).sum(0)
-        spread = (part * (var + (mean - joint).square())).sum(0)
-        joint, spread, count, *_ = join_processes(joint, spread, count, sync)
-        none = count == 0
-        return joint.where(~none, self.running_mean), spread.where(~none, self.running_var)
-
-    @torch.no_grad()
-    def update(self, batch: Moments, bins: Optional[BinMoments] = None) -> None:
-        """Move towards the statistics of a batch, unless it is empty or not finite."""
-        assert bins is not None
-        mean, var, weight = self.running_mean, self.running_var, self.bin_weight.unsqueeze(1)
-        part = self.momentum * (bins.n / batch.n.clamp(min=1)).to(mean.dtype).unsqueeze(1)
-        kept = torch.where(weight < self.momentum / 10, 1, 1 - self.momentum)
-        self.replace_where(
-            batch.n > 0,
-            running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
-            running_var=var.lerp(batch.var.to(var.dtype), self.momentum),
-            bin_weight=(kept * weight + part).squeeze(1),
-            bin_mean=kept * self.bin_mean + part * bins.mean.to(mean.dtype),
-            bin_var=kept * self.bin_var + part * bins.var.to(var.dtype),
-        )
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{super().extra_repr()}, {len(self.centres)} bins of lengths"
+__all__ = ["LengthBatchNorm"]
 
 
 class LengthBatchNorm(BatchNorm):
@@ -162,7 +31,6 @@ class LengthBatchNorm(BatchNorm):
         sync: use the statistics of all processes together.
     """
 
-    by_kernels = False
     population: LengthStatistics
 
     def __init__(self, channels: int, options: BatchNormOptions, sync: bool = False) -> None:
@@ -172,34 +40,24 @@ class LengthBatchNorm(BatchNorm):
     def _expected(self, x: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
         return self.population.expected(tokens.lengths(x.shape, x.device), self.sync)
 
+    def _train_by_kernels(self, x: Tensor, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        y, batch, *_ = self._launch(x, rows, tokens, momentum=0.0)  # they know of no bins
+        self._follow(batch, x, tokens)
+        return y
+
     def _move(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
-        self.population.update(batch, self._bins(batch, x, tokens))
+        super()._move(self._with_bins(batch, x, tokens), x, tokens)
 
     def _record(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
         if scope.frozen.get() and scope.moment_recorders.get():  # a measurement
-            batch = batch._replace(bins=self._bins(batch, x, tokens))
+            batch = self._with_bins(batch, x, tokens)
         super()._record(batch, x, tokens)
 
     @torch.no_grad()
-    def _bins(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> BinMoments:
-        """Return the moments by bin: one pass, around the batch's mean."""
-        lengths, inner = tokens.lengths(x.shape, x.device), self.population.edges[1:-1]
-        number = len(inner) + 1
-        index = torch.bucketize(lengths.to(inner.dtype), inner, right=True)  # (B,)
-        apart = x.to(batch.mean.dtype) - batch.mean  # (T, B, C)
-        if tokens.valid is not None:
-            apart = apart.masked_fill_(~tokens.valid.unsqueeze(-1), 0)
-        sums = torch.stack([apart.sum(0), apart.square_().sum(0)], 1).double()  # (B, 2, C)
-        # A product of matrices, in fp64, because it has one order on every device.
-        chosen = (index == torch.arange(number, device=index.device).unsqueeze(1)).double()
-        by_bin = torch.cat([chosen @ sums.flatten(1), (chosen @ lengths.double()).unsqueeze(1)], 1)
-        by_bin = all_reduce_sum(by_bin, self.sync)  # (G, 2 C + 1)
-        n = by_bin[:, -1]
-        near, square = (by_bin[:, :-1] / n.clamp(min=1).unsqueeze(1)).chunk(2, 1)
-        mean = (batch.mean + near).where(n.unsqueeze(1) > 0, 0)
-        return BinMoments(mean, (square - near.square()).clamp(min=0), n)
+    def _with_bins(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> Moments:
+        inner = self.population.edges[1:-1]
+        return batch._replace(bins=bin_moments(batch, x, tokens, inner, self.sync))
 
     def _evaluate(self, x: Tensor, tokens: ValidTokens) -> Tensor:
-        return multiply_add(
-            x, *self._map(*self.population.look_up(tokens.lengths(x.shape, x.device)))
-        )
+        lengths = tokens.lengths(x.shape, x.device)
+        return multiply_add(x, *self._map(*self.population.look_up(lengths)))

@@ -96,17 +96,16 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
                 f"The training sentences have {len(different)} different lengths, which are too "
                 f"few for {bins} bins. Ask for at most {len(different)}."
             )
-        ratios = np.log((different + 0.5) / (different - 0.5).clip(min=0.5))
-        weights = {"quantiles": counts, "tokens": counts * different, "geometric": ratios}[rule]
+        between = (different[:-1] + different[1:]) / 2
+        widths = np.diff(np.log(np.concatenate([different[:1], between, different[-1:]])))
+        weights = {"quantiles": counts, "tokens": counts * different, "geometric": widths}[rule]
         begins = _share_out(weights.astype(np.float64), bins)
-        inner = (different[begins - 1] + different[begins]) / 2
+        inner = between[begins - 1]
     else:
         inner = np.array(_read_edges(rule))
         begins = np.searchsorted(different, inner)
-    ends = np.array([different[0], different[-1]], dtype=np.float64)
-    edges = np.concatenate(
-        [np.minimum(ends[:1], inner[:1]), inner, np.maximum(ends[1:], inner[-1:])]
-    )
+    shortest, longest = min([different[0], *inner]), max([different[-1], *inner])
+    edges = np.array([shortest, *inner, longest], dtype=np.float64)
     tokens = (counts * different).astype(np.float64)
     parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
     middle = (edges[:-1] + edges[1:]) / 2  # of bins without sentences
@@ -126,7 +125,7 @@ def neighbours(lengths: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor
         same bin beyond the outer centres.
     """
     lengths = lengths.to(centres.dtype)
-    above = torch.searchsorted(centres, lengths)
+    above = torch.searchsorted(centres, lengths, right=True)
     lower, upper = (above - 1).clamp(min=0), above.clamp(max=len(centres) - 1)
     width = centres[upper] - centres[lower]
     share = torch.where(width > 0, (lengths - centres[lower]) / width, 0)

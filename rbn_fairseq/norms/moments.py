@@ -14,6 +14,7 @@ __all__ = [
     "Moments",
     "all_reduce_sum",
     "batch_moments",
+    "bin_moments",
     "gather",
     "join_processes",
     "mean_over_processes",
@@ -107,3 +108,36 @@ def join_processes(mean: Tensor, var: Tensor, count: Tensor, sync: bool) -> Mome
     means, squares, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
     share = (count > 0) / (counts > 0).sum().clamp(min=1)
     return Moments(*join(means, squares, counts), share)
+
+
+def bin_moments(
+    batch: Moments, x: Tensor, tokens: ValidTokens, edges: Tensor, sync: bool
+) -> BinMoments:
+    """Mean and biased variance of the real tokens by the bin of their sentence's length.
+
+    One pass, around the batch's mean.
+
+    Args:
+        batch: the moments of all of them.
+        x: ``(T, B, C)``.
+        tokens: which positions are real.
+        edges: where the second and later bins begin, ``(G - 1,)``.
+        sync: join the statistics of all processes: one collective of G (2C + 1) numbers.
+    """
+    lengths = tokens.lengths(x.shape, x.device)
+    index = torch.bucketize(lengths.to(edges.dtype), edges, right=True)
+    chosen = index == torch.arange(len(edges) + 1, device=index.device).unsqueeze(1)  # (G, B)
+    if x.is_cpu and world_size(sync) == 1 and chosen.all(1).any():  # of one bin: the batch's own
+        n = chosen.any(1) * batch.n
+        some = (n > 0).unsqueeze(1)
+        return BinMoments(batch.mean.where(some, 0), batch.var.where(some, 0), n)
+    rows = x.reshape(-1, x.shape[-1])
+    apart = tokens.clear_(rows.to(batch.mean.dtype) - batch.mean).view(x.shape)
+    sums = torch.stack([apart.sum(0), apart.square_().sum(0)], 1).double()  # (B, 2, C)
+    # A product of matrices, in fp64, because it has one order on every device.
+    by_bin = chosen.double() @ torch.cat([sums.flatten(1), lengths.double().unsqueeze(1)], 1)
+    by_bin = all_reduce_sum(by_bin, sync)  # (G, 2 C + 1)
+    n = by_bin[:, -1]
+    near, square = (by_bin[:, :-1] / n.clamp(min=1).unsqueeze(1)).chunk(2, 1)
+    mean = (batch.mean + near).where(n.unsqueeze(1) > 0, 0)
+    return BinMoments(mean, (square - near.square()).clamp(min=0), n)

@@ -37,6 +37,8 @@ class ValidTokens:
             raise ValueError(f"`valid` must be a boolean mask, but its dtype is {valid.dtype}.")
         self.valid = valid
         self.drops = valid is None or (valid.is_cpu if drop is None else drop)
+        # Not a cached property, whose lock torch's compiler cannot take.
+        self._lengths: Optional[Tensor] = None
 
     # What follows is made when it is first asked for: evaluation asks for none of it.
 
@@ -58,11 +60,6 @@ class ValidTokens:
     def flat(self) -> Optional[Tensor]:
         """The mask of the flattened activations, ``(tokens,)``, dense; ``None`` as ``valid``."""
         return None if self.valid is None else self.valid.reshape(-1).contiguous()
-
-    @cached_property
-    def _lengths(self) -> Tensor:
-        assert self.valid is not None
-        return self.valid.sum(0)
 
     @cached_property
     def _runs(self) -> tuple[slice, Tensor]:
@@ -121,6 +118,8 @@ class ValidTokens:
             )
         if self.valid is None:
             return torch.full((shape[1],), shape[0], device=device)
+        if self._lengths is None:
+            self._lengths = self.valid.sum(0)
         return self._lengths
 
     def pack(self, rows: Tensor) -> Tensor:
