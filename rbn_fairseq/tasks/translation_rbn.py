@@ -7,6 +7,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
+from rbn_fairseq.tasks.length_bins import LengthBinsTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.nan_search import NanSearchTask
 from rbn_fairseq.tasks.resuming import ResumableTask
@@ -39,6 +40,7 @@ class TranslationRBNTask(
     RunningStatisticsTask,
     ResumableTask,
     NanSearchTask,
+    LengthBinsTask,
     TrainingBatchesTask,
     CheckedTask,
     TranslationTask,

@@ -8,10 +8,14 @@ from launching import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
 
-@pytest.mark.parametrize("sync", [("--norm-sync",), ()], ids=["sync", "own batches"])
-def test_stop_and_resume(forked, data_bin, tmp_path, sync):
+@pytest.mark.parametrize(
+    "whose",
+    [("--norm-sync",), ("--norm-batch-length-bins", 3)],
+    ids=["sync", "own batches, by length"],
+)
+def test_stop_and_resume(forked, data_bin, tmp_path, whose):
     options = (
-        *sync, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
+        *whose, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
         "--max-update", 3,
     )  # fmt: skip
     launch(forked, data_bin, tmp_path / "whole", *options)
@@ -26,6 +30,8 @@ def test_stop_and_resume(forked, data_bin, tmp_path, sync):
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not any(torch.equal(one[name], first[name]) for name in one if "running_" in name)
+    for edges in (value for name, value in one.items() if name.endswith(".edges")):
+        assert edges.tolist() == [4, 6, 10, 12]
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
 
 
