@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Usage: bash results/length_bins/run.sh WORK REFERENCE
+#
+# Measures, on what results/iwslt14_subset/run.sh left in WORK (data in WORK/bin, runs in WORK/ln and
+# WORK/bn), what statistics by sentence length are worth. REFERENCE is the tokenised test.en. About
+# 25 minutes on one core.
+set -euo pipefail
+work=$(realpath "$1") reference=$(realpath "$2")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export OMP_NUM_THREADS=1
+export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
+here=results/length_bins out=$work/length_bins
+mkdir -p "$out"
+
+checkpoints=()
+for epoch in 2 4 6 8 10; do
+    checkpoints+=("$work/bn/checkpoint$epoch.pt")
+done
+rbn cost "${checkpoints[@]}" --output "$work/bn/cost.jsonl"
+
+rbn recalibrate "$work/bn/checkpoint10.pt" "$work/bin" --length-bins 16 --output "$out/bn16.pt"
+rbn generate "$work/bin" --path "$out/bn16.pt" --cpu --beam 5 --lenpen 1 --max-len-a 1 \
+    --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 >"$out/bn16.txt"
+rbn score "$out/bn16.txt" --lang en --reference "$reference" --against "$work/bn/generated.txt" \
+    --output "$out/score.json"
+
+bash results/keep.sh "$here/runs" "$work"/{ln,bn}
+rbn report "$here"/runs/* --out "$out/report"
+cp "$out/report/figures/cost_by_epoch.png" "$here"
