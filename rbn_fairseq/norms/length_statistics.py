@@ -19,10 +19,12 @@ class LengthStatistics(PopulationStatistics):
         w <- (1 - m) w + m p,    s <- (1 - m) s + m p mean,    mean = s / w,
 
     and likewise for the variance. So the first value replaces, a bin that every batch meets moves
-    by about m, and one that is rarely met by more, as its old value is older. While w is below
-    m / 10 it does not decay, so that a bin met never again keeps its value, and a handful of
-    tokens does not displace it. Sums, not means, are kept because all that averages buffers, over
-    processes or checkpoints, then weighs by what was seen.
+    by about m, and one that is rarely met by more, as its old value is older. Below w = m, what one
+    batch brings, nothing decays: a bin met never again keeps its value, no batch moves one by more
+    than about a half, and a handful of tokens does not displace it. Where each batch is in one of
+    G bins and m is 0.05, a bin is a mean of some 20 / 10 / 5 / 3 batches for G = 2 / 4 / 8 / 16 and
+    more. Sums, not means, are kept because all that averages buffers, over processes or
+    checkpoints, then weighs by what was seen.
 
     Until :meth:`set_bins` all lengths are in one bin.
 
@@ -124,7 +126,7 @@ class LengthStatistics(PopulationStatistics):
         bins, mean, var = batch.bins, self.running_mean, self.running_var
         weight = self.bin_weight.unsqueeze(1)
         part = self.momentum * (bins.n / batch.n.clamp(min=1)).to(mean.dtype).unsqueeze(1)
-        kept = 1 - self.momentum * (weight >= self.momentum / 10).to(weight.dtype)
+        kept = 1 - self.momentum * (weight >= self.momentum).to(weight.dtype)
         self.replace_where(
             batch.n > 0,
             running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),

@@ -85,8 +85,8 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
         rule: one of ``RULES``, or edges.
 
     Raises:
-        ValueError: if there are fewer different lengths than bins, or edges are malformed or
-            another number.
+        ValueError: if there are fewer different lengths than bins, or edges are malformed,
+            another number, or leave a bin empty.
     """
     check_rule(rule, bins)
     different, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)
@@ -104,13 +104,15 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
     else:
         inner = np.array(_read_edges(rule))
         begins = np.searchsorted(different, inner)
-    shortest, longest = min([different[0], *inner]), max([different[-1], *inner])
-    edges = np.array([shortest, *inner, longest], dtype=np.float64)
+        if not (np.diff([0, *begins, len(different)]) > 0).all():
+            raise ValueError(
+                f"With edges at {rule} there is a bin that no training sentence is in: they have "
+                f"{different[0]} to {different[-1]} tokens. Leave an edge out."
+            )
+    edges = np.array([different[0], *inner, different[-1]], dtype=np.float64)
     tokens = (counts * different).astype(np.float64)
     parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
-    middle = (edges[:-1] + edges[1:]) / 2  # of bins without sentences
-    means = [(part @ of) / part.sum() if len(part) else np.nan for part, of in parts]
-    return LengthBins(edges, np.where(np.isnan(means), middle, means))
+    return LengthBins(edges, np.array([(part @ of) / part.sum() for part, of in parts]))
 
 
 def neighbours(lengths: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:

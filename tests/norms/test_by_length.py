@@ -96,7 +96,7 @@ class Sums:
 
     def add(self, x, valid):
         for g, tokens in enumerate(by_bin(x, valid)):
-            decay = 1 if self.weight[g] < M / 10 else 1 - M
+            decay = 1 if self.weight[g] < M else 1 - M
             part = M * len(tokens) / int(valid.sum())
             mean, var = oracles.moments(tokens) if len(tokens) else (0, 0)
             self.weight[g] = decay * self.weight[g] + part
@@ -185,9 +185,9 @@ def constant(length, value):
 
 def test_a_bin_that_is_seen_rarely_moves_further():
     norm = make(momentum=0.1)
-    for batch in (constant(4, 5), *[constant(2, 0)] * 7, constant(4, 9)):
+    for batch in (*[constant(4, 5)] * 2, *[constant(2, 0)] * 5, constant(4, 9)):
         norm(batch)
-    old = 0.9**8  # the weight of the first value beside the last one's
+    old = 0.9**6 * (1 + 0.9)  # the weight of the first two beside the last one's
     mean = norm.population.by_bin()[0][1]
     torch.testing.assert_close(mean, torch.full((C,), (5 * old + 9) / (old + 1)))  # fp32
     often = norm.population.by_bin()[0][0]
@@ -201,7 +201,7 @@ def test_a_bin_that_is_not_seen_any_more_keeps_its_value_and_little_displaces_it
         norm(constant(2, 0))
     population = norm.population
     weight = population.bin_weight[1].item()
-    assert 0.009 < weight < 0.01  # 0.1 * 0.9^60 = 0.0002, were there no floor
+    assert 0.089 < weight < 0.1  # 0.1 * 0.9^60 = 0.0002, were there no floor
     torch.testing.assert_close(population.by_bin()[0][1], torch.full((C,), 5.0))
     # 3 tokens of 2000
     lengths = [3, *[2] * 1000]

@@ -69,18 +69,10 @@ def test_given_edges_are_taken():
     assert centres.tolist() == [(25 + 81) / 14, 10, 30, 50]
 
 
-OUTSIDE = {
-    "above": ("10:20", [3, 10, 20, 20], [(9 + 25 + 25) / 13, 15, 20]),
-    "below": ("1:2", [1, 1, 2, 5], [1, 1.5, (9 + 25 + 25) / 13]),
-    "at both ends": ("3:5", [3, 3, 5, 5], [3, 3, 5]),
-    "between": ("3.5:4.5", [3, 3.5, 4.5, 5], [3, 4, 5]),
-}
-
-
-@pytest.mark.parametrize(("rule", "edges", "centres"), OUTSIDE.values(), ids=OUTSIDE)
-def test_bins_without_sentences_have_their_middle(rule, edges, centres):
-    bins = cut_lengths([3, 5, 5], 3, rule)
-    assert bins.edges.tolist() == edges and bins.centres.tolist() == centres
+@pytest.mark.parametrize("rule", ["10:20", "1:2", "3:5", "3.5:4.5"])
+def test_refuses_edges_that_leave_a_bin_empty(rule):
+    with pytest.raises(ValueError, match=f"edges at {rule}.*3 to 5 tokens"):
+        cut_lengths([3, 5, 5], 3, rule)
 
 
 REFUSED = {
@@ -122,11 +114,3 @@ def test_between_centres_all_is_linear_and_beyond_them_constant(centres):
     lower, upper, share = neighbours(lengths, torch.tensor(centres, dtype=torch.double))
     actual = values[lower].lerp(values[upper], share.squeeze(1))
     np.testing.assert_allclose(actual, np.interp(lengths, centres, values), rtol=1e-15)
-
-
-def test_where_two_centres_are_one_the_upper_bin_has_the_length():
-    """The lower one, below the shortest sentence, has no width."""
-    edges, centres = cut_lengths([10, 10, 20], 3, "10:15")
-    assert edges.tolist() == [10, 10, 15, 20] and centres.tolist() == [10, 10, 20]
-    lower, _, share = neighbours(torch.tensor([10]), torch.from_numpy(centres))
-    assert (lower.item(), share.item()) == (1, 0)
