@@ -208,6 +208,9 @@ def cost(
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
+            used = record.get("length_bins", length_bins)
+            if used < length_bins:
+                table.caption = f"length-conditional: {used} bins, one for each training length"
     Console().print(table)
     write_records(output, records)
 
@@ -228,4 +231,4 @@ def _cost(
         return collate(dataset, progress(batches, f"{label}, {name}"), model)
 
     padding = session.task.target_dictionary.pad()
-    return cost_records(compare_statistics(model, layers, valid, padding, bins))
+    return cost_records(compare_statistics(model, layers, valid, padding, bins), bins)

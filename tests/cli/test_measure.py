@@ -161,11 +161,15 @@ def test_cost(rbn_run, tmp_path):
     state = read_checkpoint(rbn_run / "checkpoint3.pt")
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
     torch.save(state, path)
-    output, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
+    output, lines = measured("cost", path, "--batches", 9, tmp_path=tmp_path)
     names = ["running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random"]
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
     assert len(set(nll.values())) == 6
+    for line in lines:
+        binned = (3, [4, 6, 10, 12]) if line["statistics"] == "length-conditional" else (None, None)
+        assert (line.get("length_bins"), line.get("length_edges")) == binned
+    assert "length-conditional: 3 bins" in output
     for line in lines:
         name = line["statistics"]
         assert (line["checkpoint"], line["sentences"]) == (str(path), 60)
