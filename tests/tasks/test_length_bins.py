@@ -11,6 +11,7 @@ import torch
 import runs
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.models.loading import explain_other_norms
 from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins
 from rbn_fairseq.tasks.running_statistics import _Attempt
 
@@ -221,19 +222,19 @@ def test_ordinary_statistics_start_from_those_of_bins(varied, still, trained, tm
     )
 
 
-@pytest.mark.parametrize(
-    "source, bins, words",
-    [
-        ("trained", 5, "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"),
-        ("trained", 1, "has population .* --norm-batch-length-bins"),
-        ("without", 4, "lacks population .* --norm-batch-length-bins.*--init-from"),
-    ],
-)
-def test_another_number_of_bins_does_not_resume(varied, source, bins, words, tmp_path, request):
-    shutil.copy(request.getfixturevalue(source)[0] / "checkpoint_last.pt", tmp_path)
+def test_another_number_of_bins_does_not_resume(varied, trained, tmp_path):
+    shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
     with pytest.raises(Exception, match="Cannot load model") as error:  # which fairseq puts on top
-        runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", bins)
+        runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", 5)
+    words = "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"
     assert re.search(words, str(error.value.__context__))
+
+
+def test_statistics_with_bins_and_without(trained, without):
+    one, other = (last(directory)["model"] for directory, _ in (trained, without))
+    for own, loaded, word in ((one, other, "lacks"), (other, one, "has")):
+        found = explain_other_norms(own, loaded)
+        assert re.search(f"{word} population .* --norm-batch-length-bins.*--init-from", found)
 
 
 @pytest.mark.parametrize(
