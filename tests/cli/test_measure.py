@@ -161,7 +161,7 @@ def test_cost(rbn_run, tmp_path):
     state = read_checkpoint(rbn_run / "checkpoint3.pt")
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
     torch.save(state, path)
-    output, lines = measured("cost", path, "--batches", 9, tmp_path=tmp_path)
+    output, lines = measured("cost", path, "--batches", 12, tmp_path=tmp_path)
     names = ["running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random"]
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}

@@ -44,7 +44,7 @@ def test_full_disk(trials, tmp_path):
     before = {path.name for path in save_dir.iterdir()}
     arguments = trials.arguments("updates", save_dir)
 
-    size = (save_dir / "checkpoint1.pt").stat().st_size
+    size = (whole / "checkpoint_2_12.pt").stat().st_size
     assert train(arguments, logs[0], limit=size - 1000) == 2
     (message,) = [line for line in logs[0].read_text().splitlines() if "rbn: error:" in line]
     assert str(save_dir) in message and "ulimit -f" in message and "resumes" in message

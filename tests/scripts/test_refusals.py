@@ -24,7 +24,7 @@ def test_help(name, tmp_path):
     "arguments, said",
     [
         (("ln", "post"), "NORM PLACEMENT SEED"),
-        (("sln", "post", 1), "there is: bn brn"),
+        (("sln", "post", 1), "there is: bn bn_length brn"),
         (("ln", "middle", 1), "'middle'"),
         (("ln", "post", "one"), "'one'"),
         (("ln", "post", 1, "--max-epoch", "0"), "--max-epoch"),
