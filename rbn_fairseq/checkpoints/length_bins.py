@@ -1,6 +1,6 @@
 """Bins of sentence lengths for trained models."""
 
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from rbn_fairseq.checkpoints.session import Session
 from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
 from rbn_fairseq.norms.lengths import RULES, check_rule
-from rbn_fairseq.tasks.length_bins import training_lengths
+from rbn_fairseq.tasks.length_bins import batched_lengths
 
 __all__ = ["bins_to_compare", "check_length_bins", "give_length_bins"]
 
@@ -31,7 +31,8 @@ def _cut(lengths: np.ndarray, number: int, rule: str) -> Optional[LengthBins]:
     try:
         return cut_lengths(lengths, number, rule) if number > 1 else None
     except ValueError as error:
-        raise ValueError(f"--length-bins: {error}") from None
+        given = "edges" if rule not in RULES else "bins"
+        raise ValueError(f"--length-{given}: {error}") from None
 
 
 def bins_to_compare(session: Session, number: int, rule: str) -> Optional[LengthBins]:
@@ -40,13 +41,13 @@ def bins_to_compare(session: Session, number: int, rule: str) -> Optional[Length
     Returns:
         The bins; ``None`` for one, and where the encoder has no norm that could have them.
     """
-    lengths = training_lengths(session.iterator, session.dataset)
+    lengths = batched_lengths(session.iterator, session.dataset)
     if rule in RULES:
         number = min(number, len(np.unique(lengths)))
     return _cut(lengths, number, rule) if encoder_batch_norms(session.model) else None
 
 
-def give_length_bins(session: Session, number: int, rule: str) -> dict[str, Any]:
+def give_length_bins(session: Session, number: int, rule: str) -> Optional[LengthBins]:
     """Give the encoder's batch norms bins of sentence lengths, empty, in place.
 
     Args:
@@ -55,7 +56,7 @@ def give_length_bins(session: Session, number: int, rule: str) -> dict[str, Any]
         rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
 
     Returns:
-        What the model's configuration now says otherwise.
+        The bins; ``None`` for one.
 
     Raises:
         ValueError: if the encoder has no batch norm, the decoder has one, or the lengths cannot be
@@ -73,6 +74,6 @@ def give_length_bins(session: Session, number: int, rule: str) -> dict[str, Any]
             "--length-bins: the encoder has no `batch` norm, and other norms' statistics are not "
             "kept by length."
         )
-    lengths = training_lengths(session.iterator, session.dataset)
-    set_length_bins(model, _cut(lengths, number, rule))
-    return {"norm_batch_length_bins": number, "norm_batch_length_edges": rule}
+    bins = _cut(batched_lengths(session.iterator, session.dataset), number, rule)
+    set_length_bins(model, bins)
+    return bins

@@ -9,7 +9,7 @@ from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last, mo
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.fold import fold_checkpoint
 from rbn_fairseq.checkpoints.length_bins import check_length_bins, give_length_bins
-from rbn_fairseq.checkpoints.session import open_session
+from rbn_fairseq.checkpoints.session import Session, open_session
 from rbn_fairseq.cli.options import (
     Batches,
     Estimate,
@@ -26,6 +26,7 @@ from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
 __all__ = ["average", "fold", "recalibrate"]
 
 _STATISTICS = ".population."
+_AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
 
 
 LengthBins = Annotated[
@@ -36,6 +37,18 @@ LengthBins = Annotated[
         "was trained with; 1 = for all sentences together (default: as the checkpoint has it)",
     ),
 ]
+
+
+def _give_bins(session: Session, state: dict[str, Any], number: int, rule: str) -> None:
+    """Give the model bins, and ``state`` its settings; a moving average has others, and goes."""
+    bins = give_length_bins(session, number, rule)
+    settings = {"norm_batch_length_bins": number, "norm_batch_length_edges": rule}
+    state["cfg"]["model"] = {**state["cfg"]["model"], **settings}
+    if bins is not None:
+        typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
+    extra = state.get("extra_state") or {}
+    if [extra.pop(name, None) for name in _AVERAGES][0] is not None:
+        typer.echo("left out: the moving average of --store-ema, which has not these bins")
 
 
 def _recalibrate_state(
@@ -54,9 +67,9 @@ def _recalibrate_state(
     """
     session = open_session(path, str(data))
     session.model.load_state_dict(state["model"])
-    if lengths[0] is not None:
-        settings = give_length_bins(session, *lengths)
-        state["cfg"]["model"] = {**state["cfg"]["model"], **settings}
+    number_of_bins, rule = lengths
+    if number_of_bins is not None:
+        _give_bins(session, state, number_of_bins, rule)
     batches = sample_batches(session.iterator, number, seed)
     samples = collate(session.dataset, progress(batches, "recalibrating"), session.model)
     used = recalibrate_model(session.model, samples, run_norms, population)
@@ -64,8 +77,8 @@ def _recalibrate_state(
     own = session.model.state_dict()
     state["model"] = rest | {name: own[name].cpu() for name in own if _STATISTICS in name}
     note = {"batches": used, "seed": seed, "population": population}
-    if lengths[0] is not None:
-        note["length_bins"] = lengths[0]
+    if number_of_bins is not None:
+        note |= {"length_bins": number_of_bins, "length_edges": rule}
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
     return state
 

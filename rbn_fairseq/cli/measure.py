@@ -66,8 +66,8 @@ def _summary(layers: dict[str, TID]) -> dict[str, TID]:
     return {"last layer": last, f"average of {len(layers)} layers": average}
 
 
-def _percent(value: Optional[TID]) -> tuple[str, str]:
-    return ("-", "-") if value is None else (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
+def _percent(value: Optional[TID]) -> str:
+    return "-" if value is None else f"{100 * value.mean:.2f} / {100 * value.var:.2f}"
 
 
 def _sampling_error(records: list[dict[str, Any]]) -> str:
@@ -102,14 +102,14 @@ def tid(
     seed: Seed = 1,
     dropout: Annotated[bool, typer.Option(help="Leave dropout on while measuring.")] = False,
     population: Population = POPULATIONS[0],
-    length_bins: Annotated[
+    length_groups: Annotated[
         int,
         typer.Option(
             min=1,
             help="Number of groups of batches of like length, for TID given the length: each "
-            "group has a population of its own.",
+            "group has a population of its own; 1 = without.",
         ),
-    ] = How.length_bins,
+    ] = How.length_groups,
     layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
     output: Output = None,
 ) -> None:
@@ -119,10 +119,11 @@ def tid(
     batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
     for batching in batchings:
         parse_batching(batching)
-    table = Table(title="TID, %")
-    for column in ("checkpoint", "update", "batching", "layer"):
+    table = Table(title="TID, %: mean / variance")
+    several = ["batching"] if len(batchings) > 1 else []
+    for column in ("checkpoint", "update", *several, "layer"):
         table.add_column(column, overflow="fold")
-    for column in ("mean", "variance", "mean,\ngiven\nlength", "variance,\ngiven\nlength"):
+    for column in ("TID", "given length"):
         table.add_column(column, justify="right", no_wrap=True)
     records: list[dict[str, Any]] = []
     sources: dict[str, dict[str, dict[str, TID]]] = {}
@@ -143,7 +144,7 @@ def tid(
             moments = _collect(session, batching, batches, seed, dropout, wait)
             # Batches of shuffled tokens are no sample of a fixed set of batches.
             of = None if batching == PERMUTED else total
-            how = How(of, population, batching, dropout, length_bins)
+            how = How(of, population, batching, dropout, length_groups)
             found = norm_records(moments, epoch, session.update, how, running)
             values, given_length = read_tid(found), read_conditional_tid(found)
             independent = {name: independent_tid(layer.count) for name, layer in moments.items()}
@@ -152,8 +153,9 @@ def tid(
                 sources[label]["independent"] = _summary(independent)
             given_length |= _summary(given_length)
             for layer, value in {**(values if layers else {}), **_summary(values)}.items():
-                cells = (*_percent(value), *_percent(given_length.get(layer)))
-                table.add_row(label, str(session.update), batching, layer, *cells)
+                cells = (_percent(value), _percent(given_length.get(layer)))
+                ways = [batching] if several else []
+                table.add_row(label, str(session.update), *ways, layer, *cells)
             for record in found:
                 mean, var = independent[record["layer"]]
                 closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}
@@ -206,6 +208,9 @@ def cost(
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
+            used = record.get("length_bins", length_bins)
+            if used < length_bins:
+                table.caption = f"length-conditional: {used} bins, one for each training length"
     Console().print(table)
     write_records(output, records)
 
@@ -226,4 +231,4 @@ def _cost(
         return collate(dataset, progress(batches, f"{label}, {name}"), model)
 
     padding = session.task.target_dictionary.pad()
-    return cost_records(compare_statistics(model, layers, valid, padding, bins))
+    return cost_records(compare_statistics(model, layers, valid, padding, bins), bins)

@@ -28,12 +28,12 @@ def _groups(length: Tensor, number: int) -> list[Tensor]:
 
 
 def conditional_tid(
-    moments: LayerMoments, bins: int = 16, estimate: str = "mean-of-batches"
+    moments: LayerMoments, groups: int = 16, estimate: str = "mean-of-batches"
 ) -> TID | None:
     """Compute a layer's TID against the population of batches of like length.
 
-    The batches, sorted by the mean length of a token's sentence, are cut into ``bins`` groups,
-    each of about as many as batches of one length let it be, for these stay together. Each batch's
+    The batches, sorted by the mean length of a token's sentence, are cut into ``groups``, each
+    of about as many as batches of one length let it be, for these stay together. Each batch's
     distance is to the estimate from its own group, so that what is left is discrepancy given the
     length. The denominator is :func:`~rbn_fairseq.diagnostics.tid`'s, the whole population's
     ||sigma||. A group of k batches lies nearer to its own mean than to the true one, by
@@ -42,19 +42,22 @@ def conditional_tid(
 
     Args:
         moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.
-        bins: number of groups, at most; each has at least two batches.
+        groups: their number, at most; each has at least two batches.
         estimate: the population, see :func:`~rbn_fairseq.diagnostics.population`;
             ``mean-of-batches`` or ``pooled``.
 
     Returns:
-        Mean and Variance TID; ``None`` without lengths, with fewer than two batches, or for an
+        Mean and Variance TID; ``None`` without lengths, where there is only one group, or for an
         estimate that has no such groups.
     """
-    if moments.length is None or len(moments.length) < 2 or estimate not in ESTIMATES:
+    if moments.length is None or estimate not in ESTIMATES:
+        return None
+    found = _groups(moments.length, groups)
+    if len(found) < 2:  # "given the length" says nothing
         return None
     scale = population(moments, estimate)[1].sqrt().norm() + TINY
     sums = torch.zeros(2, dtype=torch.float64)
-    for group in _groups(moments.length, bins):
+    for group in found:
         own = replace(
             moments, mean=moments.mean[group], var=moments.var[group], count=moments.count[group]
         )

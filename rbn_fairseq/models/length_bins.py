@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from rbn_fairseq.norms import BatchNorm, LengthBatchNorm, LengthBins
+from rbn_fairseq.norms.lengths import RULES
 
 __all__ = ["binned", "encoder_batch_norms", "set_length_bins"]
 
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     """Return a norm with the parameters and the global running statistics of another."""
-    number = 1 if bins is None else len(bins.centres)
-    options = replace(norm.options, length_bins=number, length_edges="quantiles")
+    inner = [] if bins is None else bins.edges[1:-1].tolist()
+    edges = ":".join(map(str, inner)) or RULES[0]
+    options = replace(norm.options, length_bins=len(inner) + 1, length_edges=edges)
     kind = BatchNorm if bins is None else LengthBatchNorm
     new = kind(norm.weight.numel(), options, norm.sync).to(norm.weight.device)
     new.weight, new.bias = norm.weight, norm.bias

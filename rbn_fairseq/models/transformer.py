@@ -20,7 +20,7 @@ from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.loading import check_dictionaries, explain_other_norms
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
-from rbn_fairseq.norms import has_population_norm
+from rbn_fairseq.norms import LengthBatchNorm, has_population_norm
 
 __all__ = ["RBNTransformerModel"]
 
@@ -90,6 +90,12 @@ class RBNTransformerModel(TransformerModelBase):
                 "This task does not care for running statistics: in training, dropped updates "
                 "move them, processes do not agree on them, TID is not measured, and modes that "
                 "they do not go with are not refused. Use --task translation_rbn."
+            )
+        by_length = any(isinstance(part, LengthBatchNorm) for part in self.modules())
+        if by_length and not getattr(task, "cuts_length_bins", False):
+            logger.warning(
+                "--norm-batch-length-bins: this task does not cut bins: in a training that begins "
+                "with it, all sentences share one. Use --task translation_rbn."
             )
 
     def _kept(self) -> Iterator[tuple[str, Sequence[int], int]]:

@@ -115,8 +115,18 @@ def compare_statistics(
     return found
 
 
-def cost_records(found: Mapping[str, Likelihood]) -> list[dict[str, Any]]:
-    """Return what each way costs against ``batch`` and ``batch-random``, in bits per token."""
+def cost_records(
+    found: Mapping[str, Likelihood], bins: Optional[LengthBins] = None
+) -> list[dict[str, Any]]:
+    """Return what each way costs against ``batch`` and ``batch-random``, in bits per token.
+
+    Args:
+        found: what :func:`compare_statistics` returned.
+        bins: those of ``length-conditional``, which its record names.
+    """
+    binned = {}
+    if bins is not None:
+        binned = {"length_bins": len(bins.centres), "length_edges": bins.edges.tolist()}
     return [
         {
             "statistics": name,
@@ -125,6 +135,7 @@ def cost_records(found: Mapping[str, Likelihood]) -> list[dict[str, Any]]:
             "cost_random": value.nll - found["batch-random"].nll,
             "tokens": value.tokens,
             "sentences": value.sentences,
+            **(binned if name == "length-conditional" else {}),
         }
         for name, value in found.items()
     ]

@@ -9,21 +9,23 @@ import numpy as np
 from torch import nn
 
 from rbn_fairseq.norms import LengthBatchNorm, cut_lengths
+from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.norms.moments import process_rank
 
-__all__ = ["LengthBinsTask", "training_lengths"]
+__all__ = ["LengthBinsTask", "batched_lengths"]
 
 logger = logging.getLogger(__name__)
 
 
-def training_lengths(iterator: Any, dataset: Any) -> np.ndarray:
-    """Return the source lengths of the sentences that are trained on.
+def batched_lengths(iterator: Any, dataset: Any) -> np.ndarray:
+    """Return the source lengths of the sentences in batches; others were too long for them.
 
     Args:
-        iterator: fairseq's over the training batches.
-        dataset: its training data.
+        iterator: fairseq's, over batches.
+        dataset: its data.
     """
-    lengths: np.ndarray = dataset.src_sizes[np.concatenate(iterator.frozen_batches)]
+    batches = iterator.frozen_batches
+    lengths: np.ndarray = dataset.src_sizes[np.concatenate(batches)] if batches else np.empty(0)
     return lengths
 
 
@@ -37,10 +39,11 @@ class LengthBinsTask:
 
     - Bins of ``--norm-batch-length-bins`` are cut by the lengths of the training sentences (of the
       first part of data in several), once: a checkpoint has its own. A line tells where they end.
-    - A line tells how many sentences of a set are shorter or longer than any that the bins were
+    - A line tells how many sentences of a split are shorter or longer than any that the bins were
       cut by: their norms take the nearest bin.
     """
 
+    cuts_length_bins = True
     cfg: Any
     _binned: Optional[nn.Module] = None
     _told: Any = None  # of which data
@@ -55,22 +58,26 @@ class LengthBinsTask:
         """Return fairseq's iterator; the training's is what new bins are cut by.
 
         Raises:
-            ValueError: if its sentences have too few different lengths.
+            ValueError: if its sentences have too few different lengths, or given edges leave a bin
+            without any.
         """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         norms = _norms(self._binned)
         if norms and hasattr(dataset, "src_sizes"):
-            trains = dataset is self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
+            splits = self.datasets.items()  # type: ignore[attr-defined]
+            split = next((name for name, data in splits if data is dataset), None)
+            trains = split == self.cfg.train_subset
             whose = "as the model has them"
             fresh = [norm for norm in norms if norm.population.edges[-1] == 0]
             if trains and fresh:
                 whose = "cut by the training data"
-                _set_bins(fresh, training_lengths(iterator, dataset))
-            if self._is_new(dataset):
+                _set_bins(fresh, batched_lengths(iterator, dataset))
+            # Each input of fairseq-interactive is a data set, but no split.
+            if split is not None and self._is_new(dataset):
                 edges = norms[0].population.edges.tolist()
                 if trains:
                     _tell_bins(edges, whose)
-                _tell_outside(edges, dataset.src_sizes)
+                _tell_outside(split, edges, batched_lengths(iterator, dataset))
         return iterator
 
     def _is_new(self, dataset: Any) -> bool:
@@ -85,7 +92,8 @@ def _set_bins(norms: Sequence[LengthBatchNorm], lengths: np.ndarray) -> None:
     try:
         bins = cut_lengths(lengths, options.length_bins, options.length_edges)
     except ValueError as error:
-        raise ValueError(f"--norm-batch-length-bins: {error}") from None
+        given = "edges" if options.length_edges not in RULES else "bins"
+        raise ValueError(f"--norm-batch-length-{given}: {error}") from None
     for norm in norms:
         norm.population.set_bins(bins)
 
@@ -98,11 +106,11 @@ def _tell_bins(edges: Sequence[float], whose: str) -> None:
         )
 
 
-def _tell_outside(edges: Sequence[float], lengths: Any) -> None:
+def _tell_outside(split: str, edges: Sequence[float], lengths: np.ndarray) -> None:
     shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
     if shorter + longer > 0 and process_rank() == 0:
         logger.info(
-            "length bins: of %d sentences %d are shorter and %d longer than any of the training "
-            "(%g to %g tokens); norms take the nearest bin's statistics",
-            *(len(lengths), shorter, longer, edges[0], edges[-1]),
+            "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
+            "training (%g to %g tokens); norms take the nearest bin's statistics",
+            *(len(lengths), split, shorter, longer, edges[0], edges[-1]),
         )

@@ -34,14 +34,14 @@ class How:
         population: the estimate, one of ``POPULATIONS``.
         batching: how sentences were put into batches.
         dropout: whether it was on.
-        length_bins: number of groups of batches of like length, for conditional TID.
+        length_groups: number of groups of batches of like length, for conditional TID.
     """
 
     batches: Optional[int]
     population: str = "mean-of-batches"
     batching: str = "as-trained"
     dropout: bool = False
-    length_bins: int = 16
+    length_groups: int = 16
 
 
 def measure_layers(
@@ -72,7 +72,7 @@ def norm_records(
         value, error = tid(moments, how.population), None
         if how.batches is not None:
             error = tid_error(moments, how.batches, how.population)
-        given_length = conditional_tid(moments, how.length_bins, how.population)
+        given_length = conditional_tid(moments, how.length_groups, how.population)
         relative = deviation(moments, how.population)
         mean, var = population(moments, how.population)
         drift = lag = None
@@ -104,7 +104,7 @@ def norm_records(
                 "population": how.population,
                 "batching": how.batching,
                 "dropout": how.dropout,
-                "length_bins": how.length_bins if given_length else None,
+                "length_groups": how.length_groups if given_length else None,
             }
         )
     return records

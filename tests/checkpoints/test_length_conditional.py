@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ SMALL = (
 )  # fmt: skip
 
 
-def trained(varied, factory, *options, updates=40):
+def trained(varied, factory, *options, updates=15):
     directory = factory.mktemp("trained")
     runs.train(varied, directory, *SMALL, "--max-update", updates, *options)
     return directory / "checkpoint_last.pt"
@@ -31,7 +32,7 @@ def ordinary(varied, tmp_path_factory):
     """Pre-Norm with ordinary batch norms, also behind the last layer."""
     return trained(
         varied, tmp_path_factory, "--arch", "rbn_transformer_tiny_pre", "--norm-encoder", "batch",
-        "--norm-encoder-final", "batch", "--rbn-mean-weight", 0.1,
+        "--norm-encoder-final", "batch", "--rbn-mean-weight", 0.1, "--store-ema",
     )  # fmt: skip
 
 
@@ -161,9 +162,29 @@ def test_bins_are_those_of_the_training_batches(ordinary, varied, tmp_path, opti
     }  # fmt: skip
     number = len(edges) - 1
     assert state["rbn_fairseq"]["recalibrated"]["length_bins"] == number
-    assert state["cfg"]["model"]["norm_batch_length_bins"] == number
+    rule = options[3] if "--length-edges" in options else "quantiles"
+    assert state["rbn_fairseq"]["recalibrated"]["length_edges"] == rule
+    settings = state["cfg"]["model"]
+    assert settings["norm_batch_length_bins"] == number
+    assert settings["norm_batch_length_edges"] == rule
     told = " ".join(rbn("doctor", "--checkpoint", tmp_path / "out.pt").output.split())
     assert f"running statistics of 5 norms, some for {number} bins of sentence lengths" in told
+
+
+def test_the_moving_average_goes_with_its_bins(binned, ordinary, varied, tmp_path):
+    assert "ema" in read_checkpoint(ordinary)["extra_state"]
+    assert "ema" not in read_checkpoint(binned)["extra_state"]
+    plain = recalibrated(ordinary, varied, tmp_path / "plain.pt", "--batches", 1)
+    assert "ema" in plain["extra_state"]
+
+
+def test_a_task_that_cuts_no_bins(binned, varied, caplog):
+    model, _, task = load(binned, varied)
+    caplog.clear()
+    model.warn(task)
+    assert not caplog.text
+    model.warn(SimpleNamespace(keeps_running_statistics=True))
+    assert "this task does not cut bins" in caplog.text
 
 
 def test_one_bin_takes_them_away(binned, ordinary, varied, tmp_path):
@@ -171,9 +192,7 @@ def test_one_bin_takes_them_away(binned, ordinary, varied, tmp_path):
     plain = recalibrated(ordinary, varied, tmp_path / "plain.pt")["model"]
     assert state["model"].keys() == plain.keys()
     assert all(torch.equal(state["model"][name], value) for name, value in plain.items())
-    assert runs.generate(varied, tmp_path / "one.pt") == runs.generate(
-        varied, tmp_path / "plain.pt"
-    )
+    assert len(scores(varied, tmp_path / "one.pt")) == 64
 
 
 def test_bins_are_kept_and_estimated_anew(binned, varied, tmp_path):
@@ -193,7 +212,7 @@ def scores(data, path, *options):
     """Hypotheses and their scores, by sentence."""
     out = runs.call(
         "generate", data, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path", path,
-        "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 8, *options,
+        "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 4, *options,
     )  # fmt: skip
     return read_scores(out)
 
@@ -209,8 +228,12 @@ def assert_same_scores(found, expected):
         assert found[number] == (text, pytest.approx(score, abs=2e-4)), number  # 4 decimals, fp32
 
 
-def test_translation_does_not_depend_on_batching(binned, ordinary, varied):
-    expected = scores(varied, binned)
+@pytest.fixture(scope="module")
+def expected(binned, varied):
+    return scores(varied, binned)
+
+
+def test_translation_does_not_depend_on_batching(expected, binned, ordinary, varied):
     assert len(expected) == 64
     for options in (("--batch-size", 1), ("--max-tokens", 100)):
         assert_same_scores(scores(varied, binned, *options), expected)
@@ -218,18 +241,19 @@ def test_translation_does_not_depend_on_batching(binned, ordinary, varied):
     assert sum(expected[number][1] != other[number][1] for number in expected) > 60
 
 
-def test_interactive_in_any_order(binned, varied, tmp_path):
+def test_interactive_in_any_order(expected, binned, varied, tmp_path):
     lines = (varied / "text" / "test.de").read_text().splitlines()
     order = list(range(len(lines)))
     random.Random(1).shuffle(order)
     (tmp_path / "input").write_text("".join(lines[number] + "\n" for number in order))
     out = runs.call(
         "interactive", varied, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path",
-        binned, "--cpu", "--beam", 2, "--max-len-b", 8, "--input", tmp_path / "input",
+        binned, "--cpu", "--beam", 2, "--max-len-b", 4, "--input", tmp_path / "input",
         "--buffer-size", 20, "--max-tokens", 150,
     )  # fmt: skip
+    assert "length bins: of" not in out  # for each buffer
     found = {order[place]: value for place, value in read_scores(out).items()}
-    assert_same_scores(found, scores(varied, binned))
+    assert_same_scores(found, expected)
 
 
 def test_a_sentence_is_normalised_by_its_lengths_statistics(binned, varied):
@@ -271,6 +295,8 @@ def test_average(binned, ordinary, varied, tmp_path):
     output = ("--output", tmp_path / "out.pt", "--recalibrate", varied, "--length-bins", 5)
     result = rbn("average", "--inputs", ordinary, "--inputs", ordinary, *output)
     assert result.exit_code == 0, result.exception
+    assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
+    assert "left out: the moving average" in result.output
     state, expected = (read_checkpoint(path) for path in (tmp_path / "out.pt", binned))
     assert state["model"].keys() == expected["model"].keys()
     for name, value in expected["model"].items():

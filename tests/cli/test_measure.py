@@ -59,34 +59,31 @@ def test_tid_of_every_batching(tids, rbn_run):
     for batching in BATCHINGS:
         for place, word in enumerate(("last layer", "average of")):
             row = cells(output, f" {batching} ", word)
-            expected = [f"{100 * value:.2f}" for value in tid_of(lines, batching, place)]
-            given_length = ["-", "-"]  # tokens dealt at random have no sentences
-            if batching != "permuted":
-                values = tid_of(lines, batching, place, "conditional_tid")
-                given_length = [f"{100 * value:.2f}" for value in values]
-            assert row[-4:] == expected + given_length
+            names = ["tid"] if batching == "permuted" else ["tid", "conditional_tid"]
+            expected = [
+                " / ".join(f"{100 * value:.2f}" for value in tid_of(lines, batching, place, name))
+                for name in names
+            ]
+            # Tokens dealt at random have no sentences.
+            assert row[-2:] == [*expected, "-"][:2]
 
 
-def test_tid_given_the_length(tids, rbn_run, tmp_path):
+def test_tid_given_the_length(tids):
     of_all, given_length = (
         tid_of(tids[1], "as-trained", 1, name).mean for name in ("tid", "conditional_tid")
     )
     assert given_length < of_all / 2  # 0.37: most of it is that the sentences are of like length
-    assert {line["length_bins"] for line in tids[1] if line["batching"] != "permuted"} == {16}
-    options = ("--epochs", 3, "--length-bins", 1)
-    _, lines = measured("tid", rbn_run, *options, tmp_path=tmp_path)
-    for line in lines:  # one group of all batches
-        assert line["length_bins"] == 1
-        factor = (line["batches"] / (line["batches"] - 1)) ** 0.5
-        assert line["mean_conditional_tid"] == pytest.approx(factor * line["mean_tid"])
+    assert {line["length_groups"] for line in tids[1] if line["batching"] != "permuted"} == {16}
 
 
 def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
-    options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4)
+    options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4,
+               "--length-groups", 1)  # fmt: skip
     _, lines = measured(
         "tid", rbn_run, "--epochs", "2-3", *options, "--population", "running", tmp_path=tmp_path
     )
     shuffled = [line for line in lines if line["batching"] == "permuted"]
+    assert all(line["mean_conditional_tid"] is line["length_groups"] is None for line in lines)
     assert len(shuffled) == len(lines) / 2 and {line["epoch"] for line in shuffled} == {2, 3}
     for line in shuffled:  # they are no sample of batches
         assert line["mean_tid_error"] is line["total_batches"] is None
@@ -139,7 +136,9 @@ def test_where_tid_comes_from(tids):
 def test_as_trained_is_the_default(rbn_run, tmp_path):
     output, lines = measured("tid", rbn_run, "--epochs", 2, tmp_path=tmp_path)
     # In 80 columns.
-    assert "variance" in output and "length" in output and "…" not in output
+    row = cells(output, "average of 4 layers")
+    assert row[:3] == ["2", str(lines[0]["update"]), "average of 4 layers"] and len(row) == 5
+    assert "given length" in output and "…" not in output
     assert {line["batching"] for line in lines} == {"as-trained"}
     assert "Where TID comes from" not in output
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] == 2]
@@ -167,6 +166,10 @@ def test_cost(rbn_run, tmp_path):
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
     assert len(set(nll.values())) == 6
+    for line in lines:
+        binned = (3, [4, 6, 10, 12]) if line["statistics"] == "length-conditional" else (None, None)
+        assert (line.get("length_bins"), line.get("length_edges")) == binned
+    assert "length-conditional: 3 bins" in output
     for line in lines:
         name = line["statistics"]
         assert (line["checkpoint"], line["sentences"]) == (str(path), 60)

@@ -28,7 +28,7 @@ def given_length(line, share=0.25):
     return line | {
         "mean_conditional_tid": share * line["mean_tid"],
         "var_conditional_tid": 2 * share * line["var_tid"],
-        "length_bins": 16,
+        "length_groups": 16,
     }
 
 

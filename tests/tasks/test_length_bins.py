@@ -11,6 +11,7 @@ import torch
 import runs
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.models.loading import explain_other_norms
 from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins
 from rbn_fairseq.tasks.running_statistics import _Attempt
 
@@ -108,8 +109,8 @@ def test_sentences_outside_are_told_once(trained, varied):
     shorter, longer = (found < 3).sum(), (found > 22).sum()
     assert min(shorter, longer) > 0
     said = (
-        f"of {len(found)} sentences {shorter} are shorter and {longer} longer than any of the "
-        "training (3 to 22 tokens)"
+        f"of {len(found)} sentences in `valid` {shorter} are shorter and {longer} longer than any "
+        "of the training (3 to 22 tokens)"
     )
     log = trained[1]
     assert log.count(said) == log.count("longer than any") == 1  # in two epochs
@@ -129,14 +130,15 @@ def test_other_data_leave_the_bins_as_they_are(varied, trained, tmp_path):
     shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
     log = runs.train(
         varied, tmp_path, *TRAINED, *BINS, "--train-subset", "test", "--reset-dataloader",
-        "--max-update", 16, "--disable-validation", "--no-tid",
+        "--max-update", 16, "--disable-validation", "--no-tid", "--max-source-positions", 25,
     )  # fmt: skip
     before, after = last(trained[0])["model"], last(tmp_path)["model"]
     for kind in WHERE:
         assert torch.equal(statistics(after, kind)[0], statistics(before, kind)[0])
     assert not torch.equal(statistics(after, "bin_mean")[0], statistics(before, "bin_mean")[0])
     found = lengths(varied, "test")
-    assert f"of {len(found)} sentences {(found < 3).sum()} are shorter and" in log
+    found = found[found <= 25]  # the others are too long to be trained on
+    assert f"of {len(found)} sentences in `test` {(found < 3).sum()} are shorter and " in log
 
 
 def test_the_moving_average_has_the_same_bins(trained, tmp_path):
@@ -220,19 +222,19 @@ def test_ordinary_statistics_start_from_those_of_bins(varied, still, trained, tm
     )
 
 
-@pytest.mark.parametrize(
-    "source, bins, words",
-    [
-        ("trained", 5, "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"),
-        ("trained", 1, "has population .* --norm-batch-length-bins"),
-        ("without", 4, "lacks population .* --norm-batch-length-bins.*--init-from"),
-    ],
-)
-def test_another_number_of_bins_does_not_resume(varied, source, bins, words, tmp_path, request):
-    shutil.copy(request.getfixturevalue(source)[0] / "checkpoint_last.pt", tmp_path)
+def test_another_number_of_bins_does_not_resume(varied, trained, tmp_path):
+    shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
     with pytest.raises(Exception, match="Cannot load model") as error:  # which fairseq puts on top
-        runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", bins)
+        runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", 5)
+    words = "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"
     assert re.search(words, str(error.value.__context__))
+
+
+def test_statistics_with_bins_and_without(trained, without):
+    one, other = (last(directory)["model"] for directory, _ in (trained, without))
+    for own, loaded, word in ((one, other, "lacks"), (other, one, "has")):
+        found = explain_other_norms(own, loaded)
+        assert re.search(f"{word} population .* --norm-batch-length-bins.*--init-from", found)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,7 @@ def test_another_number_of_bins_does_not_resume(varied, source, bins, words, tmp
     [
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
         (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).* at least 1, but is 0"),
+        ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
         ((*BINS, "--norm-batch-length-edges", "5:10"), r"--norm-batch-length-edges.*`5:10` names"),
         (
             (*BINS, "--norm-decoder", "layer@0:batch", "--decoder-layers", 2),

@@ -49,7 +49,7 @@ def test_every_number():
         "population": "mean-of-batches",
         "batching": "as-trained",
         "dropout": False,
-        "length_bins": None,
+        "length_groups": None,
     }
 
 
@@ -63,16 +63,16 @@ def test_given_the_length():
         length=torch.tensor([5.0, 5.0, 9.0, 9.0]).double(),
     )
     layers = {"a": moments, "b": replace(moments, length=None)}
-    for bins, expected in ((2, 2**0.5), (1, (4 / 3) ** 0.5 * 5)):  # distances 4, 6, 4, 6
-        records = norm_records(layers, 3, 30, How(batches=4, length_bins=bins))
-        record, without = records
-        assert record["mean_conditional_tid"] == pytest.approx(expected)
-        assert record["var_conditional_tid"] == 0
-        assert record["length_bins"] == bins
-        assert read_conditional_tid(records) == {"a": (pytest.approx(expected), 0)}
-        assert without["mean_conditional_tid"] is without["length_bins"] is None
-    (record,) = norm_records({"a": moments}, 3, 30, How(batches=4, population="running"))
-    assert record["mean_conditional_tid"] is record["length_bins"] is None
+    records = norm_records(layers, 3, 30, How(batches=4, length_groups=2))
+    record, without = records
+    assert record["mean_conditional_tid"] == pytest.approx(2**0.5)
+    assert record["var_conditional_tid"] == 0
+    assert record["length_groups"] == 2
+    assert read_conditional_tid(records) == {"a": (pytest.approx(2**0.5), 0)}
+    assert without["mean_conditional_tid"] is without["length_groups"] is None
+    for how in (How(batches=4, population="running"), How(batches=4, length_groups=1)):
+        (record,) = norm_records({"a": moments}, 3, 30, how)
+        assert record["mean_conditional_tid"] is record["length_groups"] is None
 
 
 def test_drift_is_that_of_the_running_statistics():
