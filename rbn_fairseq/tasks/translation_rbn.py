@@ -7,6 +7,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
+from rbn_fairseq.tasks.length_mixing import LengthMixingConfig, LengthMixingTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.nan_search import NanSearchTask
 from rbn_fairseq.tasks.resuming import ResumableTask
@@ -24,6 +25,7 @@ class TranslationRBNConfig(
     ConditioningConfig,
     InitFromConfig,
     TroubleConfig,
+    LengthMixingConfig,
     TrainingConfig,
     TranslationConfig,
 ):
@@ -37,6 +39,7 @@ class TranslationRBNTask(
     InitFromTask,
     TroubleWatch,
     RunningStatisticsTask,
+    LengthMixingTask,
     ResumableTask,
     NanSearchTask,
     TrainingBatchesTask,
