@@ -9,6 +9,7 @@ from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonit
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
 from rbn_fairseq.tasks.length_mixing import LengthMixingConfig, LengthMixingTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
+from rbn_fairseq.tasks.multipliers import MultiplierConfig, MultiplierTask
 from rbn_fairseq.tasks.nan_search import NanSearchTask
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
@@ -26,6 +27,7 @@ class TranslationRBNConfig(
     InitFromConfig,
     TroubleConfig,
     LengthMixingConfig,
+    MultiplierConfig,
     TrainingConfig,
     TranslationConfig,
 ):
@@ -38,6 +40,7 @@ class TranslationRBNTask(
     ConditioningMonitor,
     InitFromTask,
     TroubleWatch,
+    MultiplierTask,
     RunningStatisticsTask,
     LengthMixingTask,
     ResumableTask,
