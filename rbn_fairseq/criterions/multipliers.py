@@ -26,9 +26,11 @@ class Multipliers:
     is the sum of ``lambda (h / t)^2``. With every update
 
         s      <- (1 - SMOOTHING) s + SMOOTHING h     (the first h takes s's place)
-        lambda <- clip(lambda + step (s / t - 1), 0, cap)
+        lambda <- clip(lambda + step min(s / t - 1, 1), 0, cap)
 
-    where h is its mean over the update's micro-batches on all processes. A batch norm that
+    where h is its mean over the update's micro-batches on all processes. Up as down, a multiplier
+    moves by at most one step: at the start, while running statistics are on their way from 0 and
+    1 to where the batches are, gaps are a hundred times what they will be. A batch norm that
     LayerDrop dropped from all of them is left as it is, and so are batches without real tokens or
     with statistics that are not finite. All starts at lambda = 0. Nothing waits for the GPU.
 
@@ -87,7 +89,8 @@ class Multipliers:
         seen = count > 0
         gaps = sums / torch.where(seen, count, 1.0)
         smoothed = torch.where(self._smoothed.isnan(), gaps, self._smoothed.lerp(gaps, SMOOTHING))
-        values = self._values + self._step * (smoothed / self._bounds - 1)
+        excess = (smoothed / self._bounds - 1).clamp(max=1)
+        values = self._values + self._step * excess
         self._smoothed = torch.where(seen, smoothed, self._smoothed)
         self._values = torch.where(seen, values.clamp(0.0, self._cap), self._values)
         self.forget()

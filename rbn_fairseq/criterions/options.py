@@ -55,7 +55,7 @@ class RBNPenaltyConfig(FairseqDataclass):
         default=1e-4,
         metadata={
             "help": "RBN: step size of those multipliers: with every update, each grows by it "
-            "times (smoothed gap / target - 1); positive"
+            "times (smoothed gap / target - 1), or by it where that is above 1; positive"
         },
     )
     rbn_target_cap: float = field(
