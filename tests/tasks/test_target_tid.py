@@ -1,6 +1,7 @@
 """A target TID in trainings: multipliers follow the updates that are made, and checkpoints."""
 
 import json
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -110,6 +111,8 @@ def test_what_is_told(whole):
     directory, log = whole
     assert "TID of mean and spread at most 2 % and 3 % in every batch norm" in log
     assert "with step 0.01 and cap 0.05, growing from 0 in the first 6 updates" in log
+    penalties = re.findall(r"train \| epoch 00\d .*rbn_penalty ([\d.e-]+)", log)
+    assert len(penalties) == 3 and float(penalties[-1]) > 0  # the warm-up is over
     records = lines(directory)
     layers = [row["layer"] for row in runs.tid_rows(directory) if row["epoch"] == 1]
     assert [(row["epoch"], row["layer"]) for row in records] == [
