@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import runs
-from corpus import write_corpus
+from corpus import write_corpus, write_varied
 from forked import forked_commands
 
 # The tensors are small: threads would only make processes that share a machine wait.
@@ -52,6 +52,20 @@ def data_bin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus after fairseq-preprocess, with a joined dictionary."""
     directory = tmp_path_factory.mktemp("data-bin")
     runs.preprocess(corpus, directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of sentences of many lengths, and their text in the folder `text`.
+
+    In tokens of the source, its end included: 3 to 22 to train on, 2 to 26 to validate on, and 2
+    to 31 to translate.
+    """
+    directory = tmp_path_factory.mktemp("varied")
+    words = {"train": range(2, 22), "valid": range(1, 26, 3), "test": range(1, 31, 4)}
+    write_varied(directory / "text", words)
+    runs.preprocess(directory / "text", directory)
     return directory
 
 

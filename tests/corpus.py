@@ -41,3 +41,18 @@ def write_corpus(directory: Path, sizes: dict[str, int], seed: int = 1) -> None:
         for side, lang in enumerate(("de", "en")):
             lines = "".join(pair[side] + "\n" for pair in part)
             (directory / f"{split}.{lang}").write_text(lines, encoding="utf-8")
+
+
+def write_varied(directory: Path, words: dict[str, range], seed: int = 1) -> None:
+    """Write ``{split}.de`` and ``{split}.en``, 8 sentences of each of these numbers of words.
+
+    Sentences of one split are in no order of length.
+    """
+    rng = random.Random(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    for split, numbers in words.items():
+        lengths = [number for number in numbers for _ in range(8)]
+        rng.shuffle(lengths)
+        german = [" ".join(rng.choices("abcdefgh", k=length)) for length in lengths]
+        (directory / f"{split}.de").write_text("".join(line + "\n" for line in german))
+        (directory / f"{split}.en").write_text("".join(line.upper() + "\n" for line in german))

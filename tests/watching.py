@@ -65,7 +65,7 @@ def watching():
                 return step(self, sample, model, *args, **kwargs)
             finally:
                 seen.attempts[-1].append(
-                    {names[norm]: (m.mean.double(), m.var.double()) for norm, m in records}
+                    {names[norm]: (m.mean.double(), m.var.double()) for norm, m, *_ in records}
                 )
 
     def cleared(self):

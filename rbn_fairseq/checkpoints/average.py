@@ -12,6 +12,9 @@ from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, re
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
 
+_WHERE = (".population.edges", ".population.centres")  # bins of sentence lengths are
+
+
 def choose_last(directory: Path, last: int) -> list[Path]:
     """Return the epoch checkpoints of the last epochs, oldest first.
 
@@ -34,6 +37,10 @@ def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in model.items()}
 
 
+def _bins(model: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: value.tolist() for name, value in model.items() if name.endswith(_WHERE[0])}
+
+
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """Average the floating-point entries of the models, in fp64; keep the last one's settings.
 
@@ -47,6 +54,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         ValueError: if a file cannot be read or is folded, or the models differ in their entries.
     """
     total: dict[str, Tensor] = {}
+    bins: dict[str, list[float]] = {}
     for path in paths:
         state = read_checkpoint(path)
         refuse_folded(path, state, "Average first, then fold the average.")
@@ -55,6 +63,13 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
             raise ValueError(
                 f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries "
                 "or shapes differ. Average checkpoints of one run."
+            )
+        bins = bins or _bins(model)
+        if bins != _bins(model):
+            raise ValueError(
+                f"The checkpoints `{paths[0]}` and `{path}` have other bins of sentence lengths: "
+                "statistics of other lengths have no average. Average checkpoints of one run, or "
+                "take the bins away first (rbn recalibrate --length-bins 1)."
             )
         for name, value in model.items():
             wide = value.double() if value.is_floating_point() else value
@@ -82,7 +97,9 @@ def moving_average(path: Path) -> dict[str, Any]:
             f"--ema: the checkpoint `{path}` holds no moving average of the weights. Train with "
             "--store-ema, or leave --ema out."
         )
-    state["model"] = extra.pop("ema")
+    # Where bins of lengths end does not move: averaged, it is rounded in every update.
+    fixed = {name: value for name, value in state["model"].items() if name.endswith(_WHERE)}
+    state["model"] = {**extra.pop("ema"), **fixed}
     extra.pop("ema_fp32_params", None)
     state.pop("last_optimizer_state", None)
     state["rbn_fairseq"] = {"moving_average": str(path)}

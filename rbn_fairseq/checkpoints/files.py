@@ -117,8 +117,8 @@ def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
     """
     if "folded" in (state.get("rbn_fairseq") or {}):
         raise ValueError(
-            f"The checkpoint `{path}` is folded: what its norms did is in its weights, and it has "
-            f"no running statistics. {instead}"
+            f"The checkpoint `{path}` is folded: what norms did by running statistics is in its "
+            f"weights. {instead}"
         )
 
 

@@ -56,6 +56,12 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
     refuse_folded(path, state, "Use it as it is.")
     model = _build(state)
     folding = fold_norms(model)
+    if folding.by_length and not folding.vanished and not folding.left:
+        raise ValueError(
+            f"All norms with running statistics of `{path}` have them by sentence length "
+            "(--norm-batch-length-bins): each sentence has a scale and shift of its own, which no "
+            "linear layer can take in. There is nothing to fold; use the checkpoint as it is."
+        )
     if not folding.vanished and not folding.left:
         raise ValueError(
             f"The model of `{path}` has no norm with running statistics (its plan is "
@@ -73,6 +79,6 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
     state.pop("last_optimizer_state", None)
     for name in ("ema", "ema_fp32_params"):
         (state.get("extra_state") or {}).pop(name, None)
-    note = {"vanished": folding.vanished, "left": folding.left}
+    note = {"vanished": folding.vanished, "left": folding.left, "by_length": folding.by_length}
     state["rbn_fairseq"] = {**(state.get("rbn_fairseq") or {}), "folded": note}
     return state

@@ -16,6 +16,7 @@ from rbn_fairseq.cli.findings import Findings
 __all__ = ["check_checkpoint"]
 
 _STATISTICS = ".population."
+_EDGES = f"{_STATISTICS}edges"
 
 
 def check_checkpoint(findings: Findings, path: Path) -> Optional[dict[str, Any]]:
@@ -85,10 +86,12 @@ def _check_weights(findings: Findings, model: Any) -> None:
     broken = [name for name, value in tensors.items() if not value.isfinite().all()]
     weights = [value for name, value in tensors.items() if _STATISTICS not in name]
     statistics = {name.partition(_STATISTICS)[0] for name in tensors if _STATISTICS in name}
+    bins = {len(value) - 1 for name, value in tensors.items() if name.endswith(_EDGES)}
+    by_length = "".join(f", some for {number} bins of sentence lengths" for number in bins)
     kinds = ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in weights}))
     told = (
         f"{sum(value.numel() for value in weights):,} parameters in {len(weights)} tensors of "
-        f"{kinds or 'no dtype'}; running statistics of {len(statistics)} norms"
+        f"{kinds or 'no dtype'}; running statistics of {len(statistics)} norms{by_length}"
     )
     if broken:
         findings.bad(
@@ -115,10 +118,12 @@ def _tell_origin(findings: Findings, state: Mapping[str, Any]) -> None:
             "`rbn recalibrate`"
         )
     match own.get("folded"):
-        case {"vanished": list(vanished), "left": list(left)}:
+        case {"vanished": list(vanished), "left": list(left), **others}:
+            stay = others.get("by_length") or ()
             told.append(
                 f"folded: {len(vanished)} norms are in linear layers, {len(left)} are one "
-                "multiply-add; it is for translating alone"
+                f"multiply-add{f', {len(stay)} with bins of lengths stay' if stay else ''}; it is "
+                "for translating alone"
             )
     if told:
         findings.note("; ".join(told))

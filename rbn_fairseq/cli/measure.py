@@ -7,12 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rbn_fairseq.checkpoints.length_bins import bins_to_compare, check_length_bins
 from rbn_fairseq.checkpoints.session import Session, open_session
 from rbn_fairseq.cli.options import (
     Batches,
     Checkpoints,
     Data,
     Epochs,
+    LengthEdges,
     Output,
     Population,
     Seed,
@@ -34,11 +36,12 @@ from rbn_fairseq.diagnostics import (
     independent_tid,
     population_norms,
 )
-from rbn_fairseq.diagnostics import tid as layer_tid
+from rbn_fairseq.models.length_bins import binned
+from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.tasks.batches import collate, run_norms, sample
 from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, compose, parse_batching
 from rbn_fairseq.tasks.cost import compare_statistics, cost_records
-from rbn_fairseq.tasks.norm_records import How, norm_records
+from rbn_fairseq.tasks.norm_records import How, norm_records, read_conditional_tid, read_tid
 
 __all__ = ["cost", "tid"]
 
@@ -57,8 +60,14 @@ def _collect(
 
 
 def _summary(layers: dict[str, TID]) -> dict[str, TID]:
+    if not layers:
+        return {}
     last, average = list(layers.values())[-1], average_tid(layers)
     return {"last layer": last, f"average of {len(layers)} layers": average}
+
+
+def _percent(value: Optional[TID]) -> tuple[str, str]:
+    return ("-", "-") if value is None else (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
 
 
 def _sampling_error(records: list[dict[str, Any]]) -> str:
@@ -93,6 +102,14 @@ def tid(
     seed: Seed = 1,
     dropout: Annotated[bool, typer.Option(help="Leave dropout on while measuring.")] = False,
     population: Population = POPULATIONS[0],
+    length_bins: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of groups of batches of like length, for TID given the length: each "
+            "group has a population of its own.",
+        ),
+    ] = How.length_bins,
     layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
     output: Output = None,
 ) -> None:
@@ -102,11 +119,11 @@ def tid(
     batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
     for batching in batchings:
         parse_batching(batching)
-    table = Table()
+    table = Table(title="TID, %")
     for column in ("checkpoint", "update", "batching", "layer"):
         table.add_column(column, overflow="fold")
-    table.add_column("mean TID %", justify="right")
-    table.add_column("variance TID %", justify="right")
+    for column in ("mean", "variance", "mean,\ngiven\nlength", "variance,\ngiven\nlength"):
+        table.add_column(column, justify="right", no_wrap=True)
     records: list[dict[str, Any]] = []
     sources: dict[str, dict[str, dict[str, TID]]] = {}
     running: dict[str, Any] = {}
@@ -124,17 +141,20 @@ def tid(
         for batching in batchings:
             wait = f"{path.name}, {batching}"
             moments = _collect(session, batching, batches, seed, dropout, wait)
-            values = {name: layer_tid(layer, population) for name, layer in moments.items()}
+            # Batches of shuffled tokens are no sample of a fixed set of batches.
+            of = None if batching == PERMUTED else total
+            how = How(of, population, batching, dropout, length_bins)
+            found = norm_records(moments, epoch, session.update, how, running)
+            values, given_length = read_tid(found), read_conditional_tid(found)
             independent = {name: independent_tid(layer.count) for name, layer in moments.items()}
             sources[label][batching] = _summary(values)
             if batching == AS_TRAINED:
                 sources[label]["independent"] = _summary(independent)
+            given_length |= _summary(given_length)
             for layer, value in {**(values if layers else {}), **_summary(values)}.items():
-                cells = (f"{100 * value.mean:.2f}", f"{100 * value.var:.2f}")
+                cells = (*_percent(value), *_percent(given_length.get(layer)))
                 table.add_row(label, str(session.update), batching, layer, *cells)
-            # Batches of shuffled tokens are no sample of a fixed set of batches.
-            how = How(None if batching == PERMUTED else total, population, batching, dropout)
-            for record in norm_records(moments, epoch, session.update, how, running):
+            for record in found:
                 mean, var = independent[record["layer"]]
                 closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}
                 records.append({**record, **closed_form})
@@ -153,25 +173,36 @@ def cost(
     epochs: Epochs = None,
     batches: Batches = 200,
     seed: Seed = 1,
+    length_bins: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of bins of sentence lengths of `length-conditional`, fewer where training "
+            "sentences have not so many different lengths; 1 = without that row.",
+        ),
+    ] = 16,
+    length_edges: LengthEdges = RULES[0],
     output: Output = None,
 ) -> None:
     """Measure the likelihood lost by inferring with other statistics than those of training.
 
     Of the validation data, with dropout off and without label smoothing: with the running
-    statistics, with statistics estimated anew on training batches, and with each batch's own,
-    for batches of sentences of like length and for batches of random sentences.
+    statistics, with statistics estimated anew on training batches, for all sentences and for
+    those of like length, and with each batch's own, for batches of sentences of like length and
+    for batches of random sentences.
     """
     check_output(output)
+    check_length_bins(length_bins, length_edges)
     table = Table(title="Bits per target token, valid set")
     table.add_column("checkpoint", overflow="fold")
     table.add_column("update")
     table.add_column("statistics", no_wrap=True)
-    for column in ("nll", "cost against batch", "against batch-random"):
+    for column in ("nll", "cost against batch", "against random"):
         table.add_column(column, justify="right")
     records: list[dict[str, Any]] = []
     for label, path in choose_epochs(checkpoints, epochs):
         session = open_session(path, None if data is None else str(data))
-        for record in _cost(session, batches, seed, path.name):
+        for record in _cost(session, batches, seed, path.name, length_bins, length_edges):
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
@@ -179,11 +210,14 @@ def cost(
     write_records(output, records)
 
 
-def _cost(session: Session, number: int, seed: int, label: str) -> list[dict[str, Any]]:
-    model = session.model
+def _cost(
+    session: Session, number: int, seed: int, label: str, length_bins: int, edges: str
+) -> list[dict[str, Any]]:
+    model, bins = session.model, bins_to_compare(session, length_bins, edges)
     training = sample(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(training, f"{label}, training batches"), model)
-    layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
+    with binned(model, bins):
+        layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
     dataset, as_trained = session.validation()
     composed = {"batch-random": compose(as_trained, RANDOM, seed, dataset.src_sizes)}
 
@@ -192,4 +226,4 @@ def _cost(session: Session, number: int, seed: int, label: str) -> list[dict[str
         return collate(dataset, progress(batches, f"{label}, {name}"), model)
 
     padding = session.task.target_dictionary.pad()
-    return cost_records(compare_statistics(model, layers, valid, padding))
+    return cost_records(compare_statistics(model, layers, valid, padding, bins))

@@ -20,6 +20,7 @@ __all__ = [
     "Data",
     "Epochs",
     "Estimate",
+    "LengthEdges",
     "Output",
     "Population",
     "Seed",
@@ -50,6 +51,14 @@ Population = Annotated[
         help="What batches are compared with: `mean-of-batches` (of batch means and variances), "
         "`pooled` (over all tokens), `ema` (a moving average over the batches) or `running` (the "
         "statistics in the checkpoint)."
+    ),
+]
+LengthEdges = Annotated[
+    str,
+    typer.Option(
+        help="Where bins of lengths end: `quantiles`, as many training sentences in each; "
+        "`tokens`, as many of their tokens; `geometric`, as wide on a logarithmic scale; or the "
+        "edges between them, 10:20:40."
     ),
 ]
 Checkpoints = Annotated[list[Path], typer.Argument(help="A save directory, or checkpoint files.")]

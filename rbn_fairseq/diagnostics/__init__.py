@@ -2,6 +2,7 @@
 
 from rbn_fairseq.diagnostics.batch_norms import batch_norms, population_norms
 from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments, measuring
+from rbn_fairseq.diagnostics.conditional import conditional_tid
 from rbn_fairseq.diagnostics.conditioning import Conditioning, conditioning
 from rbn_fairseq.diagnostics.decomposition import Sources, decompose, squared_share
 from rbn_fairseq.diagnostics.deviation import Deviation, deviation
@@ -24,6 +25,7 @@ __all__ = [
     "batch_norms",
     "collect_moments",
     "collect_permuted_moments",
+    "conditional_tid",
     "conditioning",
     "decompose",
     "deviation",

@@ -15,8 +15,9 @@ from rbn_fairseq.diagnostics.batch_norms import (
     population_norms,
     running_statistics,
 )
-from rbn_fairseq.norms import ValidTokens, freeze_statistics, record_moments
-from rbn_fairseq.norms.moments import Moments, batch_moments
+from rbn_fairseq.diagnostics.bin_sums import BinSums
+from rbn_fairseq.norms import PopulationNorm, Record, ValidTokens, freeze_statistics, record_moments
+from rbn_fairseq.norms.moments import all_reduce_sum, batch_moments
 
 __all__ = ["LayerMoments", "collect_moments", "measuring", "with_norm"]
 
@@ -31,6 +32,9 @@ class LayerMoments:
         count: ``(batches,)``, real tokens (for images: positions).
         running: the norm's running mean and variance meanwhile, each ``(C,)``; ``None`` = none.
         eps: what keeps the norm's standard deviation away from 0.
+        length: ``(batches,)``, the mean length of a token's sentence; ``None`` where there are no
+            sentences.
+        bins: the same statistics by bins of sentence lengths, of a norm that has bins.
     """
 
     mean: Tensor
@@ -38,6 +42,8 @@ class LayerMoments:
     count: Tensor
     running: Optional[tuple[Tensor, Tensor]] = None
     eps: float = 0.0
+    length: Optional[Tensor] = None
+    bins: Optional[BinSums] = None
 
 
 def with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
@@ -74,24 +80,39 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[tuple[nn.Module, Moments]]]:
+def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[Record]]:
     """Collect the moments of every forward: ours record them, torch's need a hook."""
 
     def record(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0].movedim(1, -1)  # (N, C, ...) -> (N, ..., C)
         rows = x.reshape(-1, x.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))
         sync = isinstance(norm, nn.SyncBatchNorm)
-        records.append((norm, batch_moments(rows, ValidTokens(), sync)))
+        moments = batch_moments(rows, ValidTokens(), sync)
+        records.append(Record(norm, moments, ValidTokens(), x.shape[:0]))  # of no sentences
 
     torchs = [norm for norm in norms if isinstance(norm, TorchBatchNorm)]
     hooks = [norm.register_forward_pre_hook(record) for norm in torchs]
-    records: list[tuple[nn.Module, Moments]]
     try:
-        with record_moments() as records:  # type: ignore[assignment]
+        with record_moments() as records:
             yield records
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _lengths(record: Record) -> Tensor:
+    """Return the sums of this process's sentence lengths and of their squares, ``(2,)``."""
+    if len(record.shape) != 3:
+        return torch.zeros(2)
+    lengths = record.tokens.lengths(record.shape, record.moments.n.device)
+    return torch.stack([lengths.sum(), lengths.square().sum()])
+
+
+def _mean_length(lengths: Tensor, norm: nn.Module) -> Optional[Tensor]:
+    """Return each batch's ``sum(l^2) / sum(l)``, over all processes that share it."""
+    if isinstance(norm, PopulationNorm):
+        lengths = all_reduce_sum(lengths.to(next(norm.buffers()).device), norm.sync).cpu()
+    return None if (lengths[:, 0] == 0).any() else lengths[:, 1] / lengths[:, 0]
 
 
 def collect_moments(
@@ -122,18 +143,26 @@ def collect_moments(
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}
     seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in norms}
+    bins: dict[str, BinSums] = {}
     with measuring(model, dropout):
         for batch in batches:
             with _record_all(names) as records:
                 forward(model, batch)
-            for norm, moments in records:
-                if norm in names:
-                    parts = moments.mean, moments.var, moments.n
-                    seen[names[norm]].append(tuple(part.cpu() for part in parts))
+            for record in records:
+                if record.norm in names:
+                    name, (mean, var, n, *_) = names[record.norm], record.moments
+                    parts = mean, var, n, _lengths(record)
+                    seen[name].append(tuple(part.cpu() for part in parts))
+                    if record.moments.bins is not None:
+                        bins.setdefault(name, BinSums()).add(record.moments.bins)
     layers = {}
     for name, rows in seen.items():
         kept = [row for row in rows if row[2] > 0]
         if kept:
-            mean, var, count = (torch.stack(column).double() for column in zip(*kept, strict=True))
-            layers[name] = with_norm(LayerMoments(mean, var, count), norms[name])
+            columns = (torch.stack(column).double() for column in zip(*kept, strict=True))
+            mean, var, count, lengths = columns
+            moments = LayerMoments(
+                mean, var, count, length=_mean_length(lengths, norms[name]), bins=bins.get(name)
+            )
+            layers[name] = with_norm(moments, norms[name])
     return layers

@@ -8,7 +8,7 @@ from torch import nn
 from rbn_fairseq.diagnostics.batch_norms import population_norms
 from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
 from rbn_fairseq.diagnostics.population import ESTIMATES, population
-from rbn_fairseq.norms import PopulationNorm
+from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm
 
 __all__ = ["recalibrate", "set_population"]
 
@@ -39,6 +39,9 @@ def set_population(
             raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")
     for name, norm in norms.items():
         norm.population.set(*estimates[name])
+        bins = layers[name].bins
+        if isinstance(norm, LengthBatchNorm) and bins is not None:
+            norm.population.set_moments(bins.estimate(estimate))
 
 
 def recalibrate(

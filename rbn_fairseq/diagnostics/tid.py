@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
 from rbn_fairseq.diagnostics.population import population
 
-__all__ = ["TID", "average_tid", "measure_tid", "tid", "tid_error"]
+__all__ = ["TID", "TINY", "average_tid", "measure_tid", "tid", "tid_error"]
 
-_TINY = 1e-12  # the paper's "small positive constant" in the denominator; its value is not given
+TINY = 1e-12  # the paper's "small positive constant" in the denominator; its value is not given
 
 
 class TID(NamedTuple):
@@ -25,7 +25,7 @@ def _distances(moments: LayerMoments, estimate: str) -> tuple[Tensor, Tensor]:
     """Return each batch's distance to the population in mean and in standard deviation."""
     mean, var = population(moments, estimate)
     std = var.sqrt()
-    scale = std.norm() + _TINY
+    scale = std.norm() + TINY
     return (
         (moments.mean - mean).norm(dim=1) / scale,
         (moments.var.sqrt() - std).norm(dim=1) / scale,

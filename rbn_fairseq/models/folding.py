@@ -7,7 +7,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
-from rbn_fairseq.norms import NORMS, Affine, Composition, NoNorm, PopulationNorm
+from rbn_fairseq.norms import (
+    NORMS,
+    Affine,
+    Composition,
+    LengthBatchNorm,
+    NoNorm,
+    PopulationNorm,
+)
 
 __all__ = ["Folding", "fold_norms"]
 
@@ -19,11 +26,13 @@ class Folding(NamedTuple):
         settings: what its configuration now says otherwise.
         vanished: names of the norms that a linear layer has taken in.
         left: names of the norms that are one multiply-add.
+        by_length: names of the norms that stay, a look-up and one multiply-add a sentence.
     """
 
     settings: dict[str, str]
     vanished: list[str]
     left: list[str]
+    by_length: list[str]
 
 
 def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
@@ -48,6 +57,11 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
     linear.weight *= scale
 
 
+def _is_one_map(part: nn.Module) -> bool:
+    """Tell whether a norm's evaluation is one scale and shift for all sentences."""
+    return isinstance(part, PopulationNorm) and not isinstance(part, LengthBatchNorm)
+
+
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
     """Return a plan without norms that have running statistics."""
     rules = []
@@ -62,7 +76,7 @@ def _rename(plan: str, running: set[str], vanish: bool) -> str:
 
 
 def _settings(model: Any) -> dict[str, str]:
-    kinds = {type(part.options) for part in model.modules() if isinstance(part, PopulationNorm)}
+    kinds = {type(part.options) for part in model.modules() if _is_one_map(part)}
     running = {name for name, entry in NORMS.items() if entry.options in kinds}
     norms, cfg = model.cfg.norms, model.cfg
     return {
@@ -92,6 +106,7 @@ def fold_norms(model: Any) -> Folding:
     feed-forward network into fc1, of sub-LN's second norms into the output projection and fc2,
     and the encoder's last into the keys and values of cross-attention. (The encoder's output is
     then another tensor than before.) Elsewhere it becomes one multiply-add, :class:`Affine`.
+    Norms with bins of sentence lengths have a scale and shift for each sentence, and stay.
     Parametrised weights (``--norm-weight``, and those behind ``mabn``) become plain ones.
 
     Args:
@@ -101,13 +116,15 @@ def fold_norms(model: Any) -> Folding:
     for part in list(model.modules()):
         if parametrize.is_parametrized(part, "weight"):
             parametrize.remove_parametrizations(part, "weight")
-    vanished, left = [], []
+    vanished, left, by_length = [], [], []
     for name, norm in list(model.named_modules()):
-        if isinstance(norm, PopulationNorm):
+        if isinstance(norm, LengthBatchNorm):
+            by_length.append(name)
+        elif isinstance(norm, PopulationNorm):
             scale, shift = norm.affine_map()
             linears = readers.get(norm, [])
             for linear in linears:
                 _take_in(linear, scale, shift)
             model.set_submodule(name, NoNorm() if linears else _affine(scale, shift))
             (vanished if linears else left).append(name)
-    return Folding(settings, vanished, left)
+    return Folding(settings, vanished, left, by_length)

@@ -39,6 +39,13 @@ def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor])
     Returns:
         The message; ``None`` where both have the same statistics.
     """
+    for name, edges in loaded.items():
+        if name.endswith(".population.edges") and edges.shape != own.get(name, edges).shape:
+            return (
+                f"The checkpoint has running statistics for {len(edges) - 1} bins of sentence "
+                f"lengths, but --norm-batch-length-bins says {len(own[name]) - 1}. Give its "
+                "number, or let `rbn recalibrate --length-bins` estimate them for another."
+            )
     lacking, more = (
         [name for name in one if ".population." in name and name not in other]
         for one, other in ((own, loaded), (loaded, own))
@@ -49,7 +56,7 @@ def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor])
     return (
         f"The checkpoint was trained with other norms than this model's: it {word} population "
         f"statistics, such as `{name}`. Give the norms that it was trained with (--norm-encoder, "
-        "--norm-decoder; `layer` for fairseq's own `transformer`), or start a new training from "
-        "its weights: --init-from FILE with --task translation_rbn takes them and estimates the "
-        "statistics that they lack."
+        "--norm-decoder, --norm-batch-length-bins; `layer` for fairseq's own `transformer`), or "
+        "start a new training from its weights: --init-from FILE with --task translation_rbn takes "
+        "them and estimates the statistics that they lack."
     )

@@ -1,6 +1,6 @@
 """Norms, residuals and wrappers of a stack of layers, as the configuration plans them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,16 @@ def _refuse_leaks(names: Collection[str], option: str) -> None:
             )
 
 
+def _refuse_lengths(names: Collection[str], options: Mapping[str, Any], option: str) -> None:
+    for name in names:
+        if getattr(options.get(name), "length_bins", 1) > 1:
+            raise ValueError(
+                f"{option}: with --norm-{name}-length-bins `{name}` may not stand in the decoder: "
+                "while a translation is made, its length is not known yet. Use another norm here, "
+                f"such as `layer`, or leave --norm-{name}-length-bins out."
+            )
+
+
 def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
     """Put the planned norms into an encoder or decoder built by fairseq; side 1 is the decoder."""
     option = ("--norm-encoder", "--norm-decoder")[side]
@@ -49,6 +59,7 @@ def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
         for site in sites:
             if causal:
                 _refuse_leaks(read.norms(number, site), option)
+                _refuse_lengths(read.norms(number, site), norms.options, option)
             norm = build_norm(read.norms(number, site), place, norms.options)
             setattr(layer, _PLACES[site], norm)
             if norms.placement == "sub":
@@ -57,6 +68,7 @@ def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
                 place_sub_norm(layer, site, norm)
     if causal:
         _refuse_leaks(names, f"{option}-final")
+        _refuse_lengths(names, norms.options, f"{option}-final")
     if stack.layer_norm is not None:
         stack.layer_norm = build_norm(names, place, norms.options)
 

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms.affine import Affine, AffineOptions
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
+from rbn_fairseq.norms.by_length import LengthBatchNorm
 from rbn_fairseq.norms.dyt import DynamicTanh, DynamicTanhOptions
 from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions
 from rbn_fairseq.norms.groupscale import GroupScale, GroupScaleOptions
 from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
+from rbn_fairseq.norms.length_statistics import LengthStatistics
+from rbn_fairseq.norms.lengths import LengthBins, cut_lengths
 from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
 from rbn_fairseq.norms.none import NoNorm, NoNormOptions
 from rbn_fairseq.norms.place import NormPlace
@@ -28,6 +31,7 @@ from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.rms import RMSNorm, RMSNormOptions
 from rbn_fairseq.norms.scope import (
     Gap,
+    Record,
     dummy_batch,
     freeze_statistics,
     record_gaps,
@@ -55,6 +59,9 @@ __all__ = [
     "InstanceNormOptions",
     "LayerNorm",
     "LayerNormOptions",
+    "LengthBatchNorm",
+    "LengthBins",
+    "LengthStatistics",
     "MovingAverageBatchNorm",
     "MovingAverageBatchNormOptions",
     "NoNorm",
@@ -69,8 +76,10 @@ __all__ = [
     "PowerNormOptions",
     "RMSNorm",
     "RMSNormOptions",
+    "Record",
     "ValidTokens",
     "build_norm",
+    "cut_lengths",
     "dummy_batch",
     "freeze_statistics",
     "has_batch_norm",
@@ -108,7 +117,9 @@ NORMS: dict[str, NormEntry] = {
         "Ba et al., 2016, Layer Normalization",
     ),
     "batch": NormEntry(
-        lambda place, options: BatchNorm(place.channels, options, place.sync),
+        lambda place, options: (BatchNorm if options.length_bins == 1 else LengthBatchNorm)(
+            place.channels, options, place.sync
+        ),
         BatchNormOptions,
         "each channel by its mean and variance over the batch's real tokens",
         "Ioffe and Szegedy, 2015, Batch Normalization",

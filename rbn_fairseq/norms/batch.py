@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import kernels, scope
+from rbn_fairseq.norms.lengths import check_rule
 from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
 from rbn_fairseq.norms.normalise import normalise
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
@@ -39,6 +40,21 @@ class BatchNormOptions:
             "choices": ("add", "clamp"),
         },
     )
+    length_bins: int = field(
+        default=1,
+        metadata={
+            "help": "running statistics for each of so many bins of sentence lengths, in the "
+            "encoder; 1 = for all sentences together"
+        },
+    )
+    length_edges: str = field(
+        default="quantiles",
+        metadata={
+            "help": "where those bins end: `quantiles`, as many training sentences in each; "
+            "`tokens`, as many of their tokens; `geometric`, as wide on a logarithmic scale; or "
+            "the edges between them, 10:20:40"
+        },
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.momentum <= 1:
@@ -56,6 +72,15 @@ class BatchNormOptions:
                 "`eps_mode` (--norm-batch-eps-mode) must be `add` or `clamp`, but is "
                 f"`{self.eps_mode}`."
             )
+        if self.length_bins < 1:
+            raise ValueError(
+                "`length_bins` (--norm-batch-length-bins) is a number of bins of at least 1, but "
+                f"is {self.length_bins}. 1, the default, is ordinary batch norm."
+            )
+        try:
+            check_rule(self.length_edges, self.length_bins)
+        except ValueError as error:
+            raise ValueError(f"`length_edges` (--norm-batch-length-edges): {error}") from None
 
     def std(self, var: Tensor) -> Tensor:
         """Return the standard deviation that normalises by."""
@@ -102,41 +127,36 @@ class BatchNorm(PopulationNorm):
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         if scope.dummy.get():
             tokens = ValidTokens.none_of(x)
-        before = self.population.get()
+        population = self.population.get()
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *before):
-            return self._train_by_kernels(rows, tokens).view(x.shape)
-        batch = self._batch_moments(rows, tokens, *before)
-        self._record(batch)
+        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
+            return self._train_by_kernels(x, rows, tokens).view(x.shape)
+        batch = self._batch_moments(rows, tokens, *population)
+        self._record(batch, x, tokens)
         weight, bias = self._affine(batch)
         y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
-        recorders = scope.recorders.get()
-        if recorders:
-            before = (before[0].clone(), before[1].clone())
-        if not scope.frozen.get():
-            self.population.update(Moments(mean, var, batch.n))
-        if recorders:
-            mean_after, var_after = self.population.get()
-            after = (mean_after.clone(), var_after.clone())
-            gap = scope.Gap(self, mean, var, batch.n, *before, *after, batch.share)
-            for recorder in recorders:
-                recorder.append(gap)
+        self._follow(batch._replace(mean=mean, var=var), x, tokens)
         return y.view(x.shape)
 
-    def _train_by_kernels(self, rows: Tensor, tokens: ValidTokens) -> Tensor:
+    def _train_by_kernels(self, x: Tensor, rows: Tensor, tokens: ValidTokens) -> Tensor:
+        momentum = 0.0 if scope.frozen.get() else self.population.momentum
+        y, batch, before, after = self._launch(x, rows, tokens, momentum)
+        self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
+        return y
+
+    def _launch(
+        self, x: Tensor, rows: Tensor, tokens: ValidTokens, momentum: float
+    ) -> tuple[Tensor, Moments, Tensor, Tensor]:
+        """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
         y, mean, var, n, before, after, share = normalise_rows(
-            rows, self.weight, self.bias, tokens.flat, self.population.get(),
-            momentum=0.0 if scope.frozen.get() else self.population.momentum,
+            rows, self.weight, self.bias, tokens.flat, self.population.get(), momentum=momentum,
             eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
         )  # fmt: skip
-        self._record(Moments(mean.detach(), var.detach(), n, share))
-        for recorder in scope.recorders.get():
-            gap = scope.Gap(self, mean, var, n, before[0], before[1], after[0], after[1], share)
-            recorder.append(gap)
-        return y
+        self._record(Moments(mean.detach(), var.detach(), n, share), x, tokens)
+        return y, Moments(mean, var, n, share), before, after
 
     @torch.no_grad()
     def _batch_moments(
@@ -156,9 +176,37 @@ class BatchNorm(PopulationNorm):
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
 
+    def _follow(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+        """Move the running statistics, and record the gap to them."""
+        recorded = bool(scope.recorders.get())
+        if recorded:
+            before = self._expected(x, tokens)
+        if not scope.frozen.get():
+            self._move(batch, x, tokens)
+        if recorded:
+            self._record_gap(batch, before, self._expected(x, tokens))
+
+    def _record_gap(
+        self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+    ) -> None:
+        for recorder in scope.recorders.get():
+            gap = scope.Gap(self, batch.mean, batch.var, batch.n, *before, *after, batch.share)
+            recorder.append(gap)
+
+    def _expected(self, x: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
+        """Return what the running statistics expect of a batch, each ``(C,)``; copies."""
+        mean, var = self.population.get()
+        return mean.clone(), var.clone()
+
+    def _move(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+        """Move the running statistics."""
+        self.population.update(batch)
+
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
-        mean, var = self.population.get()
+        return self._map(*self.population.get())
+
+    def _map(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.weight.to(var.dtype) / self.options.std(var)
         return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
 

@@ -1,6 +1,6 @@
 """Masked moments of a batch, over one process or all of them: the only distributed code."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -10,14 +10,28 @@ from rbn_fairseq.norms.reductions import join, mean_and_variance
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = [
+    "BinMoments",
     "Moments",
     "all_reduce_sum",
     "batch_moments",
+    "bin_moments",
     "gather",
+    "join_processes",
     "mean_over_processes",
     "process_rank",
     "world_size",
 ]
+
+
+class BinMoments(NamedTuple):
+    """Statistics of a batch's valid tokens by the bin of their sentence's length.
+
+    mean: ``(G, C)``; var: ``(G, C)``, biased; n: ``(G,)``. All 0 for a bin without tokens.
+    """
+
+    mean: Tensor
+    var: Tensor
+    n: Tensor
 
 
 class Moments(NamedTuple):
@@ -26,13 +40,14 @@ class Moments(NamedTuple):
     mean: ``(C,)``; var: ``(C,)``, biased; n: 0-dim, the number of tokens behind them
     (over all processes when synchronised); share: 0-dim, this process's part in what all
     processes that share the statistics count once (1 without synchronisation, otherwise equal
-    parts for the processes that have tokens).
+    parts for the processes that have tokens); bins: the same by length, where it is asked for.
     """
 
     mean: Tensor
     var: Tensor
     n: Tensor
     share: Tensor | float = 1.0
+    bins: Optional[BinMoments] = None
 
 
 def world_size(sync: bool) -> int:
@@ -82,10 +97,47 @@ def batch_moments(rows: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
     Returns:
         The moments. Without any real token, all three are 0.
     """
-    mean, var, count = mean_and_variance(rows, tokens)
+    return join_processes(*mean_and_variance(rows, tokens), sync)
+
+
+def join_processes(mean: Tensor, var: Tensor, count: Tensor, sync: bool) -> Moments:
+    """Join the statistics of all processes, in one collective. As they are without ``sync``."""
     if world_size(sync) == 1:
         return Moments(mean, var, count)
     parts = gather(torch.cat([mean, var * count, count.view(1)]))
     means, squares, counts = parts.split([mean.numel(), mean.numel(), 1], dim=1)
     share = (count > 0) / (counts > 0).sum().clamp(min=1)
     return Moments(*join(means, squares, counts), share)
+
+
+def bin_moments(
+    batch: Moments, x: Tensor, tokens: ValidTokens, edges: Tensor, sync: bool
+) -> BinMoments:
+    """Mean and biased variance of the real tokens by the bin of their sentence's length.
+
+    One pass, around the batch's mean.
+
+    Args:
+        batch: the moments of all of them.
+        x: ``(T, B, C)``.
+        tokens: which positions are real.
+        edges: where the second and later bins begin, ``(G - 1,)``.
+        sync: join the statistics of all processes: one collective of G (2C + 1) numbers.
+    """
+    lengths = tokens.lengths(x.shape, x.device)
+    index = torch.bucketize(lengths.to(edges.dtype), edges, right=True)
+    chosen = index == torch.arange(len(edges) + 1, device=index.device).unsqueeze(1)  # (G, B)
+    if x.is_cpu and world_size(sync) == 1 and chosen.all(1).any():  # of one bin: the batch's own
+        n = chosen.any(1) * batch.n
+        some = (n > 0).unsqueeze(1)
+        return BinMoments(batch.mean.where(some, 0), batch.var.where(some, 0), n)
+    rows = x.reshape(-1, x.shape[-1])
+    apart = tokens.clear_(rows.to(batch.mean.dtype) - batch.mean).view(x.shape)
+    sums = torch.stack([apart.sum(0), apart.square_().sum(0)], 1).double()  # (B, 2, C)
+    # A product of matrices, in fp64, because it has one order on every device.
+    by_bin = chosen.double() @ torch.cat([sums.flatten(1), lengths.double().unsqueeze(1)], 1)
+    by_bin = all_reduce_sum(by_bin, sync)  # (G, 2 C + 1)
+    n = by_bin[:, -1]
+    near, square = (by_bin[:, :-1] / n.clamp(min=1).unsqueeze(1)).chunk(2, 1)
+    mean = (batch.mean + near).where(n.unsqueeze(1) > 0, 0)
+    return BinMoments(mean, (square - near.square()).clamp(min=0), n)

@@ -30,11 +30,17 @@ class RunningStatistics(FullPrecision):
 
         The condition is evaluated on the device: no host synchronisation.
         """
-        largest = torch.linalg.vector_norm(torch.cat(list(new.values())), math.inf)  # NaN if any is
+        largest = torch.linalg.vector_norm(
+            torch.cat([value.reshape(-1) for value in new.values()]), math.inf
+        )  # NaN if any is
         good = good & (largest < math.inf)
         for name, value in new.items():
             buffer = getattr(self, name)
             torch.where(good, value, buffer, out=buffer)
+
+    def moving(self) -> list[Tensor]:
+        """Return the buffers that batches move: what processes have their mean of."""
+        return list(self.buffers())
 
     def set(self, mean: Tensor, var: Tensor) -> None:
         """Replace what evaluation normalises with, in place. ``mean``, ``var``: ``(C,)``."""
@@ -117,7 +123,7 @@ class PopulationNorm(nn.Module):
         """
         tokens = tokens or ValidTokens()
         tokens.check(x)
-        return self._train(x, tokens) if self.training else self._evaluate(x)
+        return self._train(x, tokens) if self.training else self._evaluate(x, tokens)
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
@@ -127,9 +133,9 @@ class PopulationNorm(nn.Module):
         """Return by option the updates at which the norm's schedule ends; none without one."""
         return {}
 
-    def _record(self, batch: Moments) -> None:
+    def _record(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
         for recorder in scope.moment_recorders.get():
-            recorder.append((self, batch))
+            recorder.append(scope.Record(self, batch, tokens, x.shape))
 
     def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         raise NotImplementedError
@@ -142,7 +148,7 @@ class PopulationNorm(nn.Module):
         """
         self._keeps = True
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def _evaluate(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if not self._keeps or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())

@@ -74,7 +74,7 @@ class QuadraticNorm(PopulationNorm):
             tokens = ValidTokens.none_of(x)
         rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
         square, count = self._batch_square(rows, tokens)
-        self._record(Moments(torch.zeros_like(square), square, count))  # about zero
+        self._record(Moments(torch.zeros_like(square), square, count), x, tokens)  # about zero
         return self._divide(rows, square, count, tokens, scope.frozen.get()).view(x.shape)
 
     def _divide(

@@ -4,18 +4,19 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from torch import Tensor
+from torch import Size, Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
+from rbn_fairseq.norms.tokens import ValidTokens
 
 if TYPE_CHECKING:
     from rbn_fairseq.norms.batch import BatchNorm
-    from rbn_fairseq.norms.population import PopulationNorm
 
 __all__ = [
     "Gap",
+    "Record",
     "dummy_batch",
     "freeze_statistics",
     "record_gaps",
@@ -49,12 +50,26 @@ class Gap:
     share: Tensor | float
 
 
+class Record(NamedTuple):
+    """A batch's moments at one norm with running statistics, in one forward.
+
+    Attributes:
+        norm: a :class:`PopulationNorm` (diagnostics record torch's own norms, too).
+        moments: of the batch; they carry no autograd graph. Those of a norm that divides by a
+            quadratic mean are about zero: ``mean`` is 0, ``var`` the mean of squares.
+        tokens, shape: the batch's real tokens, and the shape of its activations.
+    """
+
+    norm: nn.Module
+    moments: Moments
+    tokens: ValidTokens
+    shape: Size
+
+
 _T = TypeVar("_T")
 
 recorders: ContextVar[tuple[list[Gap], ...]] = ContextVar("recorders", default=())
-moment_recorders: ContextVar[tuple[list[tuple["PopulationNorm", Moments]], ...]] = ContextVar(
-    "moment_recorders", default=()
-)
+moment_recorders: ContextVar[tuple[list[Record], ...]] = ContextVar("moment_recorders", default=())
 frozen: ContextVar[bool] = ContextVar("frozen", default=False)
 dummy: ContextVar[bool] = ContextVar("dummy", default=False)
 
@@ -84,12 +99,8 @@ def record_gaps() -> AbstractContextManager[list[Gap]]:
     return _record(recorders)
 
 
-def record_moments() -> AbstractContextManager[list[tuple["PopulationNorm", Moments]]]:
-    """Collect the batch's moments from every norm with running statistics, likewise.
-
-    They carry no autograd graph. Those of norms that divide by a quadratic mean are about zero:
-    ``mean`` is 0, ``var`` the mean of squares.
-    """
+def record_moments() -> AbstractContextManager[list[Record]]:
+    """Collect the batch's moments from every norm with running statistics, likewise."""
     return _record(moment_recorders)
 
 

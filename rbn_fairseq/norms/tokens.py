@@ -37,6 +37,8 @@ class ValidTokens:
             raise ValueError(f"`valid` must be a boolean mask, but its dtype is {valid.dtype}.")
         self.valid = valid
         self.drops = valid is None or (valid.is_cpu if drop is None else drop)
+        # Not a cached property, whose lock torch's compiler cannot take.
+        self._lengths: Optional[Tensor] = None
 
     # What follows is made when it is first asked for: evaluation asks for none of it.
 
@@ -98,6 +100,27 @@ class ValidTokens:
                 f"`tokens` describes positions of shape {tuple(self.valid.shape)}, but `x` has "
                 f"shape {tuple(x.shape)}: all but its last axis must be the same."
             )
+
+    def lengths(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return the number of real tokens of every sentence, ``(B,)``.
+
+        Args:
+            shape: of the activations, ``(T, B, C)``.
+            device: theirs.
+
+        Raises:
+            ValueError: if the activations have another number of axes.
+        """
+        if len(shape) != 3:
+            raise ValueError(
+                "Lengths of sentences are told from activations (T, B, C), but these have shape "
+                f"{tuple(shape)}."
+            )
+        if self.valid is None:
+            return torch.full((shape[1],), shape[0], device=device)
+        if self._lengths is None:
+            self._lengths = self.valid.sum(0)
+        return self._lengths
 
     def pack(self, rows: Tensor) -> Tensor:
         """Return ``rows: (tokens, C)`` without its padding: dropped, or zeroed in a copy."""

@@ -55,8 +55,11 @@ def train_command(group: Group, placement: str, norm: str) -> str:
         both = (f"bash scripts/{benchmark}/{verb}.sh {words}" for verb in ("train", "evaluate"))
         return f"`{' && '.join(both)}`"
     data = shlex.quote(known[0].setup.path) if known else "DATA"
-    own = next((it.setup.settings["model.norm_encoder"] for it in known if it.norm == norm), norm)
-    plan = _PLANS.get(norm, ("--norm-encoder", own))
+    own = next((it.setup.settings for it in known if it.norm == norm), {})
+    family = norm.removesuffix(" by length")
+    plan = _PLANS.get(family, ("--norm-encoder", str(own.get("model.norm_encoder", norm))))
+    if family != norm:
+        plan += ("--norm-batch-length-bins", str(own.get("model.norm_batch_length_bins", 16)))
     plan = " ".join((*plan, *(_BEFORE if placement == "Pre-Norm" else ())))
     like = _like(group.of(placement) or known)
     return f"`rbn train {data} --save-dir DIR --log-file DIR/train.log {plan}`{like}"

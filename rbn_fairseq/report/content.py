@@ -9,6 +9,7 @@ from rbn_fairseq.report.figures import (
     batching,
     buckets,
     cost,
+    cost_by_epoch,
     deviation,
     replacement,
     statistics,
@@ -34,7 +35,7 @@ from rbn_fairseq.report.summary import summary
 
 __all__ = ["sections"]
 
-_Make = Callable[[Group, dict[str, str], str], Drawn | list[Drawn]]
+_Make = Callable[[Group, dict[str, str], str], Drawn | list[Drawn] | list[Figure]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,12 @@ _THEMES = (
     _Theme(
         "Where TID comes from, and what it costs",
         "",
-        (batching.decomposition, buckets.by_buckets, cost.discrepancy_cost),
+        (
+            batching.decomposition,
+            buckets.by_buckets,
+            cost.discrepancy_cost,
+            cost_by_epoch.cost_by_epoch,
+        ),
     ),
     _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
     _Theme(

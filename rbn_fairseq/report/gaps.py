@@ -60,7 +60,8 @@ def nll_of(run: Run) -> dict[int, float]:
 
 def last_tid(run: Run, name: str) -> dict[int, float]:
     """Return a quantity of the last layer in per cent by epoch, such as ``mean_tid``."""
-    return {it.epoch: 100 * getattr(it.last, name) for it in run.tid if it.epoch is not None}
+    values = {it.epoch: getattr(it.last, name) for it in run.tid if it.epoch is not None}
+    return {epoch: 100 * value for epoch, value in values.items() if value is not None}
 
 
 def pairs(group: Group, series: Series) -> list[tuple[Run, tuple[Run, ...]]]:

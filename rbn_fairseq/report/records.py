@@ -33,6 +33,7 @@ class LayerTID:
         layer: name of the module.
         mean_tid, var_tid: TID, fractions (paper, Definition 1).
         mean_tid_error, var_tid_error: their standard errors over the sampled batches.
+        mean_conditional_tid, var_conditional_tid: TID against batches of like length, fractions.
         mean_deviation, var_deviation: E||mu_B - mu|| / ||mu|| and E||v_B - v|| / ||v||, fractions.
         mean_drift, var_drift: movement of the running mean and standard deviation since the
             measurement before, relative to ||sigma||.
@@ -47,6 +48,8 @@ class LayerTID:
     var_tid: float
     mean_tid_error: Optional[float] = None
     var_tid_error: Optional[float] = None
+    mean_conditional_tid: Optional[float] = None
+    var_conditional_tid: Optional[float] = None
     mean_deviation: Optional[float] = None
     var_deviation: Optional[float] = None
     mean_drift: Optional[float] = None

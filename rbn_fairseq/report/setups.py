@@ -38,7 +38,8 @@ class Setup:
         placement: of :data:`PLACEMENTS`; empty where the settings are unknown.
         norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), ``auto-RBN`` (with a target
             TID), the paper's names of other norms, ``BN@0-3`` where only some layers have it,
-            else the encoder's plan; the run's name where the settings are unknown.
+            else the encoder's plan; ``by length`` behind it where batch norms have bins of
+            lengths; the run's name where the settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
         path: that directory, as the run was given it.
@@ -97,12 +98,20 @@ def _placement(flat: Mapping[str, Any]) -> str:
     return special or ("Pre-Norm" if flat["model.encoder_normalize_before"] else "Post-Norm")
 
 
+def _by_length(flat: Mapping[str, Any]) -> bool:
+    rules = re.split("[:+]", str(flat["model.norm_encoder"]))
+    batch = any(rule.partition("@")[0] == "batch" for rule in rules)
+    return batch and int(flat["model.norm_batch_length_bins"]) > 1
+
+
 def _norm(flat: Mapping[str, Any], prefix: str) -> str:
     plan, decoder = str(flat["model.norm_encoder"]), str(flat["model.norm_decoder"])
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if prefix:
         name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
+    if _by_length(flat):
+        name += " by length"
     if str(flat["model.norm_weight"]) != "none":
         name += f", {str(flat['model.norm_weight']).upper()}"
     return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"
@@ -112,7 +121,7 @@ def _bottom(flat: Mapping[str, Any], depth: int) -> Optional[int]:
     """Read L of ``batch@0-(L-1):layer``; other plans have none."""
     plan = str(flat["model.norm_encoder"])
     others = (flat["model.norm_decoder"], flat["model.norm_weight"])
-    if tuple(map(str, others)) != ("layer", "none"):
+    if tuple(map(str, others)) != ("layer", "none") or _by_length(flat):
         return None
     if plan in ("layer", "batch"):
         return depth if plan == "batch" else 0

@@ -8,13 +8,15 @@ from rbn_fairseq.report.cells import empty, number_cell
 from rbn_fairseq.report.gaps import bleu_kind, bleu_of
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.table_maker import GIVEN_LENGTH
 
 __all__ = ["summary"]
 
 _COLUMNS = (
     "run", "placement", "norm", "seed", "epochs", "best valid nll", "last valid nll", "BLEU",
     "mean TID, last layer, %", "variance TID, last layer, %", "mean TID, average, %",
-    "variance TID, average, %", "cost, bits per token", "minutes",
+    "variance TID, average, %", "mean TID given length, average, %",
+    "variance TID given length, average, %", "cost, bits per token", "minutes",
 )  # fmt: skip
 _ORDER = ("running", "recalibrated", "pooled")
 
@@ -37,10 +39,11 @@ def _cost(run: Run) -> Optional[float]:
 def _row(series: Series, run: Run, seed: Optional[int], kind: str, colour: str) -> tuple[Cell, ...]:
     nll = [it.nll_loss for it in run.validations]
     point = run.tid[-1] if run.tid else None
-    tids: list[Optional[float]] = [None] * 4
+    tids: list[Optional[float]] = [None] * 6
     if point:
-        both = (point.last, point.average)
-        tids = [100 * value for it in both for value in (it.mean_tid, it.var_tid)]
+        last, average = point.last, point.average
+        tids = [last.mean_tid, last.var_tid, average.mean_tid, average.var_tid]
+        tids += [average.mean_conditional_tid, average.var_conditional_tid]
     return (
         Cell(run.name, colour=colour),
         Cell(series.placement),
@@ -50,7 +53,7 @@ def _row(series: Series, run: Run, seed: Optional[int], kind: str, colour: str) 
         number_cell(min((it for it in nll if not math.isnan(it)), default=None), 3),
         number_cell(nll[-1] if nll else None, 3),
         number_cell(bleu_of(run, kind), 2),
-        *(number_cell(value, 2) for value in tids),
+        *(number_cell(None if value is None else 100 * value, 2) for value in tids),
         number_cell(_cost(run), 4),
         number_cell(run.seconds / 60 if run.seconds else None, 1),
     )
@@ -78,6 +81,8 @@ def summary(group: Group, colours: dict[str, str], suffix: str = "") -> Table:
             "statistics, in per cent of the population's standard deviation; 0 is best. Norms "
             "without batch statistics have none."
         )
+    if any("given length" in _COLUMNS[n] for n in kept):
+        notes.append(GIVEN_LENGTH)
     if any(run.cost for run in group.runs):
         notes.append(
             "Cost: valid nll with running (else recalibrated) statistics minus that with each "

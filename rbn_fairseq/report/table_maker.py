@@ -18,8 +18,13 @@ from rbn_fairseq.report.gaps import (
 )
 from rbn_fairseq.report.series import Group, Series, mean_at_last, mean_over_seeds
 
-__all__ = ["TableMaker"]
+__all__ = ["GIVEN_LENGTH", "TableMaker"]
 
+#: What a table says of such columns.
+GIVEN_LENGTH = (
+    "TID given length: batches compared with the population of batches of like length, in the same "
+    "unit."
+)
 _PLACED = ("Post-Norm", "Pre-Norm")
 
 
@@ -89,7 +94,17 @@ class TableMaker:
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]
     ) -> Table:
-        """Return the table with the notes that its columns need."""
+        """Return the table with the notes that its columns need.
+
+        Columns of TID given length are left out where no run has it, as none of older versions.
+        """
+        kept = [
+            n
+            for n, column in enumerate(columns)
+            if "given length" not in column or any(row[n].text for row in rows)
+        ]
+        columns = [columns[n] for n in kept]
+        rows = [tuple(row[n] for n in kept) for row in rows]
         notes = [
             "Mean over seeds ± sample standard deviation (n - 1), n seeds. Grey: the paper's "
             "numbers, means of at least three seeds, of its own model and data.",
@@ -105,5 +120,6 @@ class TableMaker:
                 "bits per token at the last epoch that both have; BLEU only where both trainings "
                 "ended at the same epoch and were scored with the same signature."
             )
-        rows = tuple(rows)
-        return Table(f"{name}{self._suffix}", title, tuple(columns), rows, tuple(notes))
+        if any("given length" in column for column in columns):
+            notes.append(GIVEN_LENGTH)
+        return Table(f"{name}{self._suffix}", title, tuple(columns), tuple(rows), tuple(notes))

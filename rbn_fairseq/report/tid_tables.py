@@ -8,6 +8,11 @@ from rbn_fairseq.report.table_maker import TableMaker
 
 __all__ = ["gap_table", "tid_table"]
 
+_COLUMNS = (
+    "mean TID, %", "variance TID, %", "mean TID given length, %", "variance TID given length, %",
+)  # fmt: skip
+_NAMES = ("mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid")
+
 
 def _row(make: TableMaker, placement: str, one: Series) -> tuple[Cell, ...]:
     layer = make.group.baseline(one)
@@ -17,8 +22,7 @@ def _row(make: TableMaker, placement: str, one: Series) -> tuple[Cell, ...]:
         make.bleu(one),
         make.bleu_more(one),
         make.nll_more(one),
-        make.tid(one, "mean_tid"),
-        make.tid(one, "var_tid"),
+        *(make.tid(one, name) for name in _NAMES),
         Cell(str(len(one.runs)), len(one.runs)),
     )
 
@@ -35,14 +39,14 @@ def _row_of_paper(placement: str, dataset: str) -> tuple[Cell, ...]:
         paper_cell(gap, sign=True),
         empty(),
         *map(paper_cell, tids),
-        empty(),
+        *[empty()] * 3,
     )
 
 
 def gap_table(make: TableMaker) -> Table:
     """Return Table 1: LN, BN, their gap, and BN's TID of the last layer."""
     columns = ("", f"LN, BLEU ({make.kind})", "BN, BLEU", "BN - LN, BLEU", "BN - LN, nll",
-               "mean TID, %", "variance TID, %", "n")  # fmt: skip
+               *_COLUMNS, "n")  # fmt: skip
     rows = []
     for placement in make.placements():
         for one in make.series(placement, "BN"):
@@ -50,7 +54,7 @@ def gap_table(make: TableMaker) -> Table:
         if not make.series(placement, "BN"):
             gap, ours = make.absent(placement, "BN"), make.series(placement, "LN")
             layer = make.bleu(ours[0]) if ours else make.absent(placement, "LN")
-            rows.append((Cell(f"{placement}, here"), layer, gap, *[empty()] * 5))
+            rows.append((Cell(f"{placement}, here"), layer, gap, *[empty()] * 7))
         for dataset in make.datasets:
             rows.append(_row_of_paper(placement, dataset))
     return make.table("table1", "Table 1: BN against LN", columns, rows)
@@ -58,7 +62,7 @@ def gap_table(make: TableMaker) -> Table:
 
 def tid_table(make: TableMaker) -> Table:
     """Return Table 4: TID of the last layer, BN and RBN."""
-    columns = ["", "mean TID, %", "variance TID, %", "n"]
+    columns = ["", *_COLUMNS, "n"]
     columns += [f"paper, {it}, {kind}, %" for it in make.datasets for kind in ("mean", "var.")]
     rows = []
     for placement in make.placements():
@@ -71,10 +75,10 @@ def tid_table(make: TableMaker) -> Table:
             name = f"{placement.partition('-')[0]}-{norm}"
             for one in make.series(placement, norm):
                 label = f"{name} ({one.detail})" if one.detail else name
-                tids = (make.tid(one, it) for it in ("mean_tid", "var_tid"))
+                tids = (make.tid(one, it) for it in _NAMES)
                 count = Cell(str(len(one.runs)), len(one.runs))
                 rows.append((make.named(label, norm), *tids, count, *paper))
             if not make.series(placement, norm):
                 gap = make.absent(placement, norm)
-                rows.append((make.named(name, norm), gap, empty(), empty(), *paper))
+                rows.append((make.named(name, norm), gap, *[empty()] * 4, *paper))
     return make.table("table4", "Table 4: TID of the last layer", columns, rows)

@@ -2,18 +2,24 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics import LayerMoments, measuring, population_norms, set_population
+from rbn_fairseq.models.length_bins import binned
+from rbn_fairseq.norms import LengthBins
 
 __all__ = ["STATISTICS", "Likelihood", "compare_statistics", "cost_records", "likelihood"]
 
-STATISTICS = ("running", "recalibrated", "pooled", "batch", "batch-random")
-_ESTIMATES = {"recalibrated": "mean-of-batches", "pooled": "pooled"}
+STATISTICS = ("running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random")
+_ESTIMATES = {
+    "recalibrated": "mean-of-batches",
+    "pooled": "pooled",
+    "length-conditional": "mean-of-batches",
+}
 
 
 class Likelihood(NamedTuple):
@@ -67,12 +73,15 @@ def compare_statistics(
     layers: Mapping[str, LayerMoments],
     valid: Callable[[str], Iterable[dict[str, Any]]],
     padding: int,
+    bins: Optional[LengthBins] = None,
 ) -> dict[str, Likelihood]:
     """Compute the likelihood of validation data under every way of normalising, dropout off.
 
     - ``running``: the running statistics as they are.
     - ``recalibrated``, ``pooled``: estimates from training batches in their place,
       ``mean-of-batches`` and ``pooled`` of :func:`~rbn_fairseq.diagnostics.population`.
+    - ``length-conditional``: ``recalibrated`` by bins of sentence lengths, in the encoder's batch
+      norms.
     - ``batch``: every validation batch normalises with its own statistics, and nothing moves.
     - ``batch-random``: likewise, with batches of random sentences.
 
@@ -83,6 +92,8 @@ def compare_statistics(
         layers: batch statistics of training batches, of every norm with running statistics.
         valid: from one of these names to the validation batches for it, on the model's device.
         padding: index of padding in the target dictionary.
+        bins: of sentence lengths, those that ``layers`` were collected with; without them there
+            is no ``length-conditional``.
 
     Raises:
         ValueError: if a layer's batch statistics are missing or not finite.
@@ -91,10 +102,15 @@ def compare_statistics(
     with _left_alone(model):
         model.eval()
         for name in STATISTICS:
-            if name in _ESTIMATES:
-                set_population(population_norms(model), layers, _ESTIMATES[name])
-            own = name.startswith("batch")
-            with measuring(model, dropout=False) if own else nullcontext():
+            by_length = name == "length-conditional"
+            if by_length and bins is None:
+                continue
+            with ExitStack() as settings:
+                if name in _ESTIMATES:
+                    settings.enter_context(binned(model, bins if by_length else None))
+                    set_population(population_norms(model), layers, _ESTIMATES[name])
+                if name.startswith("batch"):
+                    settings.enter_context(measuring(model, dropout=False))
                 found[name] = likelihood(model, valid(name), padding)
     return found
 

@@ -16,7 +16,13 @@ from rbn_fairseq.diagnostics import average_tid, batch_norms
 from rbn_fairseq.norms import PopulationNorm, has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.batches import sample_batches
-from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records, read_tid
+from rbn_fairseq.tasks.norm_records import (
+    How,
+    measure_layers,
+    norm_records,
+    read_conditional_tid,
+    read_tid,
+)
 from rbn_fairseq.tasks.records import write_records
 from rbn_fairseq.tasks.tensorboard import write_layers
 
@@ -55,7 +61,8 @@ class TIDMonitor:
     Measures on training batches in one pass, with dropout off unless asked for, and leaves
     modes, random numbers and statistics as they were, so that training is the same with and
     without it. Writes one line per layer to ``SAVE_DIR/tid.jsonl`` and logs the last layer and
-    the average over layers (also to TensorBoard: ``tid_mean_last`` and so on, as fractions).
+    the average over layers, of TID and of TID given the length (also to TensorBoard:
+    ``tid_mean_last``, ``conditional_tid_mean_last`` and so on, as fractions).
     """
 
     cfg: Any
@@ -142,15 +149,19 @@ class TIDMonitor:
         self._log(epoch, update, records)
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
-        values = read_tid(records)
-        last, average = list(values.values())[-1], average_tid(values)
-        logger.info(
-            "TID | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
-            "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
-            *(epoch, update, 100 * last.mean, 100 * last.var),
-            *(len(values), 100 * average.mean, 100 * average.var, records[-1]["batches"]),
-        )
-        if epoch > 0:
-            for place, value in (("last", last), ("average", average)):
-                metrics.log_scalar(f"tid_mean_{place}", value.mean, round=5)
-                metrics.log_scalar(f"tid_var_{place}", value.var, round=5)
+        found = {"TID": ("tid", read_tid(records))}
+        given_length = read_conditional_tid(records)
+        if given_length:
+            found["TID given the length"] = ("conditional_tid", given_length)
+        for title, (name, values) in found.items():
+            last, average = list(values.values())[-1], average_tid(values)
+            logger.info(
+                "%s | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
+                "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
+                *(title, epoch, update, 100 * last.mean, 100 * last.var, len(values)),
+                *(100 * average.mean, 100 * average.var, records[-1]["batches"]),
+            )
+            if epoch > 0:
+                for place, value in (("last", last), ("average", average)):
+                    metrics.log_scalar(f"{name}_mean_{place}", value.mean, round=5)
+                    metrics.log_scalar(f"{name}_var_{place}", value.var, round=5)

@@ -10,6 +10,7 @@ from rbn_fairseq.diagnostics import (
     TID,
     LayerMoments,
     collect_moments,
+    conditional_tid,
     deviation,
     distance,
     near_eps,
@@ -20,7 +21,7 @@ from rbn_fairseq.diagnostics import (
 )
 from rbn_fairseq.tasks.batches import collate, run_norms
 
-__all__ = ["How", "measure_layers", "norm_records", "read_tid"]
+__all__ = ["How", "measure_layers", "norm_records", "read_conditional_tid", "read_tid"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class How:
         population: the estimate, one of ``POPULATIONS``.
         batching: how sentences were put into batches.
         dropout: whether it was on.
+        length_bins: number of groups of batches of like length, for conditional TID.
     """
 
     batches: Optional[int]
     population: str = "mean-of-batches"
     batching: str = "as-trained"
     dropout: bool = False
+    length_bins: int = 16
 
 
 def measure_layers(
@@ -69,6 +72,7 @@ def norm_records(
         value, error = tid(moments, how.population), None
         if how.batches is not None:
             error = tid_error(moments, how.batches, how.population)
+        given_length = conditional_tid(moments, how.length_bins, how.population)
         relative = deviation(moments, how.population)
         mean, var = population(moments, how.population)
         drift = lag = None
@@ -85,6 +89,8 @@ def norm_records(
                 "var_tid": value.var,
                 "mean_tid_error": error.mean if error else None,
                 "var_tid_error": error.var if error else None,
+                "mean_conditional_tid": given_length.mean if given_length else None,
+                "var_conditional_tid": given_length.var if given_length else None,
                 "mean_deviation": relative.mean,
                 "var_deviation": relative.var,
                 "mean_drift": drift.mean if drift else None,
@@ -98,6 +104,7 @@ def norm_records(
                 "population": how.population,
                 "batching": how.batching,
                 "dropout": how.dropout,
+                "length_bins": how.length_bins if given_length else None,
             }
         )
     return records
@@ -106,3 +113,12 @@ def norm_records(
 def read_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
     """Return TID by layer from records of one measurement."""
     return {record["layer"]: TID(record["mean_tid"], record["var_tid"]) for record in records}
+
+
+def read_conditional_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
+    """Return TID given the length by layer, where it was measured."""
+    return {
+        record["layer"]: TID(record["mean_conditional_tid"], record["var_conditional_tid"])
+        for record in records
+        if record["mean_conditional_tid"] is not None
+    }

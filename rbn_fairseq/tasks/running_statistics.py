@@ -34,7 +34,7 @@ class _Attempt:
 
     def agree(self) -> None:
         own = [norm.population for norm in self._norms if not norm.sync]
-        mean_over_processes([buffer for population in own for buffer in population.buffers()])
+        mean_over_processes([buffer for population in own for buffer in population.moving()])
 
 
 def _loss_scale(optimizer: Any) -> float:

@@ -11,13 +11,14 @@ from rbn_fairseq.norms.moments import world_size
 __all__ = ["describe_norms", "describe_penalty", "mean_size"]
 
 
-def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool) -> str:
+def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool, bins: int) -> str:
     """Say which norms sit where, and whose batch their statistics are of.
 
     Args:
         norms: which norms go where.
         pre: whether encoder and decoder are Pre-Norm, and have a norm behind the last layer.
         running: whether any norm has running statistics.
+        bins: of sentence lengths, for which some have them; 1 = for none.
     """
     finals = norms.encoder_final, norms.decoder_final
     sides = [
@@ -32,7 +33,8 @@ def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool) -> 
         whose = f" | statistics of the joint batch (processes: {world_size(sync=True)})"
     elif running:
         whose = " | statistics of each process's own batch"
-    return f"{'; '.join(sides)}{placement}{whose}"
+    by_length = f" | running statistics by sentence length ({bins} bins)" if bins > 1 else ""
+    return f"{'; '.join(sides)}{placement}{whose}{by_length}"
 
 
 def mean_size(iterator: Any, dataset: Any, sentences: bool) -> float:

@@ -11,7 +11,8 @@ from rbn_fairseq.diagnostics import LayerMoments
 __all__ = ["write_layers", "write_multipliers"]
 
 _SCALARS = (
-    "mean_tid", "var_tid", "mean_deviation", "var_deviation", "mean_drift", "var_drift",
+    "mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid",
+    "mean_deviation", "var_deviation", "mean_drift", "var_drift",
     "mean_lag", "var_lag", "near_eps", "spread",
 )  # fmt: skip
 

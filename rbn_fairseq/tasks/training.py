@@ -14,7 +14,7 @@ from torch import nn
 
 from rbn_fairseq.criterions import RBNPenalty
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
-from rbn_fairseq.norms import PopulationNorm, has_population_norm
+from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm, has_population_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.data import check_data
 from rbn_fairseq.tasks.start import describe_norms, describe_penalty, mean_size
@@ -114,7 +114,9 @@ class CheckedTask:
         if norms is None:  # a model of fairseq's
             return
         pre = model.cfg.encoder.normalize_before, model.cfg.decoder.normalize_before
-        line = describe_norms(norms, pre, has_population_norm(model))
+        kinds = [part for part in model.modules() if isinstance(part, LengthBatchNorm)]
+        bins = kinds[0].options.length_bins if kinds else 1
+        line = describe_norms(norms, pre, has_population_norm(model), bins)
         dataset = self.datasets[self.cfg.train_subset]  # type: ignore[attr-defined]
         iterator = self.dataset_to_epoch_iter.get(dataset)  # type: ignore[attr-defined]
         if isinstance(criterion, RBNPenalty) and criterion.penalises and iterator is not None:

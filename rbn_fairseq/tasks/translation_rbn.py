@@ -7,6 +7,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
+from rbn_fairseq.tasks.length_bins import LengthBinsTask
 from rbn_fairseq.tasks.length_mixing import LengthMixingConfig, LengthMixingTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
 from rbn_fairseq.tasks.multipliers import MultiplierConfig, MultiplierTask
@@ -45,6 +46,7 @@ class TranslationRBNTask(
     LengthMixingTask,
     ResumableTask,
     NanSearchTask,
+    LengthBinsTask,
     TrainingBatchesTask,
     CheckedTask,
     TranslationTask,

@@ -11,7 +11,7 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor, nn
 
-from rbn_fairseq.norms import PopulationNorm, record_moments
+from rbn_fairseq.norms import PopulationNorm, Record, record_moments
 from rbn_fairseq.norms.moments import Moments
 
 __all__ = ["TroubleConfig", "TroubleWatch"]
@@ -91,9 +91,9 @@ class TroubleWatch:
         return result
 
     @torch.no_grad()
-    def _note(self, records: Iterable[tuple[PopulationNorm, Moments]], update: int) -> None:
+    def _note(self, records: Iterable[Record], update: int) -> None:
         alike = defaultdict(list)  # what can be stacked
-        for norm, moments in records:
+        for norm, moments, *_ in records:
             alike[moments.mean.shape].append((norm, moments))
         for group in alike.values():
             troubles = _troubles([moments for _, moments in group])

@@ -41,10 +41,10 @@ def tids(rbn_run, tmp_path_factory):
         return measured("tid", rbn_run / "checkpoint3.pt", *options, tmp_path=directory)
 
 
-def tid_of(lines, batching, place):
+def tid_of(lines, batching, place, name="tid"):
     """TID of the last layer (0) or the average (1)."""
     values = {
-        line["layer"]: TID(line["mean_tid"], line["var_tid"])
+        line["layer"]: TID(line[f"mean_{name}"], line[f"var_{name}"])
         for line in lines
         if line["batching"] == batching
     }
@@ -60,7 +60,25 @@ def test_tid_of_every_batching(tids, rbn_run):
         for place, word in enumerate(("last layer", "average of")):
             row = cells(output, f" {batching} ", word)
             expected = [f"{100 * value:.2f}" for value in tid_of(lines, batching, place)]
-            assert row[-2:] == expected
+            given_length = ["-", "-"]  # tokens dealt at random have no sentences
+            if batching != "permuted":
+                values = tid_of(lines, batching, place, "conditional_tid")
+                given_length = [f"{100 * value:.2f}" for value in values]
+            assert row[-4:] == expected + given_length
+
+
+def test_tid_given_the_length(tids, rbn_run, tmp_path):
+    of_all, given_length = (
+        tid_of(tids[1], "as-trained", 1, name).mean for name in ("tid", "conditional_tid")
+    )
+    assert given_length < of_all / 2  # 0.37: most of it is that the sentences are of like length
+    assert {line["length_bins"] for line in tids[1] if line["batching"] != "permuted"} == {16}
+    options = ("--epochs", 3, "--length-bins", 1)
+    _, lines = measured("tid", rbn_run, *options, tmp_path=tmp_path)
+    for line in lines:  # one group of all batches
+        assert line["length_bins"] == 1
+        factor = (line["batches"] / (line["batches"] - 1)) ** 0.5
+        assert line["mean_conditional_tid"] == pytest.approx(factor * line["mean_tid"])
 
 
 def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
@@ -120,6 +138,8 @@ def test_where_tid_comes_from(tids):
 
 def test_as_trained_is_the_default(rbn_run, tmp_path):
     output, lines = measured("tid", rbn_run, "--epochs", 2, tmp_path=tmp_path)
+    # In 80 columns.
+    assert "variance" in output and "length" in output and "…" not in output
     assert {line["batching"] for line in lines} == {"as-trained"}
     assert "Where TID comes from" not in output
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] == 2]
@@ -143,10 +163,10 @@ def test_cost(rbn_run, tmp_path):
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
     torch.save(state, path)
     output, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
-    names = ["running", "recalibrated", "pooled", "batch", "batch-random"]
+    names = ["running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random"]
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
-    assert len(set(nll.values())) == 5
+    assert len(set(nll.values())) == 6
     for line in lines:
         name = line["statistics"]
         assert (line["checkpoint"], line["sentences"]) == (str(path), 60)
@@ -167,6 +187,7 @@ def test_cost_of_norms_with_quadratic_means_in_both_stacks(data_bin, tmp_path):
     path = tmp_path / "checkpoint_last.pt"
     _, lines = measured("cost", path, "--batches", 3, tmp_path=tmp_path)
     nll = {line["statistics"]: line["nll"] for line in lines}
+    assert "length-conditional" not in nll
     assert nll["running"] != nll["recalibrated"] == pytest.approx(nll["pooled"], rel=0.1)
 
 

@@ -15,7 +15,11 @@ TARGET = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("own", [("--norm-sync",), TARGET], ids=["sync", "own batches, target"])
+@pytest.mark.parametrize(
+    "own",
+    [("--norm-sync",), ("--norm-batch-length-bins", 3, *TARGET)],
+    ids=["sync", "own batches, by length, target"],
+)
 def test_stop_and_resume(forked, data_bin, tmp_path, own):
     options = (
         *own, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
@@ -33,6 +37,8 @@ def test_stop_and_resume(forked, data_bin, tmp_path, own):
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not any(torch.equal(one[name], first[name]) for name in one if "running_" in name)
+    for edges in (value for name, value in one.items() if name.endswith(".edges")):
+        assert edges.tolist() == [4, 6, 10, 12]
     assert not torch.equal(one["encoder.layers.0.fc1.weight"], first["encoder.layers.0.fc1.weight"])
 
 

@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.norms import Affine, BatchNorm, ValidTokens, kernels, record_gaps
+from rbn_fairseq.norms import (
+    Affine,
+    BatchNorm,
+    BatchNormOptions,
+    LengthBatchNorm,
+    ValidTokens,
+    cut_lengths,
+    kernels,
+    record_gaps,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -80,6 +89,21 @@ def test_nothing_waits_for_the_gpu(masked):
         step(norm, x, ValidTokens(valid if masked else None), upstream)
         norm.eval()(x)
         norm.train()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_bins_of_lengths_do_not_wait_for_the_gpu(masked):
+    norm = LengthBatchNorm(256, BatchNormOptions(length_bins=8)).cuda()
+    norm.population.set_bins(cut_lengths(range(1, 41), 8))
+    x = torch.randn(40, 25, 256, device="cuda", requires_grad=True)
+    valid = torch.rand(40, 25, device="cuda") < 0.8 if masked else None
+    upstream = torch.randn_like(x), *torch.randn(2, 256, device="cuda")
+    step(norm, x, ValidTokens(valid), upstream)  # compiles
+    torch.cuda.synchronize()
+    with no_waiting():
+        step(norm, x, ValidTokens(valid), upstream)
+        norm.eval()(x, ValidTokens(valid))
+    assert norm.population.bin_weight.any()
 
 
 @pytest.mark.parametrize("kind", [BatchNorm, Affine])

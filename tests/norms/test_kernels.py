@@ -307,8 +307,8 @@ def test_what_is_recorded_is_the_batchs(device):
     versions = [buffer._version for buffer in norm.buffers()]
     with record_moments() as moments, record_gaps() as gaps:
         norm(x.requires_grad_())
-    (of, batch), gap = *moments, *gaps
-    assert of is gap.norm is norm
+    (record,), (gap,), batch = moments, gaps, moments[0].moments
+    assert record.norm is gap.norm is norm
     assert torch.equal(batch.mean, gap.batch_mean) and torch.equal(batch.var, gap.batch_var)
     assert gap.batch_var.requires_grad and not batch.var.requires_grad
     assert batch.n == gap.count == 8 and batch.share == gap.share == 1

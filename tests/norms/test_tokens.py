@@ -119,3 +119,16 @@ def test_refuses_another_shape(shape):
 def test_refuses_masks_that_are_not_boolean(dtype):
     with pytest.raises(ValueError, match=f"`valid` must be a boolean.*{dtype}"):
         ValidTokens(torch.ones(2, 3, dtype=dtype))
+
+
+def test_lengths_are_of_sentences():
+    x = torch.zeros(3, 2, 5)
+    mask = torch.tensor(MASKS["mixed"])
+    assert ValidTokens(mask).lengths(x.shape, x.device).tolist() == [2, 1]
+    assert ValidTokens().lengths(x.shape, x.device).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(6, dtype=torch.bool)], ids=["none", "mask"])
+def test_refuses_lengths_where_there_are_no_sentences(mask):
+    with pytest.raises(ValueError, match=r"\(T, B, C\), but these have shape \(6, 5\)"):
+        ValidTokens(mask).lengths(torch.Size([6, 5]), torch.device("cpu"))

@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import math
 import re
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,8 @@ from torch import nn
 import runs
 from rbn_fairseq.checkpoints.session import open_session
 from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms, recalibrate
+from rbn_fairseq.models.length_bins import binned, set_length_bins
+from rbn_fairseq.norms import LengthBins
 from rbn_fairseq.tasks.batches import collate, run_norms
 from rbn_fairseq.tasks.cost import (
     STATISTICS,
@@ -33,6 +37,9 @@ def padding(session):
     return session.task.target_dictionary.pad()
 
 
+BINS = LengthBins(np.array([4, 6, 12.0]), np.array([4, 10.0]))
+
+
 def samples(session, number=None):
     """Batches of 20; the 60 sentences would fit into one."""
     dataset, (sentences,) = session.validation()
@@ -44,9 +51,10 @@ def training(session):
     return list(collate(session.dataset, session.iterator.frozen_batches[:5], session.model))
 
 
-def moments(session):
-    norms = population_norms(session.model)
-    return collect_moments(session.model, training(session), run_norms, norms=norms)
+def moments(session, bins=None):
+    with binned(session.model, bins):
+        norms = population_norms(session.model)
+        return collect_moments(session.model, training(session), run_norms, norms=norms)
 
 
 def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
@@ -119,9 +127,27 @@ def test_each_way_has_its_batches(session, padding):
         asked.append(name)
         return samples(session, number=len(asked))
 
-    found = compare_statistics(session.model, moments(session), valid, padding)
+    found = compare_statistics(session.model, moments(session, BINS), valid, padding, BINS)
     assert tuple(asked) == tuple(found) == STATISTICS
-    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60]
+    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60, 60]
+
+
+def test_length_conditional_is_recalibrated_by_length(session, padding):
+    model = copy.deepcopy(session.model)
+    set_length_bins(model, BINS)
+    recalibrate(model, training(session), run_norms)
+    expected = likelihood(model.eval(), samples(session), padding)
+    arguments = moments(session, BINS), lambda name: samples(session), padding
+    found = compare_statistics(session.model, *arguments, BINS)
+    assert found["length-conditional"] == expected != found["recalibrated"]
+    without = compare_statistics(session.model, *arguments)
+    assert found == without | {"length-conditional": expected}
+    # A model that has bins: its own are what runs, the ordinary estimates are as ever.
+    set_length_bins(model, LengthBins(np.array([4, 10, 12.0]), np.array([8, 12.0])))
+    recalibrate(model, training(session)[:1], run_norms)
+    own = likelihood(model.eval(), samples(session), padding)
+    assert compare_statistics(model, *arguments, BINS) == found | {"running": own}
+    assert own != found["running"]
 
 
 def test_validation_batches_are_cut_as_in_training(session):
@@ -143,26 +169,29 @@ def test_leaves_the_model_alone(session, padding, mode):
         norm.population.set(torch.rand_like(norm.weight), 2 + torch.rand_like(norm.weight))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     generator = torch.get_rng_state()
-    layers = moments(session)
+    layers, norms = moments(session, BINS), batch_norms(model)
 
-    def valid(name):
-        if name == "batch":
+    def valid(way, name):
+        if name == way:
             raise KeyError
         return []
 
-    with pytest.raises(KeyError):  # after other statistics have been set
-        compare_statistics(model, layers, valid, padding)
-    compare_statistics(model, layers, lambda name: samples(session), padding)
+    for way in ("length-conditional", "batch"):  # after other statistics have been set
+        with pytest.raises(KeyError):
+            compare_statistics(model, layers, partial(valid, way), padding, BINS)
+        assert batch_norms(model) == norms
+    compare_statistics(model, layers, lambda name: samples(session), padding, BINS)
+    assert batch_norms(model) == norms
     assert all(part.training == mode for part in model.modules())
     assert torch.equal(generator, torch.get_rng_state())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 def test_cost_is_against_both_ways_of_batching():
-    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 4.5, 3.5, 3.75)]
+    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 4.5, 3.625, 3.5, 3.75)]
     records = cost_records(dict(zip(STATISTICS, values, strict=True)))
-    assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.0, 0.25]
-    assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.25, 0.0]
+    assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.125, 0.0, 0.25]
+    assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.125, -0.25, 0.0]
     assert {(record["tokens"], record["sentences"]) for record in records} == {(10, 2)}
 
 

@@ -1,6 +1,7 @@
 """The TID monitor: what it writes, when, on which batches, and what it refuses."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 from unittest import mock
@@ -84,14 +85,22 @@ def test_weights_and_biases_get_it_from_fairseq(data_bin, tmp_path, monkeypatch)
         init=lambda **options: None, config={}, log=lambda values, step: logged.update(values)
     )
     monkeypatch.setattr(progress_bar, "wandb", service)
-    runs.train(
-        data_bin, tmp_path, *BATCH, "--wandb-project", "p", "--tid-batches", 2,
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--wandb-project", "p", "--tid-batches", 4,
         "--max-epoch", 1, "--no-save",
     )  # fmt: skip
     rows = [row for row in runs.tid_rows(tmp_path) if row["epoch"] == 1]
     assert logged["train/tid_mean_last"] == pytest.approx(rows[-1]["mean_tid"], abs=1e-5)
     average = sum(row["var_tid"] for row in rows) / len(rows)
     assert logged["train/tid_var_average"] == pytest.approx(average, abs=1e-5)
+    given_length = [row["mean_conditional_tid"] for row in rows]
+    average = sum(given_length) / len(rows)
+    assert logged["train/conditional_tid_mean_average"] == pytest.approx(average, abs=1e-5)
+    last = rows[-1]["var_conditional_tid"]
+    assert logged["train/conditional_tid_var_last"] == pytest.approx(last, abs=1e-5)
+    (line,) = re.findall(r"TID given the length \| epoch 1 \|.*", log)
+    assert f"last layer: mean {100 * given_length[-1]:.2f} %, variance {100 * last:.2f} %" in line
+    assert f"average of {len(rows)} layers: mean {100 * average:.2f} %" in line
 
 
 def test_disabled_validation_is_refused(data_bin, tmp_path):

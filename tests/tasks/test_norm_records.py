@@ -1,12 +1,13 @@
 """The lines of tid.jsonl, on batches made so that every number is known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.tasks.norm_records import How, norm_records, read_tid
+from rbn_fairseq.tasks.norm_records import How, norm_records, read_conditional_tid, read_tid
 
 # Two channels, two batches; sigma = (3, 4), so that ||sigma|| = 5.
 MOMENTS = LayerMoments(
@@ -33,6 +34,8 @@ def test_every_number():
         "var_tid": 0.0,
         "mean_tid_error": 0.0,
         "var_tid_error": 0.0,
+        "mean_conditional_tid": None,  # without lengths
+        "var_conditional_tid": None,
         "mean_deviation": pytest.approx(5 / math.sqrt(200)),
         "var_deviation": 0.0,
         "mean_drift": None,
@@ -46,7 +49,30 @@ def test_every_number():
         "population": "mean-of-batches",
         "batching": "as-trained",
         "dropout": False,
+        "length_bins": None,
     }
+
+
+def test_given_the_length():
+    # Two more batches like these, of another length and (30, 40) further.
+    moments = replace(
+        MOMENTS,
+        mean=torch.cat([MOMENTS.mean, MOMENTS.mean + torch.tensor([30.0, 40.0])]),
+        var=torch.cat([MOMENTS.var, MOMENTS.var]),
+        count=torch.ones(4).double(),
+        length=torch.tensor([5.0, 5.0, 9.0, 9.0]).double(),
+    )
+    layers = {"a": moments, "b": replace(moments, length=None)}
+    for bins, expected in ((2, 2**0.5), (1, (4 / 3) ** 0.5 * 5)):  # distances 4, 6, 4, 6
+        records = norm_records(layers, 3, 30, How(batches=4, length_bins=bins))
+        record, without = records
+        assert record["mean_conditional_tid"] == pytest.approx(expected)
+        assert record["var_conditional_tid"] == 0
+        assert record["length_bins"] == bins
+        assert read_conditional_tid(records) == {"a": (pytest.approx(expected), 0)}
+        assert without["mean_conditional_tid"] is without["length_bins"] is None
+    (record,) = norm_records({"a": moments}, 3, 30, How(batches=4, population="running"))
+    assert record["mean_conditional_tid"] is record["length_bins"] is None
 
 
 def test_drift_is_that_of_the_running_statistics():

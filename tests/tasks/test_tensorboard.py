@@ -1,6 +1,7 @@
 """What TensorBoard is given, read back from its files."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def read_events(directory):
 def test_scalars_and_histograms_of_every_layer(tmp_path):
     mean = torch.tensor([[1.0, 5.0], [3.0, 5.0]]).double()
     moments = LayerMoments(mean, torch.ones(2, 2).double(), torch.ones(2).double(), eps=1e-5)
-    layers = {"encoder.0": moments, "encoder.1": moments}
+    lengths = torch.tensor([4.0, 6.0]).double()
+    layers = {"encoder.0": moments, "encoder.1": replace(moments, length=lengths)}
     for update in (10, 20):
         records = norm_records(layers, 1, update, How(batches=2))
         write_layers(tmp_path, records, layers)
@@ -43,6 +45,9 @@ def test_scalars_and_histograms_of_every_layer(tmp_path):
         kind, histogram = values[f"channel_mean/{layer}", 10]
         assert kind == "histo" and (histogram.num, histogram.sum) == (2, 7)
         assert values[f"batch_mean_tid/{layer}", 20][1].num == 2
+    assert values["mean_conditional_tid/encoder.1", 20][1] == pytest.approx(1)  # of a group of two
+    assert values["var_conditional_tid/encoder.1", 20][1] == 0
+    assert ("mean_conditional_tid/encoder.0", 20) not in values
 
 
 def test_what_is_not_finite_is_left_out_of_histograms(tmp_path):

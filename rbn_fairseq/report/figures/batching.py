@@ -21,6 +21,7 @@ __all__ = ["KINDS", "Measured", "decomposition", "measured"]
 KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
 _PARTS = {"sentence sampling": "#56B4E9", "length bucketing": "#E69F00"}
+_LINES = {"permuted tokens": "-", "independent tokens": ":", "as trained, given length": "--"}
 
 Measured = tuple[Series, Run, dict[str, TIDPoint]]
 
@@ -55,6 +56,7 @@ def _columns(points: dict[str, TIDPoint], kind: str) -> dict[str, list[float]]:
         "length bucketing": [a - b for a, b in zip(whole, random, strict=True)],
         "permuted tokens": permuted,
         "independent tokens": _squares(trained, f"independent_{name}", layers),
+        "as trained, given length": _squares(trained, name.replace("_", "_conditional_"), layers),
     }
 
 
@@ -91,7 +93,14 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
         "(E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as trained "
         "of n tokens; real sentences are stratified, and random batches may lie below."
     )
-    parts = ("sampling", "bucketing", "permuted", "independent")
+    parts = ["sampling", "bucketing", "permuted", "independent"]
+    if all(math.isnan(row[-1]) for row in rows):  # as of older versions
+        rows = [row[:-1] for row in rows]
+    else:
+        parts.append("given_length")
+        caption += (
+            " Dashed: batches as trained, compared with the population of batches of like length."
+        )
     header = ("run", "kind", "depth", *(f"{part}_squared_percent" for part in parts))
     return Figure(
         f"batching{suffix}", title, caption, lambda: _draw_bars(shown), header, tuple(rows),
@@ -122,7 +131,7 @@ def _bars(axes: Axes, columns: dict[str, list[float]]) -> None:
             for b, p in zip(base, part, strict=True)
         ]
         axes.bar(depths, part, 0.7, bottom=bottom, color=colour, label=name)
-    for name, dash in (("permuted tokens", "-"), ("independent tokens", ":")):
+    for name, dash in _LINES.items():
         if not all(map(math.isnan, columns[name])):
             ends = [depth + side for depth in depths for side in (-0.45, 0.45, 0.45)]
             heights = [h for value in columns[name] for h in (value, value, math.nan)]

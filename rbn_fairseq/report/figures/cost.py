@@ -20,6 +20,7 @@ _WAYS = {
     "running": "running statistics",
     "recalibrated": "recalibrated",
     "pooled": "pooled",
+    "length-conditional": "length-conditional",
     "batch-random": "random batches' own",
 }
 
@@ -52,6 +53,8 @@ def discrepancy_cost(group: Group, colours: dict[str, str], suffix: str = "") ->
         "the final weights; pooled: over all tokens. Each run's last checkpoint that was measured; "
         "means over seeds."
     )
+    if any("length-conditional" in means for _, means in bars.values()):
+        caption += " Length-conditional: as recalibrated, for each bin of sentence lengths."
     notes = []
     if len(bars) > _MOST:
         notes.append(f"Drawn: the first {_MOST} of {len(bars)} settings; CSV has all.")

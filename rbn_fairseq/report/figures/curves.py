@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.panel import HEADER, Panel, Points, mean_curve, rows_of
+from rbn_fairseq.report.figures.panel import HEADER, Panel, Points, band_of, mean_curve, rows_of
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
 
 __all__ = ["draw_panel", "figure_of_curves"]
@@ -40,7 +40,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         several = len(curve.points) > 1
         style = {"color": curve.colour, "linestyle": curve.dash}
         level = 0.985 - 0.035 * (height % 8)
-        for _, points in curve.points if several else ():
+        if several and panel.band:
+            band = zip(*band_of(curve), strict=True)
+            axes.fill_between(*band, color=curve.colour, alpha=0.15, linewidth=0)
+        for _, points in curve.points if several and not panel.band else ():
             _draw_points(axes, points, edge, level, linewidth=0.6, alpha=0.5, **style)
         style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
         style |= {"alpha": 0.6} if curve.many else {}

@@ -7,7 +7,7 @@ from typing import Any, Optional
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.series import Series
 
-__all__ = ["HEADER", "Curve", "Panel", "Points", "curves", "mean_curve", "rows_of"]
+__all__ = ["HEADER", "Curve", "Panel", "Points", "band_of", "curves", "mean_curve", "rows_of"]
 
 Points = tuple[tuple[float, float], ...]
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
@@ -18,7 +18,7 @@ _SETTINGS = 4  # of one norm, that have a legend's entry each
 
 @dataclass(frozen=True)
 class Curve:
-    """One series: its points by run."""
+    """One series: its points by run; ``quantity`` where it is another than the panel's."""
 
     series: Series
     colour: str
@@ -26,6 +26,7 @@ class Curve:
     label: str
     many: bool
     points: tuple[tuple[Run, Points], ...]
+    quantity: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Panel:
         zero: whether it begins at 0.
         references: the paper's values, each with its name.
         line: where a black line is drawn across, such as at 0.
+        band: whether seeds are a band from the least to the largest in place of thin lines.
     """
 
     title: str
@@ -53,6 +55,7 @@ class Panel:
     zero: bool = False
     references: tuple[tuple[float, str], ...] = ()
     line: Optional[float] = None
+    band: bool = False
 
 
 def curves(
@@ -89,12 +92,20 @@ def mean_curve(curve: Curve) -> Points:
     return tuple((x, sum(column[x] for column in columns) / len(columns)) for x in shared)
 
 
+def band_of(curve: Curve) -> tuple[tuple[float, float, float], ...]:
+    """Return the least and the largest value over seeds where all of them have one."""
+    columns = [dict(points) for _, points in curve.points]
+    values = ((x, [column[x] for column in columns]) for x, _ in mean_curve(curve))
+    return tuple((x, min(own), max(own)) for x, own in values)
+
+
 def rows_of(panels: Iterable[Panel]) -> tuple[tuple[Any, ...], ...]:
     """Return the CSV of panels: a line a point."""
     return tuple(
         (
             one.series.placement, one.series.norm, one.series.detail, run.name,
-            one.series.seeds[one.series.runs.index(run)], panel.quantity, panel.x, x, y,
+            one.series.seeds[one.series.runs.index(run)],
+            ", ".join(filter(None, (panel.quantity, one.quantity))), panel.x, x, y,
         )
         for panel in panels
         for one in panel.curves

@@ -71,16 +71,29 @@ def sampling(group: Group) -> list[str]:
 def average_tid(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """Figure 4: TID averaged over layers through training."""
     pair = published().average_tid["Transformer"]
+    kinds = tuple(zip(("mean", "variance"), ("mean", "var"), pair, strict=True))
     grid = [
-        [
-            Panel(
-                placed(placement, f"{kind} TID"), f"average {name}", "epoch", "%",
-                curves(group.of(placement), colours, over_layers(name)), zero=True,
-                references=((pair[number], "BN on IWSLT14, %"),),
-            )
-            for number, (kind, name) in enumerate((("mean", "mean_tid"), ("variance", "var_tid")))
-        ]
+        row
         for placement in group.placements
+        for row in (
+            [
+                Panel(
+                    placed(placement, f"{kind} TID"), f"average {name}_tid", "epoch", "%",
+                    curves(group.of(placement), colours, over_layers(f"{name}_tid")), zero=True,
+                    references=((value, "BN on IWSLT14, %"),),
+                )
+                for kind, name, value in kinds
+            ],
+            [
+                Panel(
+                    placed(placement, f"{kind} TID given length"),
+                    f"average {name}_conditional_tid", "epoch", "%",
+                    curves(group.of(placement), colours, over_layers(f"{name}_conditional_tid")),
+                    zero=True,
+                )
+                for kind, name, _ in kinds
+            ],
+        )
     ]  # fmt: skip
     title = "Figure 4: average TID"
     caption = (
@@ -89,5 +102,10 @@ def average_tid(group: Group, colours: dict[str, str], suffix: str = "") -> Draw
         "BN on IWSLT14: 2.8 % (mean) and 4.1 % (variance); ResNet18: 0.8 % and 0.9 %. "
         f"{WARNING}"
     )
+    if any(panel.curves for row in grid[1::2] for panel in row):
+        caption += (
+            " Given length: batches compared with the population of batches of like length, in the "
+            "same unit; what is left is not due to bucketing by length."
+        )
     figure = figure_of_curves(f"figure4{suffix}", title, caption, grid, sampling(group))
     return or_missing(figure, title, "no run measured TID", MEASURE)

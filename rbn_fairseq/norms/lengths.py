@@ -1,0 +1,134 @@
+"""Bins of sentence lengths: where one ends and the next begins, and which a sentence is in."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["RULES", "LengthBins", "check_rule", "cut_lengths", "neighbours"]
+
+RULES = ("quantiles", "tokens", "geometric")
+
+
+class LengthBins(NamedTuple):
+    """Bins of lengths, for sentences of training data.
+
+    Attributes:
+        edges: ``(bins + 1,)``, ascending: bin g holds ``edges[g] <= length < edges[g + 1]``, the
+            last one its upper edge, too. The outer ones are the shortest and the longest sentence.
+        centres: ``(bins,)``, ascending: mean lengths of the tokens' sentences.
+    """
+
+    edges: np.ndarray
+    centres: np.ndarray
+
+
+def _read_edges(text: str) -> list[float]:
+    try:
+        edges = [float(edge) for edge in text.split(":")]
+    except ValueError:
+        edges = []
+    ascending = all(one < other for one, other in zip(edges, edges[1:], strict=False))
+    if not (edges and ascending and 0 < edges[0] and edges[-1] < float("inf")):
+        raise ValueError(
+            f"the edges between bins of lengths are {', '.join(f'`{rule}`' for rule in RULES)}, or "
+            f"positive ascending numbers joined by `:`, such as 10:20:40, not `{text}`."
+        )
+    return edges
+
+
+def check_rule(rule: str, bins: int) -> None:
+    """Refuse what does not say where bins end.
+
+    Args:
+        rule: one of ``RULES``, or the edges between bins, such as ``10:20:40``.
+        bins: their number.
+
+    Raises:
+        ValueError: if it is something else, or names edges of another number of bins.
+    """
+    if rule not in RULES and len(_read_edges(rule)) != bins - 1:
+        raise ValueError(
+            f"{bins} bins have {bins - 1} edges between them, but `{rule}` names "
+            f"{len(_read_edges(rule))}."
+        )
+
+
+def _share_out(weights: np.ndarray, bins: int) -> np.ndarray:
+    """Cut a row of weights into parts of about equal sums, each with at least one.
+
+    Returns:
+        ``(bins - 1,)``, where the second and later parts begin.
+    """
+    begins, begin, left = [], 0, weights.sum()
+    for following in range(bins - 1, 0, -1):
+        sums = np.cumsum(weights[begin : len(weights) - following])
+        taken = int(np.abs(sums - left / (following + 1)).argmin())
+        begin += taken + 1
+        left -= sums[taken]
+        begins.append(begin)
+    return np.array(begins, dtype=np.int64)
+
+
+def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> LengthBins:
+    """Choose bins for sentences of these lengths.
+
+    ``quantiles``: as many sentences in each; ``tokens``: as many tokens; ``geometric``: as wide on
+    a logarithmic scale. No length is cut, and no bin is empty, so that they are equal as nearly as
+    that lets them be. Given edges, ``10:20:40``, are taken as they are.
+
+    Args:
+        lengths: of the training sentences, in tokens, as the norms see them.
+        bins: their number.
+        rule: one of ``RULES``, or edges.
+
+    Raises:
+        ValueError: if there are fewer different lengths than bins, or edges are malformed,
+            another number, or leave a bin empty.
+    """
+    check_rule(rule, bins)
+    different, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)
+    if rule in RULES:
+        if len(different) < bins:
+            raise ValueError(
+                f"The training sentences have {len(different)} different lengths, which are too "
+                f"few for {bins} bins. Ask for at most {len(different)}."
+            )
+        between = (different[:-1] + different[1:]) / 2
+        widths = np.diff(np.log(np.concatenate([different[:1], between, different[-1:]])))
+        weights = {"quantiles": counts, "tokens": counts * different, "geometric": widths}[rule]
+        begins = _share_out(weights.astype(np.float64), bins)
+        inner = between[begins - 1]
+    else:
+        inner = np.array(_read_edges(rule))
+        begins = np.searchsorted(different, inner)
+        if not (np.diff([0, *begins, len(different)]) > 0).all():
+            raise ValueError(
+                f"With edges at {rule} there is a bin that no training sentence is in: they have "
+                f"{different[0]} to {different[-1]} tokens. Leave an edge out."
+            )
+    edges = np.array([different[0], *inner, different[-1]], dtype=np.float64)
+    tokens = (counts * different).astype(np.float64)
+    parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
+    return LengthBins(edges, np.array([(part @ of) / part.sum() for part, of in parts]))
+
+
+def neighbours(lengths: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return between which bins' centres lengths lie, and how far from the lower one.
+
+    Args:
+        lengths: ``(B,)``.
+        centres: ``(bins,)``, ascending.
+
+    Returns:
+        The lower and the upper bin, ``(B,)``, and the upper one's share, ``(B, 1)``; twice the
+        same bin beyond the outer centres.
+    """
+    lengths = lengths.to(centres.dtype)
+    above = torch.searchsorted(centres, lengths, right=True)
+    lower, upper = (above - 1).clamp(min=0), above.clamp(max=len(centres) - 1)
+    width = centres[upper] - centres[lower]
+    share = torch.where(width > 0, (lengths - centres[lower]) / width, 0)
+    return lower, upper, share.unsqueeze(1)

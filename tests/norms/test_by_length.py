@@ -1,0 +1,510 @@
+"""Batch norm by length, against batch norm, and against sums over single tokens in float64."""
+
+import copy
+import io
+from contextlib import nullcontext
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import oracles
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchNormOptions,
+    LengthBatchNorm,
+    LengthBins,
+    NormPlace,
+    ValidTokens,
+    build_norm,
+    dummy_batch,
+    freeze_statistics,
+    record_gaps,
+    record_moments,
+)
+from rbn_fairseq.norms.moments import BinMoments
+from rbn_fairseq.norms.scope import repetition
+
+C, M = 3, 0.05  # channels, momentum
+EDGES, CENTRES = (1, 3, 5, 9), (1.5, 4, 6)
+BATCHES = [  # sentence lengths; the bins are 1 and 2, 3 and 4, 5 and longer
+    [2, 4, 7, 0, 1],
+    [3, 3, 4],  # all in one bin
+    [5, 5],  # without padding
+    [20, 3],  # longer than any edge
+    [1, 8, 8],
+]
+WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])  # zero: GPUs
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fp32 sums of some 50 tokens of size 3
+
+
+def make(channels=C, **options):
+    norm = LengthBatchNorm(channels, BatchNormOptions(length_bins=len(CENTRES), **options))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
+    norm.population.set_bins(LengthBins(np.array(EDGES, float), np.array(CENTRES, float)))
+    return norm
+
+
+def plain(norm):
+    """The ordinary batch norm of the same parameters and global statistics."""
+    options = BatchNormOptions(momentum=norm.options.momentum, eps_mode=norm.options.eps_mode)
+    other = BatchNorm(len(norm.weight), options).to(norm.weight.device)
+    other.load_state_dict(norm.state_dict(), strict=False)
+    return other
+
+
+def data(lengths, left_pad=False, channels=C):
+    """Activations of these sentences, by length of another kind; NaN at padding; the mask."""
+    valid = oracles.real_tokens(max(lengths), lengths, left_pad)
+    x = torch.randn(*valid.shape, channels) * (1 + torch.tensor(lengths).view(-1, 1) / 5)
+    x = x + 3 - torch.tensor(lengths).view(-1, 1) / 3
+    return x.masked_fill(~valid.unsqueeze(2), torch.nan), valid
+
+
+def view(valid, drop=None):
+    return ValidTokens(None if valid.all() else valid, drop)
+
+
+def buffers(norm):
+    return {name: buffer.clone() for name, buffer in norm.population.named_buffers()}
+
+
+def bin_of(length):
+    return sum(length >= edge for edge in EDGES[1:-1])
+
+
+def by_bin(x, valid):
+    """The tokens of each bin, ``(n, C)`` in float64."""
+    tokens = [[] for _ in CENTRES]
+    for sentence, mask in zip(x.unbind(1), valid.unbind(1), strict=True):
+        tokens[bin_of(int(mask.sum()))] += sentence[mask].double().unbind()
+    return [torch.stack(part) if part else torch.zeros(0, x.shape[-1]) for part in tokens]
+
+
+class Sums:
+    """What the bins keep, by the words of their description."""
+
+    def __init__(self, channels=C):
+        self.weight = [0.0] * len(CENTRES)
+        self.mean = [torch.zeros(channels, dtype=torch.double) for _ in CENTRES]
+        self.var = [torch.zeros(channels, dtype=torch.double) for _ in CENTRES]
+
+    def add(self, x, valid):
+        for g, tokens in enumerate(by_bin(x, valid)):
+            decay = 1 if self.weight[g] < M else 1 - M
+            part = M * len(tokens) / int(valid.sum())
+            mean, var = oracles.moments(tokens) if len(tokens) else (0, 0)
+            self.weight[g] = decay * self.weight[g] + part
+            self.mean[g] = decay * self.mean[g] + part * mean
+            self.var[g] = decay * self.var[g] + part * var
+
+    def assert_kept(self, population, **close):
+        kept = population.bin_weight, population.bin_mean, population.bin_var
+        exact = (
+            torch.tensor(self.weight, dtype=torch.double),
+            torch.stack(self.mean),
+            torch.stack(self.var),
+        )
+        for one, right in zip(kept, exact, strict=True):
+            torch.testing.assert_close(one.double(), right, **(close or CLOSE))
+
+
+def given_length(population, length):
+    """Mean and variance between the centres of bins, in float64; all bins have seen something."""
+    return [
+        torch.tensor([np.interp(length, CENTRES, channel) for channel in values.numpy().T])
+        for values in (
+            sums.double() / population.bin_weight.double().unsqueeze(1)
+            for sums in (population.bin_mean, population.bin_var)
+        )
+    ]
+
+
+def mixture(population, lengths):
+    """Mean and variance of tokens of these sentences, each distributed as its length says."""
+    mean, square = 0, 0
+    for length in lengths:
+        its_mean, its_var = given_length(population, length)
+        mean = mean + its_mean * length / sum(lengths)
+        square = square + (its_var + its_mean**2) * length / sum(lengths)
+    return mean, square - mean**2
+
+
+@WAYS
+@pytest.mark.parametrize("eps_mode", ["add", "clamp"])
+def test_training_is_that_of_batch_norm_bit_for_bit(drop, eps_mode):
+    norm = make(eps_mode=eps_mode)
+    other = plain(norm)
+    for lengths in BATCHES:
+        x, valid = data(lengths)
+        upstream, results = torch.randn(3, *x.shape), []
+        for one in (norm, other):
+            with record_gaps() as gaps:
+                y = one(x := x.detach().requires_grad_(), view(valid, drop))
+            outputs = y, gaps[0].batch_mean, gaps[0].batch_var
+            at = upstream[0], upstream[1, 0, 0], upstream[2, 0, 0]
+            gradients = torch.autograd.grad(outputs, (x, *one.parameters()), at)
+            results.append((y[valid], *outputs[1:], *gradients, *one.population.get()))
+        assert all(map(torch.equal, *results))
+
+
+@WAYS
+@pytest.mark.parametrize("left_pad", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bins_keep_decayed_sums(drop, left_pad, dtype):
+    norm, sums = make(momentum=M).to(dtype), Sums()
+    for lengths in BATCHES * 3:
+        x, valid = data(lengths, left_pad)
+        norm(x.to(dtype), view(valid, drop))
+        sums.add(x, valid)
+        # In fp64 the momentum's rounding to fp32, 1e-8, would be seen.
+        close = {} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+        sums.assert_kept(norm.population, **close)
+
+
+def test_the_first_value_replaces():
+    norm = make()
+    x, valid = data([1, 2, 4, 4])
+    norm(x, view(valid))
+    means, variances = norm.population.by_bin()
+    for g, tokens in enumerate(by_bin(x, valid)[:2]):
+        expected = oracles.moments(tokens)
+        torch.testing.assert_close((means[g].double(), variances[g].double()), expected, **CLOSE)
+    assert torch.equal(means[2], norm.population.running_mean)  # nothing seen: that of all
+    assert torch.equal(variances[2], norm.population.running_var)
+
+
+def constant(length, value):
+    return torch.full((length, 1, C), float(value))
+
+
+def test_a_bin_that_is_seen_rarely_moves_further():
+    norm = make(momentum=0.1)
+    for batch in (*[constant(4, 5)] * 2, *[constant(2, 0)] * 5, constant(4, 9)):
+        norm(batch)
+    old = 0.9**6 * (1 + 0.9)  # the weight of the first two beside the last one's
+    mean = norm.population.by_bin()[0][1]
+    torch.testing.assert_close(mean, torch.full((C,), (5 * old + 9) / (old + 1)))  # fp32
+    often = norm.population.by_bin()[0][0]
+    assert torch.equal(often, torch.zeros(C))
+
+
+def test_a_bin_that_is_not_seen_any_more_keeps_its_value_and_little_displaces_it():
+    norm = make(momentum=0.1)
+    norm(constant(4, 5))
+    for _ in range(60):
+        norm(constant(2, 0))
+    population = norm.population
+    weight = population.bin_weight[1].item()
+    assert 0.089 < weight < 0.1  # 0.1 * 0.9^60 = 0.0002, were there no floor
+    torch.testing.assert_close(population.by_bin()[0][1], torch.full((C,), 5.0))
+    # 3 tokens of 2000
+    lengths = [3, *[2] * 1000]
+    x = torch.full((3, len(lengths), C), 50.0)
+    norm(x, view(oracles.real_tokens(3, lengths)))
+    new = 0.1 * 3 / 2003
+    expected = (5 * weight + 50 * new) / (weight + new)
+    torch.testing.assert_close(population.by_bin()[0][1], torch.full((C,), expected))
+
+
+def seen():
+    """A norm in evaluation whose bins have seen something."""
+    norm = make()
+    for lengths in BATCHES:
+        x, valid = data(lengths)
+        norm(x, view(valid))
+    return norm.eval()
+
+
+@torch.no_grad()
+def test_evaluation_interpolates_between_the_centres_of_bins():
+    norm = seen()
+    for length in (1, 2, 3, 4, 5, 6, 7, 30):  # below the first centre, between, at, beyond
+        mean, var = given_length(norm.population, length)
+        x = torch.randn(length, 1, C)
+        exact = (x - mean) / oracles.std(var, 1e-5, "add") * norm.weight + norm.bias
+        torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_sentence_is_evaluated_alike_in_any_batch(dtype):
+    norm, lengths = seen(), [4, 1, 9, 3, 3]
+    x, valid = data(lengths)
+    x = x.to(dtype)
+    together = norm(x, view(valid))
+    reverse = [*range(len(lengths))][::-1]
+    turned = norm(x[:, reverse], view(valid[:, reverse]))[:, reverse]
+    wider = torch.cat([torch.full((2, *x.shape[1:]), torch.inf, dtype=dtype), x])  # on the left
+    wider = norm(wider, view(torch.cat([torch.zeros_like(valid[:2]), valid])))[2:]
+    for b, length in enumerate(lengths):
+        alone = norm(x[:length, b : b + 1])[:, 0]
+        for batch in (together, turned, wider):
+            assert torch.equal(batch[:length, b], alone)
+
+
+@torch.no_grad()
+def test_bins_without_anything_evaluate_as_batch_norm():
+    norm = make().eval()
+    x, valid = data([1, 4, 9])
+    expected = plain(norm).eval()(x, view(valid))[valid]
+    torch.testing.assert_close(norm(x, view(valid))[valid], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_before_edges_are_set_all_lengths_are_in_one_bin():
+    norm = LengthBatchNorm(C, BatchNormOptions(length_bins=4, momentum=1))
+    x, valid = data([1, 4, 9])
+    norm(x, view(valid))
+    assert norm.population.bin_weight.count_nonzero() == 1
+    expected = oracles.batch_norm(x[valid], norm.weight, norm.bias)[0]
+    torch.testing.assert_close(norm.eval()(x, view(valid))[valid], expected, **CLOSE)
+
+
+def test_new_edges_forget_what_was_seen():
+    norm = seen()
+    norm.population.set_bins(LengthBins(np.array([2.0, 3, 4, 5]), np.array([2.0, 3, 4])))
+    after = buffers(norm)
+    assert after["edges"].tolist() == [2, 3, 4, 5] and after["centres"].tolist() == [2, 3, 4]
+    assert not any(after[name].any() for name in ("bin_weight", "bin_mean", "bin_var"))
+
+
+def test_moments_that_are_set_are_looked_up():
+    population = make().population
+    mean, var, n = torch.randn(3, C).double(), torch.rand(3, C).double(), torch.tensor([1, 0, 3.0])
+    population.set_moments(BinMoments(mean, var, n.double()))
+    means, variances = population.by_bin()
+    torch.testing.assert_close(means[[0, 2]].double(), mean[[0, 2]], **CLOSE)
+    torch.testing.assert_close(variances[[0, 2]].double(), var[[0, 2]], **CLOSE)
+    assert torch.equal(means[1], population.running_mean)
+    assert population.bin_weight.tolist() == [0.25, 0, 0.75]  # as of one batch of all
+
+
+@pytest.mark.parametrize("cast", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_statistics_in_fp32(cast):
+    norm, sums = make(momentum=M).to(cast), Sums()
+    assert {buffer.dtype for buffer in norm.buffers()} == {torch.float32}
+    for lengths in BATCHES:
+        x, valid = data(lengths)
+        x = x.to(cast)
+        norm(x, view(valid))
+        sums.add(x, valid)
+    sums.assert_kept(norm.population)  # of the rounded activations
+    assert {buffer.dtype for buffer in norm.buffers()} == {torch.float32}
+    assert norm.eval()(x, view(valid)).dtype == cast
+
+
+def test_autocast_changes_nothing():
+    norm = make()
+    twin = copy.deepcopy(norm)
+    for lengths in BATCHES:
+        x, valid = data(lengths)
+        with torch.autocast("cpu", torch.bfloat16), record_gaps() as casted:
+            y = norm(x, view(valid))
+        with record_gaps() as gaps:
+            assert torch.equal(twin(x, view(valid))[valid], y[valid])
+        assert torch.equal(casted[0].mean_after, gaps[0].mean_after)
+    assert all(map(torch.equal, norm.buffers(), twin.buffers()))
+
+
+UNMOVED = {
+    "NaN": lambda norm, x, valid: norm(torch.full_like(x, torch.nan), view(valid)),
+    "infinite in one sentence": lambda norm, x, valid: norm(
+        x.index_fill(1, torch.tensor([1]), torch.inf), view(valid)
+    ),
+    "too large": lambda norm, x, valid: norm(x * 1e30, view(valid)),
+    "all padding": lambda norm, x, valid: norm(x, ValidTokens(torch.zeros_like(valid))),
+    "no sentence": lambda norm, x, valid: norm(x[:, :0]),
+    "no position": lambda norm, x, valid: norm(x[:0]),
+}
+BLOCKS = {"dummy batch": dummy_batch, "frozen": freeze_statistics, "again": repetition}
+
+
+@pytest.mark.parametrize("lengths", [[4, 2, 9], [3, 4]], ids=["bins", "one bin"])
+@pytest.mark.parametrize("case", [*UNMOVED, *BLOCKS])
+def test_what_moves_nothing(case, lengths):
+    norm = seen().train()
+    before = buffers(norm)
+    x, valid = data(lengths)
+    with BLOCKS.get(case, nullcontext)():
+        UNMOVED.get(case, lambda norm, x, valid: norm(x, view(valid)))(norm, x, valid)
+    assert all(torch.equal(value, before[name]) for name, value in buffers(norm).items())
+
+
+def test_a_gap_is_to_what_the_bins_expect_of_these_lengths():
+    norm, lengths = seen().train(), [4, 2, 9, 3]
+    x, valid = data(lengths)
+    before = mixture(norm.population, lengths)
+    with record_gaps() as gaps:
+        norm(x.requires_grad_(), view(valid))
+    gap, after = gaps[0], mixture(norm.population, lengths)
+    assert (before[0] - after[0]).abs().min() > 1e-3
+    expected = (gap.mean_before, gap.var_before, gap.mean_after, gap.var_after)
+    for actual, exact in zip(expected, (*before, *after), strict=True):
+        torch.testing.assert_close(actual.double(), exact, **CLOSE)
+        assert not actual.requires_grad
+    assert gap.batch_mean.requires_grad and gap.count == sum(lengths)
+
+
+def test_a_gap_of_sentences_of_one_length_is_to_that_length():
+    norm = seen().train()
+    with record_gaps() as gaps, freeze_statistics():
+        norm(torch.randn(4, 2, C))
+    mean, var = norm.population.by_bin()
+    for of_gap in ("before", "after"):
+        torch.testing.assert_close(getattr(gaps[0], f"mean_{of_gap}"), mean[1])
+        torch.testing.assert_close(getattr(gaps[0], f"var_{of_gap}"), var[1])
+
+
+def test_without_a_real_token_the_gap_is_to_all():
+    norm = seen().train()
+    with record_gaps() as gaps, dummy_batch():
+        norm(torch.randn(4, 2, C))
+    expected = norm.population.get()
+    gap = gaps[0]
+    for pair in ((gap.mean_before, gap.var_before), (gap.batch_mean, gap.batch_var)):
+        assert all(map(torch.equal, pair, expected))
+
+
+@WAYS
+@pytest.mark.parametrize("lengths", BATCHES, ids=str)
+def test_measurements_have_the_moments_of_bins(drop, lengths):
+    norm = make()
+    x, valid = data(lengths)
+    with record_moments() as records:
+        with freeze_statistics():
+            norm(x, view(valid, drop))
+        norm(x, view(valid, drop))
+    measured, trained = (record.moments.bins for record in records)
+    assert trained is None  # training has no use for them
+    for g, tokens in enumerate(by_bin(x, valid)):
+        assert measured.n[g] == len(tokens)
+        mean, var = oracles.moments(tokens) if len(tokens) else torch.zeros(2, C)
+        torch.testing.assert_close(measured.mean[g].double(), mean.double(), **CLOSE)
+        torch.testing.assert_close(measured.var[g].double(), var.double(), **CLOSE)
+
+
+def test_a_forward_that_runs_again_moves_once():
+    norm, twin = seen().train(), seen().train()
+    twin.load_state_dict(norm.state_dict())
+    x, valid = data([4, 2, 9])
+    x = x.nan_to_num().requires_grad_()
+    with record_gaps() as gaps:
+        y = checkpoint(
+            norm,
+            x,
+            view(valid),
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), repetition()),
+        )
+        y.square().sum().backward()
+    twin(x, view(valid))
+    assert len(gaps) == 1
+    assert all(map(torch.equal, norm.buffers(), twin.buffers()))
+
+
+def test_copies_and_saved_states_go_on_alike():
+    norm = seen().train()
+    copied, file = copy.deepcopy(norm), io.BytesIO()
+    torch.save(norm.state_dict(), file)
+    file.seek(0)
+    loaded = LengthBatchNorm(C, norm.options)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    x, valid = data([4, 2, 9])
+    for one in (norm, copied, loaded):
+        one(x, view(valid))
+    for other in (copied, loaded):
+        assert all(map(torch.equal, norm.buffers(), other.buffers()))
+    assert all(buffer.is_floating_point() for buffer in norm.buffers())
+
+
+@torch.no_grad()
+def test_evaluation_compiles_whole():
+    norm = seen()
+    compiled = torch.compile(norm, backend="eager", fullgraph=True)
+    x, valid = data([4, 2, 9])
+    for _ in range(2):
+        assert torch.equal(compiled(x, view(valid))[valid], norm(x, view(valid))[valid])
+        norm.population.bin_mean.add_(1)
+
+
+@torch.no_grad()
+def test_generation_keeps_no_map_of_other_sentences():
+    norm = seen()
+    short, long = torch.randn(2, 1, C), torch.randn(9, 1, C)
+    expected = norm(short), norm(long)
+    norm.make_generation_fast_()
+    assert all(map(torch.equal, (norm(short), norm(long)), expected))
+
+
+@pytest.mark.parametrize("shape", [(5, C), (2, 3, 4, C)], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_refuses_activations_without_sentences(shape, training):
+    norm = seen().train(training)
+    before = buffers(norm)
+    with pytest.raises(
+        ValueError, match=r"\(T, B, C\).*shape " + str(shape).replace("(", r"\(")[:-1]
+    ):
+        norm(torch.randn(shape))
+    assert all(torch.equal(value, before[name]) for name, value in buffers(norm).items())
+
+
+def test_is_the_batch_norm_of_a_plan_with_bins():
+    kinds = [
+        type(build_norm(("batch",), NormPlace(C), {"batch": BatchNormOptions(length_bins=bins)}))
+        for bins in (1, 2)
+    ]
+    assert kinds == [BatchNorm, LengthBatchNorm]
+    assert "bins=3" in repr(make())
+    repr(make().to("meta"))
+
+
+# By the kernels.
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # of infinite numbers
+@pytest.mark.parametrize("block", [nullcontext, freeze_statistics, dummy_batch])
+def test_kernels_train_alike(block, device):
+    norm = seen().train().to(device)
+    other = copy.deepcopy(norm)
+    x, valid = data([4, 2, 9, 3])
+    x, tokens = x.to(device).requires_grad_(), view(valid.to(device))
+    upstream = torch.randn(*x.shape).to(device)
+    results = []
+    for one, by_kernels in ((norm, True), (other, False)):
+        launch = mock.Mock(wraps=one._launch)
+        with (
+            mock.patch.object(one, "by_kernels", by_kernels, create=True),
+            mock.patch.object(one, "_launch", launch),
+            block(), record_gaps() as gaps, record_moments() as records,
+        ):  # fmt: skip
+            y = one(x, tokens)
+        assert launch.called == by_kernels
+        gap, moments = gaps[0], records[0].moments
+        outputs = y, gap.batch_mean, gap.batch_var
+        at = upstream, upstream[0, 0], upstream[0, 1]
+        gradients = torch.autograd.grad(outputs, (x, *one.parameters()), at)
+        expected = gap.mean_before, gap.var_before, gap.mean_after, gap.var_after
+        bins = moments.bins or ()
+        results.append(
+            [y[valid], *outputs[1:], *gradients, gap.count, *expected, *bins, *one.buffers()]
+        )
+    for actual, exact in zip(*results, strict=True):
+        torch.testing.assert_close(actual.double(), exact.double(), rtol=1e-5, atol=1e-5)  # fp32
+    moved = not torch.equal(gap.mean_before, gap.mean_after)
+    assert moved == (block is nullcontext)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+def test_kernels_move_nothing_by_what_is_not_finite(value, device):
+    norm = seen().train().to(device)
+    before = buffers(norm)
+    x, valid = data([4, 2, 9])
+    x[0, 1, 2] = value
+    norm(x.to(device), view(valid.to(device)))
+    assert all(torch.equal(kept, before[name]) for name, kept in buffers(norm).items())

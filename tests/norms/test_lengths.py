@@ -1,0 +1,116 @@
+"""Bins of sentence lengths, against counts written out; tests/fuzz has any lengths at all."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from rbn_fairseq.norms import BatchNormOptions, cut_lengths
+from rbn_fairseq.norms.lengths import RULES, check_rule, neighbours
+
+
+def test_quantiles_hold_as_many_sentences():
+    edges, centres = cut_lengths([*range(1, 65)] * 3, 16)
+    assert edges.tolist() == [1, *(4 * g + 0.5 for g in range(1, 16)), 64]
+    # Of tokens: a sentence of 4 has 4 times as many as one of 1.
+    assert centres[0] == (1 + 4 + 9 + 16) / (1 + 2 + 3 + 4)
+
+
+def test_tokens_are_as_many_in_each_bin():
+    lengths = [*range(1, 101)]
+    edges, _ = cut_lengths(lengths, 8, "tokens")
+    sums = [
+        sum(length for length in lengths if low <= length <= high)
+        for low, high in itertools.pairwise(edges)
+    ]
+    # What a cut can be off by: half of the longest sentence here, half of it at the cut before.
+    assert all(abs(size - sum(lengths) / 8) < 100 for size in sums)
+    assert edges[1] - edges[0] > 3 * (edges[-1] - edges[-2])
+
+
+def test_geometric_bins_are_as_wide_on_a_logarithmic_scale():
+    lengths = [16] * 1000 + [*range(16, 4097)]  # how many sentences there are says nothing
+    edges, _ = cut_lengths(lengths, 8, "geometric")
+    assert np.allclose(edges[1:] / edges[:-1], 2, rtol=1 / 16)  # as near as whole lengths allow
+
+
+def test_geometric_bins_are_as_wide_also_over_lengths_that_are_missing():
+    edges, _ = cut_lengths([1, 2, 3, 4, 5, 6, 100, 1000], 2, "geometric")
+    assert edges.tolist() == [1, 53, 1000]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_as_many_bins_as_lengths_are_one_each(rule):
+    edges, centres = cut_lengths([9, 3, 3, 7, 3, 9], 3, rule)
+    assert edges.tolist() == [3, 5, 8, 9] and centres.tolist() == [3, 7, 9]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_bin_holds_all(rule):
+    edges, centres = cut_lengths([2, 4, 4], 1, rule)
+    assert edges.tolist() == [2, 4] and centres.tolist() == [(4 + 16 + 16) / 10]
+
+
+def test_a_frequent_length_is_not_cut_and_leaves_the_others_their_bins():
+    edges, _ = cut_lengths([6] * 100 + [5, 7, 8], 3)
+    assert edges.tolist() == [5, 5.5, 6.5, 8]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_refuses_more_bins_than_lengths(rule):
+    with pytest.raises(ValueError, match=r"2 different lengths.*3 bins.*at most 2"):
+        cut_lengths([5, 5, 5, 8], 3, rule)
+
+
+def test_given_edges_are_taken():
+    edges, centres = cut_lengths([5, 9, 10, 10, 30, 50], 4, "10:20.5:40")
+    assert edges.tolist() == [5, 10, 20.5, 40, 50]
+    assert centres.tolist() == [(25 + 81) / 14, 10, 30, 50]
+
+
+@pytest.mark.parametrize("rule", ["10:20", "1:2", "3:5", "3.5:4.5"])
+def test_refuses_edges_that_leave_a_bin_empty(rule):
+    with pytest.raises(ValueError, match=f"edges at {rule}.*3 to 5 tokens"):
+        cut_lengths([3, 5, 5], 3, rule)
+
+
+REFUSED = {
+    "quantile": "`quantiles`.*`tokens`.*`geometric`.*`quantile`",
+    "": "not ``",
+    "10,20": "joined by `:`.*`10,20`",
+    "20:10": "ascending.*`20:10`",
+    "10:10": "ascending",
+    "0:10": "positive",
+    "-5:10": "positive",
+    "10:inf": "10:20:40, not `10:inf`",
+    "nan:10": "`nan:10`",
+    "10:nan": "`10:nan`",
+    "10:": "`10:`",
+    "10": "3 bins have 2 edges between them, but `10` names 1",
+    "10:20:30": "3 bins have 2 edges between them, but `10:20:30` names 3",
+}
+
+
+@pytest.mark.parametrize(("rule", "message"), REFUSED.items(), ids=REFUSED)
+def test_refuses_what_does_not_say_where_bins_end(rule, message):
+    for check in (lambda: check_rule(rule, 3), lambda: cut_lengths([1, 2, 3, 4], 3, rule)):
+        with pytest.raises(ValueError, match=message):
+            check()
+    with pytest.raises(ValueError, match=f"--norm-batch-length-edges.*{message}"):
+        BatchNormOptions(length_bins=3, length_edges=rule)
+
+
+@pytest.mark.parametrize("bins", [0, -1])
+def test_refuses_a_number_of_bins(bins):
+    with pytest.raises(ValueError, match=f"--norm-batch-length-bins.*at least 1, but is {bins}"):
+        BatchNormOptions(length_bins=bins)
+
+
+@pytest.mark.parametrize("centres", [[4.0], [2.5, 3, 10, 11.5]])
+def test_between_centres_all_is_linear_and_beyond_them_constant(centres):
+    lengths = torch.arange(15)
+    values = torch.rand(len(centres), dtype=torch.double)
+    lower, upper, share = neighbours(lengths, torch.tensor(centres, dtype=torch.double))
+    actual = values[lower].lerp(values[upper], share.squeeze(1))
+    np.testing.assert_allclose(actual, np.interp(lengths, centres, values), rtol=1e-15)
