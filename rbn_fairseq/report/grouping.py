@@ -18,6 +18,7 @@ _NAMES = {
     "rbn_std_weight": "ν",
     "rbn_convention": "convention",
     "rbn_target_tid": "target TID, %",
+    "length_mixing": "length mixing",
 }
 _FIRST = ("LN", "BN", "RBN")
 
