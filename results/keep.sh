@@ -11,7 +11,7 @@ for run in "$@"; do
     mkdir -p "$to"
     grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| epoch" "$run/train.log" |
         sed -E "s|'/[^']*/([^'/]+/[^'/]+)'|'\1'|g" >"$to/train.log"
-    for file in tid conditioning tid_batching cost; do
+    for file in tid conditioning tid_batching cost multipliers; do
         if [[ -f $run/$file.jsonl ]]; then
             sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"
         fi

@@ -1,6 +1,7 @@
 """Criterions with the RBN penalty."""
 
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.criterions.options import RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty
 
 __all__ = ["LabelSmoothedCrossEntropyRBN", "RBNPenalty", "RBNPenaltyConfig"]

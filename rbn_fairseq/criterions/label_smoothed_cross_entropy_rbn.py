@@ -8,7 +8,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterionConfig,
 )
 
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.criterions.options import RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty
 
 __all__ = ["LabelSmoothedCrossEntropyRBN"]
 

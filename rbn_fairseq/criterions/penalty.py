@@ -1,90 +1,20 @@
 """The RBN penalty: the distance of batch statistics from population statistics."""
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import fields
+from typing import Any, Optional
 
 import torch
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
+from rbn_fairseq.criterions.gaps import GapTerms, gap_terms
+from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.options import RBNPenaltyConfig, check_options, parse_target
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps
 
-__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms"]
-
-
-class GapTerms(NamedTuple):
-    """Sums over all layers and channels, unweighted, 0-dim: what lambda and nu multiply."""
-
-    mean: Tensor
-    std: Tensor
-
-
-def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
-    """Compute the penalty's two terms from the gaps of one forward (paper, Section 4.1).
-
-    ``paper``: ``||mu_B - mu||^2`` and ``||sigma_B - sigma||^2`` against the population statistics
-    before this batch moved them, with the standard deviation that the norm divides by.
-    ``official``, what the authors' published runs compute: ``||mu_B - mu||^2`` and the L1
-    distance of the variances ``|var_B - var|``, against the statistics after the update.
-
-    Args:
-        gaps: at least one.
-        convention: ``paper`` or ``official``.
-    """
-    alike = defaultdict(list)  # what can be stacked
-    for gap in gaps:
-        alike[gap.norm.options, gap.batch_mean.numel()].append(gap)
-    terms = []
-    for (options, _), group in alike.items():
-        mean = torch.stack([gap.batch_mean for gap in group])  # (layers, C)
-        var = torch.stack([gap.batch_var for gap in group])
-        if convention == "paper":
-            target_mean = torch.stack([gap.mean_before for gap in group])
-            target_var = torch.stack([gap.var_before for gap in group])
-            spread = (options.std(var) - options.std(target_var)).square()
-        else:
-            target_mean = torch.stack([gap.mean_after for gap in group])
-            target_var = torch.stack([gap.var_after for gap in group])
-            spread = (var - target_var).abs()
-        terms.append(torch.stack([(mean - target_mean).square().sum(), spread.sum()]))
-    return GapTerms(*torch.stack(terms).sum(0).unbind())
-
-
-@dataclass
-class RBNPenaltyConfig(FairseqDataclass):
-    """Options of the penalty."""
-
-    rbn_mean_weight: float = field(
-        default=0.0,
-        metadata={"help": "RBN: weight lambda of the gap between batch and population mean; >= 0"},
-    )
-    rbn_std_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "RBN: weight nu of the gap between batch and population standard deviation "
-            "(of variances with --rbn-convention official); >= 0"
-        },
-    )
-    rbn_convention: ChoiceEnum(("paper", "official")) = field(  # type: ignore[valid-type]
-        default="paper",
-        metadata={
-            "help": "RBN: `paper`: squared L2 gaps of mean and standard deviation, against the "
-            "population statistics before the batch's update; `official`: as the authors' scripts "
-            "run, squared L2 for means and L1 for variances, against the statistics after it"
-        },
-    )
-    rbn_reduction: ChoiceEnum(("sum", "token")) = field(  # type: ignore[valid-type]
-        default="sum",
-        metadata={
-            "help": "RBN: `sum`: added once to each micro-batch's summed loss, as the authors do, "
-            "so that its weight per token falls with the batch size; `token`: multiplied by the "
-            "sample size, so that it depends neither on batch size nor on the number of GPUs"
-        },
-    )
+__all__ = ["RBNPenalty"]
 
 
 class RBNPenalty(nn.Module):
@@ -94,9 +24,16 @@ class RBNPenalty(nn.Module):
     comparable with other norms; ``rbn_mean`` and ``rbn_std`` are the unweighted terms per
     micro-batch, ``rbn_penalty`` what they add to ``loss`` (bits per sample-size unit: the
     objective is ``loss + rbn_penalty``).
+
+    Attributes:
+        rbn: the options.
+        multipliers: of ``--rbn-target-tid``; the task makes their steps.
+        updates: number of updates so far, as the task says.
     """
 
     rbn: RBNPenaltyConfig = RBNPenaltyConfig()
+    multipliers: Optional[Multipliers] = None
+    updates = 0
     _model_checked = False
 
     @classmethod
@@ -104,37 +41,39 @@ class RBNPenalty(nn.Module):
         """Build the criterion from its config.
 
         Raises:
-            ValueError: for a weight that is negative or not finite.
+            ValueError: for options outside their ranges or that do not go together.
         """
         criterion: RBNPenalty = super().build_criterion(cfg, task)  # type: ignore[misc]
-        weights = {name: getattr(cfg, name) for name in ("rbn_mean_weight", "rbn_std_weight")}
-        for name, weight in weights.items():
-            if not (weight >= 0 and math.isfinite(weight)):
-                raise ValueError(
-                    f"--{name.replace('_', '-')} must be a finite number >= 0, but is {weight}. "
-                    "0 turns its term off."
-                )
-        criterion.rbn = RBNPenaltyConfig(
-            **weights, rbn_convention=str(cfg.rbn_convention), rbn_reduction=str(cfg.rbn_reduction)
-        )
+        names = [item.name for item in fields(RBNPenaltyConfig) if item.name.startswith("rbn_")]
+        options = {name: getattr(cfg, name) for name in names}
+        for name in ("rbn_convention", "rbn_reduction"):  # members of an enumeration
+            options[name] = str(options[name])
+        criterion.rbn = RBNPenaltyConfig(**options)
+        check_options(criterion.rbn, task)
         return criterion
 
     @property
     def penalises(self) -> bool:
-        """Whether any weight is positive."""
-        return self.rbn.rbn_mean_weight > 0 or self.rbn.rbn_std_weight > 0
+        """Whether any weight is positive, or there is a target."""
+        rbn = self.rbn
+        return rbn.rbn_mean_weight > 0 or rbn.rbn_std_weight > 0 or rbn.rbn_target_tid is not None
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that leaves the penalty nothing to act on.
+        """Refuse a model that leaves the penalty nothing to act on; begin its multipliers.
 
         Raises:
-            ValueError: if a weight is positive and the model has no batch norm.
+            ValueError: if there is a penalty and the model has no batch norm.
         """
         if self.penalises and not has_batch_norm(model):
             raise ValueError(
-                "--rbn-mean-weight and --rbn-std-weight act on batch norms, but the model has "
-                "none. Choose some (for example --norm-encoder batch) or set both weights to 0."
+                "--rbn-mean-weight, --rbn-std-weight and --rbn-target-tid act on batch norms, but "
+                "the model has none. Choose some (for example --norm-encoder batch), or leave "
+                "them out."
             )
+        if self.rbn.rbn_target_tid is not None:
+            target = parse_target(self.rbn.rbn_target_tid)
+            step, cap = self.rbn.rbn_target_step, self.rbn.rbn_target_cap
+            self.multipliers = Multipliers(model, target, step, cap)
         self._model_checked = True
 
     def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
@@ -152,11 +91,7 @@ class RBNPenalty(nn.Module):
         # all the same: fairseq sums logs over processes by the entries of one of them.
         nothing = GapTerms(*loss.new_zeros(2, dtype=torch.float32).unbind())
         terms = gap_terms(gaps, self.rbn.rbn_convention) if gaps else nothing
-        penalty = self.rbn.rbn_mean_weight * terms.mean + self.rbn.rbn_std_weight * terms.std
-        if self.rbn.rbn_reduction == "token":
-            penalty = penalty * sample_size
-        elif gaps:  # synchronised statistics are every process's: the sum counts them once
-            penalty = penalty * gaps[0].share
+        penalty = self._strength() * self._penalty(gaps, terms, sample_size)
         log.update(
             rbn_mean=terms.mean.detach(),
             rbn_std=terms.std.detach(),
@@ -164,6 +99,19 @@ class RBNPenalty(nn.Module):
             rbn_batches=int(bool(gaps)),
         )
         return loss + penalty.to(loss.dtype) / loss.numel(), sample_size, log
+
+    def _penalty(self, gaps: Sequence[Gap], terms: GapTerms, sample_size: Any) -> Tensor:
+        if self.multipliers is not None:
+            return self.multipliers.penalty(gaps) * sample_size
+        penalty = self.rbn.rbn_mean_weight * terms.mean + self.rbn.rbn_std_weight * terms.std
+        if self.rbn.rbn_reduction == "token":
+            return penalty * sample_size
+        # Synchronised statistics are every process's: the sum counts them once.
+        return penalty * gaps[0].share if gaps else penalty
+
+    def _strength(self) -> float:
+        warmup = self.rbn.rbn_warmup_updates
+        return min(1.0, self.updates / warmup) if warmup else 1.0
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:

@@ -109,7 +109,8 @@ def _check_name(run: BenchmarkRun, cfg: Mapping[str, Any]) -> None:
     pre = run.placement == "pre"
     batch = "batch" in run.settings["model.norm_encoder"]
     weights = (cfg["criterion"].get(f"rbn_{kind}_weight") or 0 for kind in ("mean", "std"))
-    penalised = any(weight > 0 for weight in weights)
+    held = cfg["criterion"].get("rbn_target_tid") is not None
+    penalised = held or any(weight > 0 for weight in weights)
     expected = _NORMS.get(run.norm, (batch, penalised))
     called = {
         "common.seed": (run.seed, cfg["common"]["seed"]),

@@ -21,6 +21,7 @@ from rbn_fairseq.report.figures.conditioning import conditioning
 from rbn_fairseq.report.figures.depth_map import depth_map
 from rbn_fairseq.report.figures.making import Failed, made
 from rbn_fairseq.report.figures.missing import Drawn, Missing
+from rbn_fairseq.report.figures.multipliers import multipliers
 from rbn_fairseq.report.figures.scatter import scatter
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.gaps import Point, points
@@ -48,7 +49,7 @@ _THEMES = (
     _Theme(
         "Training",
         "Losses, gradients and the penalty by epoch.",
-        (training.losses, training.dynamics, training.penalty),
+        (training.losses, training.dynamics, training.penalty, multipliers),
     ),
     _Theme(
         "Training Inference Discrepancy",

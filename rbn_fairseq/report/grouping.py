@@ -13,7 +13,13 @@ __all__ = ["group_runs", "variants"]
 
 # What changes no training, and the languages, which all runs of a group share.
 _FREE = ("optimization.stop_time_hours", "task.source_lang", "task.target_lang")
-_NAMES = {"rbn_mean_weight": "λ", "rbn_std_weight": "ν", "rbn_convention": "convention"}
+_NAMES = {
+    "rbn_mean_weight": "λ",
+    "rbn_std_weight": "ν",
+    "rbn_convention": "convention",
+    "rbn_target_tid": "target TID, %",
+    "length_mixing": "length mixing",
+}
 _FIRST = ("LN", "BN", "RBN")
 
 Languages = tuple[tuple[str, Optional[int]], ...]

@@ -1,4 +1,4 @@
-"""The files of JSON lines beside a run's checkpoints: TID, conditioning, discrepancy cost."""
+"""The files of JSON lines beside a run's checkpoints: TID, conditioning, cost, multipliers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ __all__ = [
     "Conditioning",
     "Cost",
     "LayerTID",
+    "Multipliers",
     "TIDPoint",
     "latest",
     "of_training",
@@ -111,6 +112,23 @@ class Conditioning:
     c_50: float
     c_80: float
     c_max: float
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """What ``--rbn-target-tid`` has done to one batch norm by the end of an epoch.
+
+    ``mean_tid`` and ``std_tid`` are the smoothed gaps that are held, fractions; ``None`` where
+    LayerDrop has never shown the batch norm.
+    """
+
+    epoch: int
+    update: int
+    layer: str
+    mean_multiplier: float
+    std_multiplier: float
+    mean_tid: Optional[float] = None
+    std_tid: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rbn_fairseq.report.records import (
     Conditioning,
     Cost,
     LayerTID,
+    Multipliers,
     TIDPoint,
     latest,
     of_training,
@@ -59,6 +60,7 @@ class Run:
         conditioning: of the encoder layers' inputs.
         batching: TID with batches made in several ways.
         cost: discrepancy cost, by way of normalising.
+        multipliers: of --rbn-target-tid, by epoch and batch norm.
         dictionaries: languages, source first, and the numbers of types in their dictionaries; empty
             if the log has none.
         ended: whether the last process ended as it should.
@@ -75,6 +77,7 @@ class Run:
     conditioning: tuple[Conditioning, ...] = ()
     batching: tuple[TIDPoint, ...] = ()
     cost: tuple[Cost, ...] = ()
+    multipliers: tuple[Multipliers, ...] = ()
     dictionaries: tuple[tuple[str, int], ...] = ()
     ended: bool = False
     problems: tuple[str, ...] = ()
@@ -187,9 +190,10 @@ def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[s
 def read_run(name: str, directory: Path) -> Run:
     """Read what lies in a save directory, of a finished or a running training.
 
-    ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``, ``cost.jsonl``
-    and ``score.json``; what is missing or damaged is told in :attr:`Run.problems`. A run that was
-    resumed has some epochs twice in its log; the later ones count.
+    ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``, ``cost.jsonl``,
+    ``multipliers.jsonl`` and ``score.json``; what is missing or damaged is told in
+    :attr:`Run.problems`. A run that was resumed has some epochs twice in its log; the later ones
+    count.
     """
     problems: list[str] = []
     log = read_training_log(directory / LOG, problems)
@@ -212,6 +216,7 @@ def read_run(name: str, directory: Path) -> Run:
         tuple(record for (record,) in lines("conditioning.jsonl", Conditioning)),
         points("tid_batching.jsonl"),
         tuple(record for (record,) in lines("cost.jsonl", Cost)),
+        tuple(record for (record,) in lines("multipliers.jsonl", Multipliers)),
         tuple(log.dictionaries.items()),
         log.ended,
         (*_check(directory, log, tid), *problems),

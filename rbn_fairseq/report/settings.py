@@ -8,8 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
+from rbn_fairseq.criterions import RBNPenaltyConfig
 from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
 from rbn_fairseq.tasks.conditioning import ConditioningConfig
+from rbn_fairseq.tasks.length_mixing import LengthMixingConfig
 from rbn_fairseq.tasks.monitor import MonitorConfig
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
@@ -75,6 +77,11 @@ def _complete(model: Mapping[str, Any]) -> dict[str, Any]:
     return vars(full)
 
 
+def _defaults(config: type) -> dict[str, Any]:
+    """Return what runs of older versions, which did not have an option yet, were trained with."""
+    return {item.name: item.default for item in dataclasses.fields(config) if item.name != "_name"}
+
+
 def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
@@ -86,6 +93,9 @@ def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """
     sections = {section: cfg.get(section) or {} for section in _SECTIONS}
     sections["model"] = _complete(cfg["model"])
+    sections["task"] = _defaults(LengthMixingConfig) | dict(sections["task"])
+    if "rbn_mean_weight" in sections["criterion"]:
+        sections["criterion"] = _defaults(RBNPenaltyConfig) | dict(sections["criterion"])
     sections["common"] = {name: cfg["common"].get(name) for name in _PRECISION}
     flat = {
         f"{section}.{name}": value

@@ -24,6 +24,8 @@ FAMILIES = {
     "groupscale+power": "PN+LS",
     "mabn": "MABN",
 }
+#: What a penalty puts before a norm's name, and how it is called behind others'.
+_PREFIXES = {"R": "penalty", "auto-R": "target TID"}
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 
@@ -34,10 +36,10 @@ class Setup:
 
     Attributes:
         placement: of :data:`PLACEMENTS`; empty where the settings are unknown.
-        norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), the paper's names of other
-            norms, ``BN@0-3`` where only some layers have it, else the encoder's plan; ``by
-            length`` behind it where batch norms have bins of lengths; the run's name where the
-            settings are unknown.
+        norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), ``auto-RBN`` (with a target
+            TID), the paper's names of other norms, ``BN@0-3`` where only some layers have it,
+            else the encoder's plan; ``by length`` behind it where batch norms have bins of
+            lengths; the run's name where the settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
         path: that directory, as the run was given it.
@@ -102,12 +104,12 @@ def _by_length(flat: Mapping[str, Any]) -> bool:
     return batch and int(flat["model.norm_batch_length_bins"]) > 1
 
 
-def _norm(flat: Mapping[str, Any], penalised: bool) -> str:
+def _norm(flat: Mapping[str, Any], prefix: str) -> str:
     plan, decoder = str(flat["model.norm_encoder"]), str(flat["model.norm_decoder"])
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
-    if penalised:
-        name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
+    if prefix:
+        name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
     if _by_length(flat):
         name += " by length"
     if str(flat["model.norm_weight"]) != "none":
@@ -146,6 +148,8 @@ def _describe(run: Run) -> Setup:
     flat = flatten(_with_plain_model(run.settings))
     seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
+    held = flat.get("criterion.rbn_target_tid") is not None
+    prefix = "auto-R" if held else "R" if any(weights) else ""
     depth = int(flat["model.encoder_layers"])
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
     sizes = [flat[f"model.{name}"] for name in names]
@@ -153,7 +157,7 @@ def _describe(run: Run) -> Setup:
         raise TypeError("seed and sizes must be integers")
     return Setup(
         _placement(flat),
-        _norm(flat, any(weights)),
+        _norm(flat, prefix),
         seed,
         _data_name(path),
         path,
@@ -161,7 +165,7 @@ def _describe(run: Run) -> Setup:
         tuple(zip(names, sizes, strict=True)),
         *weights,
         str(flat.get("criterion.rbn_convention", "paper")),
-        None if any(weights) else _bottom(flat, depth),
+        None if prefix else _bottom(flat, depth),
         depth,
         flat,
     )

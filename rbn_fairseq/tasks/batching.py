@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AS_TRAINED", "PERMUTED", "RANDOM", "compose", "parse_batching"]
+__all__ = ["AS_TRAINED", "PERMUTED", "RANDOM", "compose", "mix_lengths", "parse_batching"]
 
 AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
 
@@ -42,9 +42,7 @@ def compose(
     batch, on which batch statistics depend as well:
 
     - ``as-trained``: the batches as they are.
-    - ``mixed:K``: every batch is drawn from K length buckets. The batches, in random order, are
-      taken in groups of K (the last may be smaller); each is split into K random parts, and new
-      batch j is the union of the j-th parts.
+    - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
     - ``permuted``: as they are. Here it is tokens that are dealt anew, while the model runs
@@ -70,10 +68,10 @@ def compose(
         )
     # With a stream of its own: the seed alone also draws the sample of batches.
     rng = np.random.default_rng([seed, 1])
-    arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == "mixed":
-        arrays = _mix(arrays, buckets, rng)
-    elif name == RANDOM:
+        return [array.tolist() for array in mix_lengths(batches, buckets, rng)]
+    arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
+    if name == RANDOM:
         arrays = _shuffle(arrays, np.asarray(lengths), rng)
     return [array.tolist() for array in arrays]
 
@@ -81,11 +79,28 @@ def compose(
 _Indices = npt.NDArray[np.int64]
 
 
-def _mix(batches: list[_Indices], buckets: int, rng: np.random.Generator) -> list[_Indices]:
+def mix_lengths(
+    batches: Sequence[Sequence[int]], buckets: int, rng: np.random.Generator
+) -> list[_Indices]:
+    """Compose as many batches of the same sentences, each drawn from K random ones.
+
+    The batches, in random order, are taken in groups of K (the last may be smaller); each is split
+    into K random parts of as many sentences, and new batch j is the union of the j-th parts. Where
+    batches are length buckets, a new one holds sentences of K lengths and about as many real tokens
+    as they do on average.
+
+    Args:
+        batches: indices of sentences.
+        buckets: K, at most the number of batches.
+        rng: what decides.
+    """
     order = rng.permutation(len(batches))
     mixed = []
     for start in range(0, len(batches), buckets):
-        group = [rng.permutation(batches[index]) for index in order[start : start + buckets]]
+        group = [
+            rng.permutation(np.asarray(batches[index], np.int64))
+            for index in order[start : start + buckets]
+        ]
         # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
         # more than one sentence more than another.
         dealt = np.concatenate(group)

@@ -75,8 +75,7 @@ class RunningStatisticsTask:
         """Do fairseq's step; a dummy batch (``ignore_grad``) leaves all statistics alone."""
         # fairseq clears the gradients before the first micro-batch of an update, and only there.
         if all(weight.grad is None for weight in model.parameters()):
-            self._drop_attempt()
-            self._attempt = _Attempt(model)
+            self.begin_attempt(model)
         try:
             with dummy_batch() if ignore_grad else nullcontext():
                 return super().train_step(  # type: ignore[misc]
@@ -115,11 +114,21 @@ class RunningStatisticsTask:
         before = _loss_scale(optimizer)
         super().optimizer_step(optimizer, model, update_num)  # type: ignore[misc]
         if self._attempt is not None and _loss_scale(optimizer) >= before:
-            if self._lost == update_num:  # what came after has no part in the update, either
-                self._attempt.undo()
-            self._attempt.agree()
-            self._attempt = None
+            self.end_attempt(lost=self._lost == update_num)
             self.updates = update_num + 1
+
+    def begin_attempt(self, model: nn.Module) -> None:
+        """Begin an attempt at an update, before its first micro-batch."""
+        self._drop_attempt()
+        self._attempt = _Attempt(model)
+
+    def end_attempt(self, lost: bool) -> None:
+        """End it with an update, in which this process has no part where it was ``lost``."""
+        assert self._attempt is not None
+        if lost:  # what came after has no part in the update, either
+            self._attempt.undo()
+        self._attempt.agree()
+        self._attempt = None
 
     def _drop_attempt(self) -> None:
         if self._attempt is not None:

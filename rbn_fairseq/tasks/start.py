@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
+from rbn_fairseq.criterions.options import RBNPenaltyConfig, parse_target
 from rbn_fairseq.models.config import NormConfig
 from rbn_fairseq.norms.moments import world_size
 
@@ -46,7 +46,7 @@ def mean_size(iterator: Any, dataset: Any, sentences: bool) -> float:
 
 
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:
-    """Say what the penalty's weights come to per unit of the sample size.
+    """Say what the penalty's weights come to per unit of the sample size, or its targets.
 
     With ``sum`` each micro-batch adds ``weight * gap`` to a loss that is divided by the sample
     size of all, and with synchronised statistics one process of several its part of it.
@@ -57,11 +57,19 @@ def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: in
         unit: of the sample size, ``token`` or ``sentence``.
         replicas: number of processes that share their statistics.
     """
+    warmup = rbn.rbn_warmup_updates
+    growing = f", growing from 0 in the first {warmup:,} updates" if warmup else ""
+    if rbn.rbn_target_tid is not None:
+        targets = " and ".join(f"{100 * it:g} %" for it in parse_target(rbn.rbn_target_tid))
+        return (
+            f"RBN penalty: TID of mean and spread at most {targets} in every batch norm, by "
+            f"multipliers with step {rbn.rbn_target_step:g} and cap {rbn.rbn_target_cap:g}{growing}"
+        )
     weights = rbn.rbn_mean_weight, rbn.rbn_std_weight
     by = size * replicas if rbn.rbn_reduction == "sum" else 1.0
     effective = " and ".join(f"{weight / by:.3g}" for weight in weights)
     given = "{:g} and {:g}".format(*weights)
     return (
         f"RBN penalty ({rbn.rbn_convention}, {rbn.rbn_reduction}): weights of mean and spread "
-        f"{given}, which is {effective} per {unit} (micro-batches of {size:,.0f} {unit}s)"
+        f"{given}, which is {effective} per {unit} (micro-batches of {size:,.0f} {unit}s){growing}"
     )

@@ -8,13 +8,18 @@ from tensorboardX import SummaryWriter
 
 from rbn_fairseq.diagnostics import LayerMoments
 
-__all__ = ["write_layers"]
+__all__ = ["write_layers", "write_multipliers"]
 
 _SCALARS = (
     "mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid",
     "mean_deviation", "var_deviation", "mean_drift", "var_drift",
     "mean_lag", "var_lag", "near_eps", "spread",
 )  # fmt: skip
+
+_MULTIPLIERS = {  # TID of the monitor has other tags
+    "mean_multiplier": "mean_multiplier", "std_multiplier": "std_multiplier",
+    "mean_tid": "mean_tid_smoothed", "std_tid": "std_tid_smoothed",
+}  # fmt: skip
 
 
 def write_layers(
@@ -43,3 +48,13 @@ def write_layers(
                 finite = values[values.isfinite()]
                 if len(finite) > 0:  # the writer refuses what is not
                     writer.add_histogram(f"{name}/{layer}", finite.numpy(), update)
+
+
+def write_multipliers(directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Add the penalty's multipliers and the gaps that they hold to the same run."""
+    suffix = f".multipliers.{records[0]['update']}"
+    with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
+        for record in records:
+            for name, tag in _MULTIPLIERS.items():
+                if record[name] is not None:
+                    writer.add_scalar(f"{tag}/{record['layer']}", record[name], record["update"])

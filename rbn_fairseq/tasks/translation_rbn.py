@@ -8,7 +8,9 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
 from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
 from rbn_fairseq.tasks.length_bins import LengthBinsTask
+from rbn_fairseq.tasks.length_mixing import LengthMixingConfig, LengthMixingTask
 from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
+from rbn_fairseq.tasks.multipliers import MultiplierConfig, MultiplierTask
 from rbn_fairseq.tasks.nan_search import NanSearchTask
 from rbn_fairseq.tasks.resuming import ResumableTask
 from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
@@ -25,6 +27,8 @@ class TranslationRBNConfig(
     ConditioningConfig,
     InitFromConfig,
     TroubleConfig,
+    LengthMixingConfig,
+    MultiplierConfig,
     TrainingConfig,
     TranslationConfig,
 ):
@@ -37,7 +41,9 @@ class TranslationRBNTask(
     ConditioningMonitor,
     InitFromTask,
     TroubleWatch,
+    MultiplierTask,
     RunningStatisticsTask,
+    LengthMixingTask,
     ResumableTask,
     NanSearchTask,
     LengthBinsTask,

@@ -128,7 +128,9 @@ def task():
     dictionary = Dictionary()
     for word in "abcdefgh":
         dictionary.add_symbol(word)
-    return Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return Namespace(
+        source_dictionary=dictionary, target_dictionary=dictionary, guides_penalty=True
+    )
 
 
 @pytest.fixture
@@ -288,11 +290,11 @@ def test_log_has_the_same_entries_whatever_layerdrop_drops(task, sample):
 WEIGHTS = ("rbn_mean_weight", "rbn_std_weight")
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("name", [*WEIGHTS, "rbn_target_tid"])
 def test_refuses_a_penalty_on_models_without_batch_norm(task, sample, name):
     model = build_model(task)
-    criterion = build_criterion(task, **{name: 0.1})
-    message = "--rbn-mean-weight.*--rbn-std-weight.*no.*--norm-encoder batch"
+    criterion = build_criterion(task, **{name: "1:1" if name == "rbn_target_tid" else 0.1})
+    message = "--rbn-mean-weight.*--rbn-std-weight.*--rbn-target-tid.*no.*--norm-encoder batch"
     with pytest.raises(ValueError, match=message):
         criterion.check_model(model)
     with pytest.raises(ValueError, match=message):
@@ -310,6 +312,124 @@ def test_refuses_weights(task, name, weight):
     message = f"^--{name.replace('_', '-')} must be a finite number >= 0, but is {weight}"
     with pytest.raises(ValueError, match=message):
         build_criterion(task, **{name: weight})
+
+
+def relative_terms(model, sample, plain):
+    """fairseq's loss; a row of squared TID summands of mean and deviation a layer, written out."""
+    norms = list(batch_norms(model).values())
+    before, inputs = populations(norms), {}
+
+    def keep(norm, args):
+        inputs[norm] = args[0][args[1].valid]
+
+    hooks = [norm.register_forward_pre_hook(keep) for norm in norms]
+    loss = plain(model, sample)[0]
+    for hook in hooks:
+        hook.remove()
+    terms = [
+        terms_written_out(norm, population, inputs[norm], "paper")
+        / (oracles.std(population[1], norm.options.eps, norm.options.eps_mode) ** 2).sum()
+        for norm, population in zip(norms, before, strict=True)
+    ]
+    return loss, torch.stack(terms)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "token"])  # it does not apply
+def test_criterion_with_a_target_is_fairseqs_plus_multipliers_per_token(
+    task, model, sample, plain, reduction
+):
+    criterion = build_criterion(task, rbn_target_tid="50,200", rbn_reduction=reduction)
+    twin = copy.deepcopy(model)
+    plain_loss, terms = relative_terms(twin, sample, plain)
+    criterion.check_model(model)
+    weights = torch.rand(4, 2)
+    names = batch_norms(model)
+    criterion.multipliers.load_state_dict(
+        {name: [*row.tolist(), 0.0, 0.0] for name, row in zip(names, weights, strict=True)}
+    )
+    penalty = 11 * (weights * terms / torch.tensor([0.5, 2.0]) ** 2).sum()
+    loss, _, log = criterion(model, sample)
+    # fp32 through a small network, in two orders of summation.
+    torch.testing.assert_close(loss, plain_loss + penalty, rtol=1e-5, atol=0)
+    torch.testing.assert_close(log["rbn_penalty"], penalty.detach(), rtol=1e-5, atol=0)
+    assert torch.equal(log["loss"], plain_loss.detach())
+    assert log["rbn_mean"] > 0 and log["rbn_std"] > 0
+    expected, actual = gradients(plain_loss + penalty, twin), gradients(loss, model)
+    for name, gradient in actual.items():
+        size = expected[name].abs().max().item()
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5 * (1 + size))
+
+
+def test_evaluation_moves_no_multiplier(task, model, sample):
+    criterion = build_criterion(task, rbn_target_tid="1:1", rbn_target_step=0.5)
+    criterion.check_model(model)
+    criterion.eval()(model.eval(), sample)
+    criterion.multipliers.step()
+    assert all(row[:2] == [0.0, 0.0] for row in criterion.multipliers.state_dict().values())
+    criterion.train()(model.train(), sample)
+    criterion.multipliers.step()
+    assert all(row[0] > 0 for row in criterion.multipliers.state_dict().values())
+
+
+def test_a_target_without_any_gap_logs_and_adds_nothing(task, sample, plain):
+    model = build_model(task, norm_encoder="batch", encoder_layerdrop=1.0)
+    loss, _, log = build_criterion(task, rbn_target_tid="1:1")(model, sample)
+    assert torch.equal(loss, plain(model, sample)[0]) and log["rbn_penalty"] == 0
+
+
+@pytest.mark.parametrize("form", ["weights", "target"])
+@pytest.mark.parametrize("updates, part", [(0, 0.0), (1, 0.25), (3, 0.75), (4, 1.0), (9, 1.0)])
+def test_warmup_is_linear(task, model, sample, form, updates, part):
+    penalty = {"rbn_mean_weight": 0.3} if form == "weights" else {"rbn_target_tid": "1:1"}
+    found = []
+    for warmup in (0, 4):
+        criterion = build_criterion(task, **penalty, rbn_warmup_updates=warmup)
+        twin = copy.deepcopy(model)
+        criterion.check_model(twin)
+        if form == "target":
+            row = [0.5, 0.5, 0.01, 0.01]
+            criterion.multipliers.load_state_dict(dict.fromkeys(batch_norms(model), row))
+        criterion.updates = updates
+        found.append(criterion(twin, sample)[2]["rbn_penalty"].item())
+    assert found[0] > 0 and found[1] == pytest.approx(part * found[0])
+
+
+REFUSED = {
+    "weight": (
+        {"rbn_target_tid": "1:1", "rbn_std_weight": 0.1},
+        "--rbn-target-tid .*--rbn-std-weight is 0.1. Leave out",
+    ),
+    "official": (
+        {"rbn_target_tid": "1:1", "rbn_convention": "official"},
+        "--rbn-target-tid .*--rbn-convention is `official`. Leave out",
+    ),
+    "step": ({"rbn_target_step": 0.0}, "--rbn-target-step must be .*but is 0.0. The default is"),
+    "cap": ({"rbn_target_cap": math.inf}, "--rbn-target-cap must be .*but is inf. The default is"),
+    "warm-up": ({"rbn_warmup_updates": -1}, "--rbn-warmup-updates must be >= 0, but is -1. 0 giv"),
+}
+
+
+@pytest.mark.parametrize("options, message", REFUSED.values(), ids=REFUSED)
+def test_refuses_options(task, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_criterion(task, **options)
+
+
+@pytest.mark.parametrize("text", ["1", "61", "1,2,3", "0:1", "1:-1", "1:inf", "nan,1", "a:b", ""])
+def test_refuses_targets(task, text):
+    message = f"^--rbn-target-tid must be two positive numbers.*but is `{text}`. Give, for example"
+    with pytest.raises(ValueError, match=message):
+        build_criterion(task, rbn_target_tid=text)
+
+
+@pytest.mark.parametrize("options", [{"rbn_target_tid": "1:1"}, {"rbn_warmup_updates": 1}])
+def test_refuses_tasks_that_do_not_tell_of_updates(task, options):
+    other = Namespace(**{**vars(task), "guides_penalty": False})
+    (name,) = options
+    message = f"^--{name.replace('_', '-')} .*--task translation_rbn, or leave it out"
+    for unaware in (other, Namespace(target_dictionary=task.target_dictionary)):
+        with pytest.raises(ValueError, match=message):
+            build_criterion(unaware, **options)
 
 
 def logs():

@@ -7,15 +7,22 @@ import runs
 from launching import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
+# The second process resumes with the multipliers of the first: only where they were the same
+# on both does it end as without a stop.
+TARGET = (
+    "--rbn-mean-weight", 0, "--rbn-std-weight", 0, "--rbn-target-tid", "1:1",
+    "--rbn-target-step", 0.01,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
-    "whose",
-    [("--norm-sync",), ("--norm-batch-length-bins", 3)],
-    ids=["sync", "own batches, by length"],
+    "own",
+    [("--norm-sync",), ("--norm-batch-length-bins", 3, *TARGET)],
+    ids=["sync", "own batches, by length, target"],
 )
-def test_stop_and_resume(forked, data_bin, tmp_path, whose):
+def test_stop_and_resume(forked, data_bin, tmp_path, own):
     options = (
-        *whose, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
+        *own, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
         "--max-update", 3,
     )  # fmt: skip
     launch(forked, data_bin, tmp_path / "whole", *options)

@@ -54,6 +54,31 @@ def test_the_group_sets_model_and_criterion(sweep):
     )
 
 
+def test_a_target_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    runs.call(
+        "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post",
+        "norm=rbn_target", f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}",
+        "criterion.rbn_target_tid=2:0.5", "criterion.rbn_warmup_updates=3", "task.no_tid=true",
+        "model._name=rbn_transformer_tiny", "common.cpu=true", "dataset.max_tokens=1000",
+        "dataset.num_workers=0", "optimization.max_update=1",
+    )  # fmt: skip
+    runs.train(
+        data_bin, tmp_path / "argparse", "--norm-encoder", "batch", "--rbn-target-tid", "2:0.5",
+        "--rbn-warmup-updates", 3, "--no-tid", "--max-update", 1,
+    )  # fmt: skip
+    states = [
+        read_checkpoint(tmp_path / road / "checkpoint_last.pt") for road in ("hydra", "argparse")
+    ]
+    criterions = [state["cfg"]["criterion"] for state in states]
+    names = [name for name in criterions[0] if name.startswith("rbn_")]
+    assert len(names) == 8
+    assert [criterions[0][name] for name in names] == [criterions[1][name] for name in names]
+    assert criterions[0]["rbn_target_tid"] == "2:0.5"
+    held = [state["extra_state"]["TranslationRBNTask"]["multipliers"] for state in states]
+    assert held[0].keys() == held[1].keys() and len(held[0]) == 4
+
+
 @pytest.mark.parametrize(
     "path", sorted(ROOT.glob("configs/norm/*.yaml")), ids=lambda path: path.stem
 )

@@ -89,6 +89,53 @@ def test_summary(main, blocks):
     assert table.rows[1][0].colour == norm_colours(["BN"])["BN"]
 
 
+def multiplier_line(epoch, layer, mean, std, **more):
+    return {
+        "epoch": epoch, "update": 100 * epoch, "layer": layer, "mean_multiplier": mean,
+        "std_multiplier": std, "mean_tid": 0.02 / epoch, "std_tid": 0.03, **more,
+    }  # fmt: skip
+
+
+def test_multipliers(make, tmp_path, blocks, main):
+    assert "multipliers" not in blocks(main)  # nobody has any, and nothing need be told of it
+    held = make("auto", "BN", changes={"criterion.rbn_target_tid": "1:2.5"})
+    lines = [
+        multiplier_line(1, "first", 0.25, 0.0),
+        multiplier_line(1, "second", 0.5, 0.75, mean_tid=None),
+        multiplier_line(2, "first", 0.125, 0.0),
+        multiplier_line(2, "second", 1.0, 0.75),
+    ]
+    write_lines(tmp_path / "auto" / "multipliers.jsonl", lines)
+    figure = blocks([*main, held()])["multipliers"]
+    assert figure.rows == (
+        ("auto", 1, "first", 0.25, 0.0, 0.02, 0.03),
+        ("auto", 1, "second", 0.5, 0.75, None, 0.03),
+        ("auto", 2, "first", 0.125, 0.0, 0.01, 0.03),
+        ("auto", 2, "second", 1.0, 0.75, 0.01, 0.03),
+    )
+    mean, std, gap, spread = figure.draw().axes
+    first, second = ([list(xy) for xy in line.get_xydata()] for line in mean.lines)
+    assert (first, second) == ([[1, 0.25], [2, 0.125]], [[1, 0.5], [2, 1.0]])
+    assert [list(line.get_ydata()) for line in std.lines] == [[0, 0], [0.75, 0.75]]
+    assert [list(line.get_ydata()) for line in gap.lines] == [[2, 1], [1], [1, 1]]  # and target
+    assert list(spread.lines[-1].get_ydata()) == [2.5, 2.5]
+
+
+def test_a_target_is_a_norm_of_its_own(make, main, blocks):
+    """Runs of older versions do not know the option: only their name keeps targets apart."""
+    held = [
+        make(f"auto{n}", "BN", changes={"criterion.rbn_target_tid": target})()
+        for n, target in enumerate(("1:1", "2:2"))
+    ]
+    part = make("part", "batch@0-0:layer", changes={"criterion.rbn_target_tid": "1:1"})()
+    table = blocks([*main, *held, part])["summary"]
+    column = table.columns.index("norm")
+    assert [row[column].text for row in table.rows] == [
+        "LN", "BN", "RBN", "auto-RBN (target TID, % 1:1)", "auto-RBN (target TID, % 2:2)",
+        "auto-RBN@0-0",
+    ]  # fmt: skip
+
+
 def test_a_run_that_goes_on(tmp_path, blocks):
     directory = write_run(tmp_path / "x", configuration(**{"optimization.max_epoch": 60}))
     log = (directory / "train.log").read_text().splitlines()[:-1]  # without its last line

@@ -96,6 +96,22 @@ def test_settings_are_not_mixed(make):
     assert {one.label for one in group.series} >= {"RBN (λ 1, ν 0, lr 0.0005)"}
 
 
+def test_options_that_older_versions_did_not_have_are_at_their_defaults(make):
+    old, mixed, new = (
+        make(name, "BN", seed=seed, changes=changes)
+        for name, seed, changes in (
+            ("old", 1, {}),
+            ("mixed", 2, {"task.length_mixing": 16}),
+            ("new", 3, {"task.length_mixing": 1, "criterion.rbn_warmup_updates": 0}),
+        )
+    )
+    (group,) = group_runs([old, mixed, new])
+    assert {one.label: [run.name for run in one.runs] for one in group.series} == {
+        "BN (length mixing 1)": ["old", "new"],
+        "BN (length mixing 16)": ["mixed"],
+    }
+
+
 def test_a_norm_that_knows_no_penalty_hides_no_weights(make, tmp_path):
     cfg = configuration(**norm("LN"))
     cfg["criterion"] = {"_name": "label_smoothed_cross_entropy"}

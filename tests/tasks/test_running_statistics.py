@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -11,11 +10,11 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.optim import FairseqOptimizer
-from fairseq.trainer import Trainer
 from fairseq_cli import train as fairseq_train
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from spoiling import amp_on_cpu, overflowing
 from watching import watching
 
 BATCH = (  # small, because the CPU is slow in half precision
@@ -84,33 +83,6 @@ def test_overflow_of_the_loss_scale(data_bin, tmp_path, options):
         )  # fmt: skip
     assert not all(seen.made) and sum(seen.made) == 3
     assert_saved(tmp_path / "checkpoint_last.pt", seen)
-
-
-@contextmanager
-def overflowing(attempts):
-    """Make the gradient infinite at these attempts at an update, counted from 1."""
-    numbers = itertools.count(1)
-    clip = Trainer.clip_grad_norm
-
-    def clip_grad_norm(self, *args):
-        if next(numbers) in attempts:
-            next(self.model.parameters()).grad.fill_(torch.inf)
-        return clip(self, *args)
-
-    with mock.patch.object(Trainer, "clip_grad_norm", clip_grad_norm):
-        yield
-
-
-@contextmanager
-def amp_on_cpu():
-    """--amp with autocast and loss scaling as on a GPU; the CPU computes in bf16."""
-    scaler = partial(torch.amp.GradScaler, "cpu")
-    cast = partial(torch.autocast, "cpu", torch.bfloat16)
-    with (
-        mock.patch.object(torch.cuda.amp, "GradScaler", scaler),
-        mock.patch.object(torch.cuda.amp, "autocast", cast),
-    ):
-        yield
 
 
 @pytest.mark.parametrize("retries", [1, 2])

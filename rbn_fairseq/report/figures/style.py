@@ -33,6 +33,7 @@ _KNOWN = {
     "LN": "#0072B2",
     "BN": "#D55E00",
     "RBN": "#009E73",
+    "auto-RBN": "#00513B",
     "PN-only": "#CC79A7",
     "PN+LS": "#56B4E9",
     "BRN": "#E69F00",
@@ -52,7 +53,7 @@ def norm_colours(norms: Sequence[str]) -> dict[str, str]:
     ``BN@0-3`` and its like are tints of BN, the paler the fewer layers have it.
     """
     found: dict[str, str] = {}
-    for family in ("BN", "RBN"):
+    for family in ("BN", "RBN", "auto-RBN"):
         partial = sorted({norm for norm in norms if norm.startswith(f"{family}@")})
         for number, norm in enumerate(partial, 1):
             found[norm] = _tint(_KNOWN[family], 0.25 + 0.6 * number / len(partial))

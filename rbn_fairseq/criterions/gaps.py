@@ -1,0 +1,78 @@
+"""Distances of batch statistics from population statistics, from the gaps of one forward."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rbn_fairseq.norms import BatchNormOptions, Gap
+
+__all__ = ["GapTerms", "gap_terms", "relative_gaps"]
+
+
+def _alike(gaps: Sequence[Gap]) -> Iterator[tuple[BatchNormOptions, list[Gap]]]:
+    """Yield what can be stacked, with the options that it shares."""
+    found = defaultdict(list)
+    for gap in gaps:
+        found[gap.norm.options, gap.batch_mean.numel()].append(gap)
+    for (options, _), group in found.items():
+        yield options, group
+
+
+class GapTerms(NamedTuple):
+    """Sums over all layers and channels, unweighted, 0-dim: what lambda and nu multiply."""
+
+    mean: Tensor
+    std: Tensor
+
+
+def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
+    """Compute the penalty's two terms from the gaps of one forward (paper, Section 4.1).
+
+    ``paper``: ``||mu_B - mu||^2`` and ``||sigma_B - sigma||^2`` against the population statistics
+    before this batch moved them, with the standard deviation that the norm divides by.
+    ``official``, what the authors' published runs compute: ``||mu_B - mu||^2`` and the L1
+    distance of the variances ``|var_B - var|``, against the statistics after the update.
+
+    Args:
+        gaps: at least one.
+        convention: ``paper`` or ``official``.
+    """
+    terms = []
+    for options, group in _alike(gaps):
+        mean = torch.stack([gap.batch_mean for gap in group])  # (layers, C)
+        var = torch.stack([gap.batch_var for gap in group])
+        if convention == "paper":
+            target_mean = torch.stack([gap.mean_before for gap in group])
+            target_var = torch.stack([gap.var_before for gap in group])
+            spread = (options.std(var) - options.std(target_var)).square()
+        else:
+            target_mean = torch.stack([gap.mean_after for gap in group])
+            target_var = torch.stack([gap.var_after for gap in group])
+            spread = (var - target_var).abs()
+        terms.append(torch.stack([(mean - target_mean).square().sum(), spread.sum()]))
+    return GapTerms(*torch.stack(terms).sum(0).unbind())
+
+
+def relative_gaps(gaps: Sequence[Gap]) -> Tensor:
+    """Compute ``(||mu_B - mu|| / ||sigma||)^2`` and ``(||sigma_B - sigma|| / ||sigma||)^2``.
+
+    Their roots are what TID averages over batches (paper, Eq. 5), against the population
+    statistics before this batch moved them. Squares have gradients where a gap is 0, too.
+
+    Args:
+        gaps: at least one.
+
+    Returns:
+        ``(gaps, 2)``, in their order.
+    """
+    rows: dict[int, Tensor] = {}
+    for options, group in _alike(gaps):
+        mean = torch.stack([gap.batch_mean - gap.mean_before for gap in group])  # (layers, C)
+        std = options.std(torch.stack([gap.var_before for gap in group]))
+        spread = options.std(torch.stack([gap.batch_var for gap in group])) - std
+        squares = torch.stack([mean, spread]).square().sum(2) / std.square().sum(1)  # (2, layers)
+        rows.update(zip(map(id, group), squares.unbind(1), strict=True))
+    return torch.stack([rows[id(gap)] for gap in gaps])

@@ -1,0 +1,147 @@
+"""Options of the RBN penalty, and what is refused of them."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+__all__ = ["RBNPenaltyConfig", "check_options", "parse_target"]
+
+_WEIGHTS = ("rbn_mean_weight", "rbn_std_weight")
+
+
+@dataclass
+class RBNPenaltyConfig(FairseqDataclass):
+    """Options of the penalty."""
+
+    rbn_mean_weight: float = field(
+        default=0.0,
+        metadata={"help": "RBN: weight lambda of the gap between batch and population mean; >= 0"},
+    )
+    rbn_std_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "RBN: weight nu of the gap between batch and population standard deviation "
+            "(of variances with --rbn-convention official); >= 0"
+        },
+    )
+    rbn_convention: ChoiceEnum(("paper", "official")) = field(  # type: ignore[valid-type]
+        default="paper",
+        metadata={
+            "help": "RBN: `paper`: squared L2 gaps of mean and standard deviation, against the "
+            "population statistics before the batch's update; `official`: as the authors' scripts "
+            "run, squared L2 for means and L1 for variances, against the statistics after it"
+        },
+    )
+    rbn_reduction: ChoiceEnum(("sum", "token")) = field(  # type: ignore[valid-type]
+        default="sum",
+        metadata={
+            "help": "RBN: `sum`: added once to each micro-batch's summed loss, as the authors do, "
+            "so that its weight per token falls with the batch size; `token`: multiplied by the "
+            "sample size, so that it depends neither on batch size nor on the number of GPUs"
+        },
+    )
+    rbn_target_tid: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "RBN: bounds on every batch norm's mean and standard-deviation TID, in per "
+            "cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a multiplier of its "
+            "own in place of the two weights, per token; needs --task translation_rbn"
+        },
+    )
+    rbn_target_step: float = field(
+        default=1e-4,
+        metadata={
+            "help": "RBN: step size of those multipliers: with every update, each grows by it "
+            "times (smoothed gap / target - 1), or by it where that is above 1; positive"
+        },
+    )
+    rbn_target_cap: float = field(
+        default=1.0, metadata={"help": "RBN: no multiplier grows beyond this; positive"}
+    )
+    rbn_warmup_updates: int = field(
+        default=0,
+        metadata={
+            "help": "RBN: the penalty grows linearly from 0 in the first so many updates; needs "
+            "--task translation_rbn"
+        },
+    )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def parse_target(text: str) -> tuple[float, float]:
+    """Read ``--rbn-target-tid``: bounds on mean and standard-deviation TID, as fractions.
+
+    Raises:
+        ValueError: for what is not two positive numbers.
+    """
+    try:
+        mean, std = (float(part) / 100 for part in re.split("[,:]", text))
+    except ValueError:
+        mean = std = math.nan
+    if not (0 < mean < math.inf and 0 < std < math.inf):
+        raise ValueError(
+            "--rbn-target-tid must be two positive numbers, the bounds on mean and "
+            f"standard-deviation TID in per cent, but is `{text}`. Give, for example, 1,1 or 1:1 "
+            "(in YAML in quotes: without them 1:1 is a time there)."
+        )
+    return mean, std
+
+
+def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
+    """Check the options against each other and against the task.
+
+    Raises:
+        ValueError: for a number outside its range, or options that do not go together.
+    """
+    for name in _WEIGHTS:
+        weight = getattr(rbn, name)
+        if not (weight >= 0 and math.isfinite(weight)):
+            raise ValueError(
+                f"{_option(name)} must be a finite number >= 0, but is {weight}. "
+                "0 turns its term off."
+            )
+    for name in ("rbn_target_step", "rbn_target_cap"):
+        value = getattr(rbn, name)
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{_option(name)} must be a finite number > 0, but is {value}. The default is "
+                f"{getattr(RBNPenaltyConfig, name):g}."
+            )
+    if rbn.rbn_warmup_updates < 0:
+        raise ValueError(
+            f"--rbn-warmup-updates must be >= 0, but is {rbn.rbn_warmup_updates}. 0 gives the "
+            "penalty its whole weight from the start."
+        )
+    guided = {
+        "--rbn-target-tid": rbn.rbn_target_tid is not None,
+        "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
+    }
+    for option, given in guided.items():
+        if given and not getattr(task, "guides_penalty", False):
+            raise ValueError(
+                f"{option} follows the updates of the training, which the criterion alone does "
+                "not know. Train with --task translation_rbn, or leave it out."
+            )
+    if rbn.rbn_target_tid is not None:
+        _check_target(rbn)
+
+
+def _check_target(rbn: RBNPenaltyConfig) -> None:
+    parse_target(rbn.rbn_target_tid or "")
+    for name in _WEIGHTS:
+        if getattr(rbn, name) > 0:
+            raise ValueError(
+                "--rbn-target-tid finds the weight of every batch norm itself, but "
+                f"{_option(name)} is {getattr(rbn, name)}. Leave out one of the two."
+            )
+    if rbn.rbn_convention != "paper":
+        raise ValueError(
+            "--rbn-target-tid bounds distances from the statistics before the update, of standard "
+            f"deviations, but --rbn-convention is `{rbn.rbn_convention}`. Leave out one of the two."
+        )

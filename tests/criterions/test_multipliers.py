@@ -1,0 +1,178 @@
+"""Multipliers: the penalty against autograd, the steps against plain arithmetic, toy optima."""
+
+import math
+
+import pytest
+import torch
+
+import oracles
+from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.norms import BatchNorm, BatchNormOptions, Gap, ValidTokens, record_gaps
+
+SMOOTHING = 0.05  # as documented
+
+
+def model_of(*norms):
+    return torch.nn.ModuleList(norms)
+
+
+def gap(norm, mean, std, count=5):
+    """A gap with these distances, relative to ||sigma||: sigma is 1 in every channel."""
+    ones, eps = torch.ones_like(norm.bias), norm.options.eps
+    mean, var = mean * ones, (1 + std) ** 2 * ones - eps
+    return Gap(norm, mean, var, torch.tensor(count), 0 * ones, ones - eps, 0 * ones, ones, 1.0)
+
+
+def multipliers(channels=(1,), target=(0.01, 0.02), step=0.1, cap=10.0):
+    norms = [BatchNorm(number) for number in channels]
+    return norms, Multipliers(model_of(*norms), target, step, cap)
+
+
+@pytest.mark.parametrize("eps_mode", ["add", "clamp"])
+def test_penalty_and_gradients_are_the_formula(eps_mode):
+    valid = oracles.real_tokens(5, [5, 2])
+    options = BatchNormOptions(eps=0.1, eps_mode=eps_mode)
+    # Of three sizes, two of them alike, in an order in which they cannot be stacked.
+    norms = [BatchNorm(channels, options).double() for channels in (3, 5, 1, 3)]
+    inputs = [
+        torch.randn(5, 2, n.weight.numel(), dtype=torch.double, requires_grad=True) for n in norms
+    ]
+    for norm in norms:
+        norm.population.set(*torch.rand(2, norm.weight.numel()))
+    populations = [[b.clone() for b in norm.buffers()] for norm in norms]
+    weights = [[0.5, 0.0], [0.25, 3.0], [1.5, 2.0], [0.0, 0.125]]
+    held = Multipliers(model_of(*norms), (0.01, 0.5), 0.1, 10.0)
+    assert not held.load_state_dict({str(n): [*w, 0.0, 0.0] for n, w in enumerate(weights)})
+    with record_gaps() as gaps:
+        for norm, x in zip(norms, inputs, strict=True):
+            norm(x, ValidTokens(valid))
+    penalty = held.penalty(gaps)
+    expected = 0
+    for x, (mean, var), (first, second) in zip(inputs, populations, weights, strict=True):
+        batch_mean, batch_var = oracles.moments(x[valid])
+        std, batch_std = (oracles.std(v, 0.1, eps_mode) for v in (var, batch_var))
+        scale = (std**2).sum()
+        expected = expected + first * ((batch_mean - mean) ** 2).sum() / scale / 0.01**2
+        expected = expected + second * ((batch_std - std) ** 2).sum() / scale / 0.5**2
+    torch.testing.assert_close(penalty, expected)  # fp64 rounding, as below
+    ours, exact = (torch.autograd.grad(it, inputs, retain_graph=True) for it in (penalty, expected))
+    for gradient, exact_gradient in zip(ours, exact, strict=True):
+        torch.testing.assert_close(gradient, exact_gradient)
+
+
+def test_no_gap_has_a_gradient():
+    """Where batch and population agree, the root's derivative would be infinite."""
+    (norm,), held = multipliers((2,))
+    held.load_state_dict({"0": [1.0, 1.0, 0.0, 0.0]})
+    x = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], requires_grad=True)
+    norm.population.set(torch.zeros(2), torch.ones(2))
+    with record_gaps() as gaps:
+        norm(x)
+    held.penalty(gaps).backward()
+    assert torch.equal(x.grad, torch.zeros(2, 2))
+
+
+def fold(gaps, target, step, cap):
+    """lambda and s after gaps (one number an update), in Python's floats."""
+    value, smoothed = 0.0, None
+    for h in gaps:
+        smoothed = h if smoothed is None else (1 - SMOOTHING) * smoothed + SMOOTHING * h
+        value = min(max(value + step * min(smoothed / target - 1, 1), 0.0), cap)
+    return value, smoothed
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [0.5, 0.03, 0.0301],  # far above: by a step each
+        [0.011, 0.014, 0.012, 0.02],
+        [0.5, 0.001, 0.0, 0.0],
+        [0.011] + [0.0] * 40,  # down to 0, and no further
+        [1.0] * 150,  # up to the cap
+    ],
+)
+def test_steps(gaps):
+    (norm,), held = multipliers((3,))
+    for h in gaps:
+        held.penalty([gap(norm, h, 2 * h)])
+        held.step()
+    mean, smoothed = fold(gaps, 0.01, 0.1, 10.0)
+    # Twice the gap and twice the target. fp32; over up to 150 steps.
+    expected = [mean, mean, smoothed, 2 * smoothed]
+    assert held.state_dict()["0"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_an_update_has_the_mean_of_its_micro_batches():
+    (first, second), held = multipliers((3, 2))
+    held.penalty([gap(first, 0.01, 0.02), gap(second, 0.05, 0.05)])
+    held.penalty([gap(first, 0.02, 0.06)])  # LayerDrop: without the second
+    held.step()
+    state = held.state_dict()
+    assert state["0"][2:] == pytest.approx([0.015, 0.04], rel=1e-4)
+    assert state["1"][2:] == pytest.approx([0.05, 0.05], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["dropped", "without tokens", "not finite"])
+def test_what_was_not_seen_does_not_move(kind):
+    (first, second), held = multipliers((3, 2))
+    held.penalty([gap(first, 0.02, 0.05), gap(second, 0.02, 0.05)])
+    held.step()
+    before = held.state_dict()
+    assert before["1"][:2] == pytest.approx([0.1, 0.1], rel=1e-4)
+    others = {
+        "dropped": [],
+        "without tokens": [gap(second, 0.0, 0.0, count=0)],
+        "not finite": [gap(second, math.inf, 0.0)],
+    }
+    held.penalty([gap(first, 0.02, 0.05), *others[kind]])
+    held.step()
+    after = held.state_dict()
+    assert after["1"] == before["1"] and after["0"][0] > before["0"][0]
+    held.step()  # nothing at all was seen
+    assert held.state_dict() == after
+
+
+def test_forgotten_gaps_leave_no_trace():
+    (norm,), held = multipliers()
+    held.penalty([gap(norm, 1.0, 1.0)])
+    held.forget()
+    held.penalty([gap(norm, 0.011, 0.011)])
+    held.step()
+    assert held.state_dict()["0"] == pytest.approx([0.01, 0.0, 0.011, 0.011], rel=1e-3)
+
+
+@pytest.mark.parametrize("length, active", [(2.0, True), (0.4, False)])
+def test_dual_ascent_reaches_the_optimum(length, active):
+    """Minimise ||m - a||^2 subject to ||m|| <= r: by gradient in m, by the steps in lambda.
+
+    In C channels of deviation 1, r = t sqrt(C). Where ||a|| > r, m = r a / ||a|| and
+    lambda = r (||a|| - r); elsewhere m = a and lambda = 0.
+    """
+    (norm,), held = multipliers((3,), target=(0.5, 1.0), step=0.03)
+    held.load_state_dict({"0": [0.3, 0.3, 0.5, 1.0]})
+    a = torch.tensor([2.0, -1.0, 2.0]) * length / 3
+    m = a.clone().requires_grad_()
+    one, zero = torch.ones(3), torch.zeros(3)
+    for _ in range(500):
+        made = Gap(norm, m, one, torch.tensor(9), zero, one, zero, one, 1.0)
+        loss = (m - a).square().sum() + held.penalty([made])
+        (gradient,) = torch.autograd.grad(loss, m)
+        with torch.no_grad():
+            m -= 0.1 * gradient
+        held.step()
+    r = 0.5 * 3**0.5
+    mean, std, *_ = held.state_dict()["0"]
+    # What is left of the oscillation after 500 steps.
+    assert mean == pytest.approx(r * (length - r) if active else 0.0, abs=1e-2)
+    torch.testing.assert_close(m.detach(), a * (r / length if active else 1), rtol=0, atol=1e-2)
+    assert std == 0.0  # deviations agree: its constraint is slack
+
+
+def test_state_of_other_batch_norms():
+    _, held = multipliers((3, 2))
+    state = {"1": [0.5, 0.25, 0.1, 0.2], "gone": [1.0, 1.0, 1.0, 1.0]}
+    assert held.load_state_dict(state) == ["0"]
+    found = held.state_dict()
+    assert found["1"] == pytest.approx(state["1"]) and found.keys() == {"0", "1"}
+    assert found["0"][:2] == [0.0, 0.0] and all(map(math.isnan, found["0"][2:]))
+    assert held.records()[0]["mean_tid"] is None
