@@ -8,7 +8,7 @@ from rbn_fairseq.checkpoints.session import Session
 from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
 from rbn_fairseq.norms.lengths import RULES, check_rule
-from rbn_fairseq.tasks.length_bins import batched_lengths
+from rbn_fairseq.tasks.length_bins import batched_lengths, warn_of_thin_bins
 
 __all__ = ["bins_to_compare", "check_length_bins", "give_length_bins"]
 
@@ -74,6 +74,9 @@ def give_length_bins(session: Session, number: int, rule: str) -> Optional[Lengt
             "--length-bins: the encoder has no `batch` norm, and other norms' statistics are not "
             "kept by length."
         )
-    bins = _cut(batched_lengths(session.iterator, session.dataset), number, rule)
+    lengths = batched_lengths(session.iterator, session.dataset)
+    bins = _cut(lengths, number, rule)
+    if bins is not None:
+        warn_of_thin_bins(bins, lengths)
     set_length_bins(model, bins)
     return bins

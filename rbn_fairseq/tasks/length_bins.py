@@ -8,11 +8,11 @@ from typing import Any, Optional
 import numpy as np
 from torch import nn
 
-from rbn_fairseq.norms import LengthBatchNorm, cut_lengths
+from rbn_fairseq.norms import LengthBatchNorm, LengthBins, cut_lengths
 from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.norms.moments import process_rank
 
-__all__ = ["LengthBinsTask", "batched_lengths"]
+__all__ = ["LengthBinsTask", "batched_lengths", "warn_of_thin_bins"]
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +94,24 @@ def _set_bins(norms: Sequence[LengthBatchNorm], lengths: np.ndarray) -> None:
     except ValueError as error:
         given = "edges" if options.length_edges not in RULES else "bins"
         raise ValueError(f"--norm-batch-length-{given}: {error}") from None
+    warn_of_thin_bins(bins, lengths)
     for norm in norms:
         norm.population.set_bins(bins)
+
+
+def warn_of_thin_bins(bins: LengthBins, lengths: np.ndarray) -> None:
+    """Warn of the bin with the fewest training tokens where that is fewer than 1,000.
+
+    The variance of a handful of tokens may be anything, 0 too, and inference divides by its root.
+    """
+    tokens, edges = np.histogram(lengths, bins.edges, weights=lengths)
+    thinnest = int(tokens.argmin())
+    if tokens[thinnest] < 1000 and process_rank() == 0:
+        logger.warning(
+            "length bins: only %d training tokens are in sentences of %g to %g tokens: the "
+            "statistics of that bin will be poor. Ask for fewer bins, or for `quantiles`.",
+            *(tokens[thinnest], edges[thinnest], edges[thinnest + 1]),
+        )
 
 
 def _tell_bins(edges: Sequence[float], whose: str) -> None:
@@ -108,7 +124,8 @@ def _tell_bins(edges: Sequence[float], whose: str) -> None:
 
 def _tell_outside(split: str, edges: Sequence[float], lengths: np.ndarray) -> None:
     shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
-    if shorter + longer > 0 and process_rank() == 0:
+    known = edges[-1] > 0  # elsewhere nothing was cut
+    if known and shorter + longer > 0 and process_rank() == 0:
         logger.info(
             "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
             "training (%g to %g tokens); norms take the nearest bin's statistics",

@@ -13,6 +13,7 @@ from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models.loading import explain_other_norms
 from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins
+from rbn_fairseq.tasks.length_bins import warn_of_thin_bins
 from rbn_fairseq.tasks.running_statistics import _Attempt
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -272,3 +273,11 @@ def test_hydra(varied, tmp_path, monkeypatch):
     )  # fmt: skip
     edges = statistics(last(tmp_path)["model"], "edges")
     assert all(values.tolist() == [3, 5, 10, 22] for values in edges)
+
+
+@pytest.mark.parametrize(("longest", "told"), [(1, ["5 to 9"]), (200, [])])
+def test_a_bin_of_few_tokens_is_told(caplog, longest, told):
+    lengths = np.array([2] * 600 + [9] * longest)
+    with caplog.at_level("WARNING", logger="rbn_fairseq.tasks.length_bins"):
+        warn_of_thin_bins(LengthBins(np.array([2.0, 5, 9]), np.array([2.0, 9])), lengths)
+    assert [text for text in ("2 to 5", "5 to 9") if text in caplog.text] == told
