@@ -23,7 +23,6 @@ def trials(data_bin, tmp_path_factory):
         ("SIGKILL", Moment(0.001, write=15)),
         ("SIGKILL", Moment(0, write=25)),
         ("power cut", Moment(0.05, write=11)),
-        ("power cut", Moment(0.002, write=16)),
     ],
 )
 def test_interruption(trials, kind, moment):

@@ -5,13 +5,12 @@ import pytest
 import runs
 
 NORMS = {
-    "ln": (),
     "bn": ("--norm-encoder", "batch"),
     "rbn": ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1),
 }
 
 
-@pytest.mark.parametrize("norm, pre", [("ln", ""), ("bn", ""), ("rbn", ""), ("rbn", "pre")])
+@pytest.mark.parametrize("norm, pre", [("bn", ""), ("rbn", "pre")])
 def test_learns(data_bin, corpus, tmp_path, norm, pre):
     placement = ("--encoder-normalize-before", "--decoder-normalize-before") if pre else ()
     runs.train(
@@ -21,5 +20,5 @@ def test_learns(data_bin, corpus, tmp_path, norm, pre):
     hypotheses = runs.generate(data_bin, tmp_path / "checkpoint_last.pt")
     references = (corpus / "test.en").read_text().splitlines()
     right = sum(hypotheses[i] == reference for i, reference in enumerate(references))
-    # An untrained model gets none. After 240 updates the slowest, ln, gets more than half.
+    # An untrained model gets none.
     assert right / len(references) > 0.5

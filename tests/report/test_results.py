@@ -39,7 +39,9 @@ def test_the_papers_figures_are_drawn_of_them(found):
 
 
 def test_numbers_of_the_readme(found):
-    by_name = {run.name.partition("/")[2]: run for run in found}
+    by_name = {
+        run.name.partition("/")[2]: run for run in found if run.name.startswith("iwslt14_subset/")
+    }
     text = (RESULTS / "iwslt14_subset" / "README.md").read_text()
     for name in ("ln", "bn", "rbn_official", "rbn_paper"):
         run = by_name[name]
@@ -53,3 +55,12 @@ def test_numbers_of_the_readme(found):
     for cost in bn.cost:
         if cost.statistics != "pooled":
             assert f"{cost.nll:.4f}" in text
+
+
+def test_numbers_by_length(found):
+    (bn,) = (run for run in found if run.name == "length_bins/bn")
+    text = (RESULTS / "length_bins" / "README.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| BN, ") or "**BN, 16" in line]
+    assert len(bn.cost) == 5 * 6 and len(rows) == 8
+    for cost in bn.cost:
+        assert any(f" {cost.nll:.3f} " in row for row in rows[:6]), (cost.statistics, cost.nll)
