@@ -2,8 +2,7 @@
 # Usage: bash results/length_bins/run.sh WORK REFERENCE
 #
 # Measures, on what results/iwslt14_subset/run.sh left in WORK (data in WORK/bin, runs in WORK/ln and
-# WORK/bn), what statistics by sentence length are worth. REFERENCE is the tokenised test.en. About
-# 25 minutes on one core.
+# WORK/bn), what statistics by sentence length are worth. REFERENCE is the tokenised test.en.
 set -euo pipefail
 work=$(realpath "$1") reference=$(realpath "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
