@@ -21,6 +21,7 @@ from rich.table import Table
 
 __all__ = ["Job", "Step", "run_jobs", "seconds_left"]
 
+_RBN = (sys.executable, "-m", "rbn_fairseq")
 # One thread a job: the tensors are small. glibc returns the memory of large tensors to the system
 # and asks for it again at every update unless it is told to keep it, a fifth of the time.
 _ENVIRONMENT = {
@@ -134,7 +135,7 @@ class Job:
     def _run(self, step: Step) -> None:
         step.output.parent.mkdir(parents=True, exist_ok=True)
         step.mark.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "rbn_fairseq", *step.arguments]
+        command = [*_RBN, *step.arguments]
         errors = step.output.with_name(step.output.name + ".err")
         with step.output.open("wb") as out, errors.open("wb") as err:
             self._process = subprocess.Popen(

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 
 from corpus import write_corpus
-from rbn_fairseq.quickstart import NORMS, pipeline, quickstart
+from rbn_fairseq.quickstart import NORMS, jobs, pipeline, quickstart
 from rbn_fairseq.quickstart.data import Data
 from rbn_fairseq.quickstart.jobs import Job
 
@@ -32,9 +33,10 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(text, tmp_path_factory):
+def done(text, forked, tmp_path_factory):
     out = tmp_path_factory.mktemp("quickstart")
-    return out, *call(out, text)
+    with patch.object(jobs, "_RBN", (str(forked / "rbn"),)):
+        return out, *call(out, text)
 
 
 def test_outcome(done, text):

@@ -1,4 +1,4 @@
-"""The scripts of WMT16, really run with the installed commands, each a process of its own."""
+"""The scripts of WMT16, really run: data and training with the installed commands themselves."""
 
 import json
 
@@ -20,7 +20,7 @@ def wmt16(tmp_path):
     return tmp_path
 
 
-def test_wmt16(wmt16):
+def test_wmt16(wmt16, forked):
     """The other direction, from raw text, with compounds split."""
     data, runs = wmt16 / "data", wmt16 / "runs"
     options = ("--from-raw", "text", "--out", data, "--merges", 200, "--jobs", 1)
@@ -28,11 +28,11 @@ def test_wmt16(wmt16):
     # Seen from where the caller stands, not from the repository.
     places = ("--data", "data", "--runs", "runs", *SMALL)
     succeed("wmt16/train.sh", "rbn", "pre", 1, *places, cwd=wmt16)
-    succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, cwd=wmt16)
+    succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, cwd=wmt16, path=forked)
     scores = json.loads((runs / "pre-rbn-seed1" / "score.json").read_text())
     assert set(scores) == {"tokenised", "compound_split", "sacrebleu"}
     cfg = read_checkpoint(runs / "pre-rbn-seed1" / "checkpoint_last.pt")["cfg"]
     assert (cfg["task"]["source_lang"], cfg["task"]["target_lang"]) == ("en", "de")
     assert cfg["model"]["encoder_normalize_before"]
-    out = succeed("wmt16/table.sh", "--runs", "runs", cwd=wmt16)
+    out = succeed("wmt16/table.sh", "--runs", "runs", cwd=wmt16, path=forked)
     assert f"{scores['compound_split']['bleu']:.2f}" in out
