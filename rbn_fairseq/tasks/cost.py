@@ -9,12 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics import LayerMoments, measuring, population_norms, set_population
-from rbn_fairseq.models.length_bins import binned
-from rbn_fairseq.norms import LengthBins
+from rbn_fairseq.models.length_bins import binned, encoder_batch_norms
+from rbn_fairseq.norms import LengthBatchNorm, LengthBins
 
 __all__ = ["STATISTICS", "Likelihood", "compare_statistics", "cost_records", "likelihood"]
 
-STATISTICS = ("running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random")
+STATISTICS = (
+    "running",
+    "running-global",
+    "recalibrated",
+    "pooled",
+    "length-conditional",
+    "batch",
+    "batch-random",
+)
 _ESTIMATES = {
     "recalibrated": "mean-of-batches",
     "pooled": "pooled",
@@ -78,6 +86,7 @@ def compare_statistics(
     """Compute the likelihood of validation data under every way of normalising, dropout off.
 
     - ``running``: the running statistics as they are.
+    - ``running-global``: those of all lengths, of a model whose norms have bins of lengths.
     - ``recalibrated``, ``pooled``: estimates from training batches in their place,
       ``mean-of-batches`` and ``pooled`` of :func:`~rbn_fairseq.diagnostics.population`.
     - ``length-conditional``: ``recalibrated`` by bins of sentence lengths, in the encoder's batch
@@ -98,15 +107,22 @@ def compare_statistics(
     Raises:
         ValueError: if a layer's batch statistics are missing or not finite.
     """
+    left_out = set()
+    if bins is None:
+        left_out.add("length-conditional")
+    if not any(type(norm) is LengthBatchNorm for norm in encoder_batch_norms(model).values()):
+        left_out.add("running-global")
     found = {}
     with _left_alone(model):
         model.eval()
         for name in STATISTICS:
-            by_length = name == "length-conditional"
-            if by_length and bins is None:
+            if name in left_out:
                 continue
             with ExitStack() as settings:
+                if name == "running-global":
+                    settings.enter_context(binned(model, None))
                 if name in _ESTIMATES:
+                    by_length = name == "length-conditional"
                     settings.enter_context(binned(model, bins if by_length else None))
                     set_population(population_norms(model), layers, _ESTIMATES[name])
                 if name.startswith("batch"):

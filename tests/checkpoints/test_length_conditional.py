@@ -337,6 +337,7 @@ def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
     # Its own bins are of the same training batches.
     assert nll["running"] == pytest.approx(nll["length-conditional"], rel=1e-6)
     assert len({*nll.values()}) >= 5 and nll["recalibrated"] != nll["running"]
+    assert nll["running-global"] == pytest.approx(nll["recalibrated"], rel=1e-6)
 
 
 def test_fold_leaves_them(mixed, varied, tmp_path):

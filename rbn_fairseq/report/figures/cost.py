@@ -18,6 +18,7 @@ __all__ = ["discrepancy_cost"]
 _MOST = 8  # settings that are drawn
 _WAYS = {
     "running": "running statistics",
+    "running-global": "running, all lengths",
     "recalibrated": "recalibrated",
     "pooled": "pooled",
     "length-conditional": "length-conditional",

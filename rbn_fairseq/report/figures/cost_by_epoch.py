@@ -17,6 +17,7 @@ __all__ = ["cost_by_epoch"]
 _MOST = 6  # settings that are drawn
 _WAYS = {
     "running": ("running statistics", "-"),
+    "running-global": ("running statistics of all lengths", (0, (5, 1.5, 1, 1.5))),
     "length-conditional": ("length-conditional statistics", (0, (5, 2))),
     "batch": ("batches' own statistics", (0, (1, 1.5))),
 }
@@ -82,7 +83,8 @@ def cost_by_epoch(group: Group, colours: dict[str, str], suffix: str = "") -> li
     grid = [_row(group, one, colours) for one in found[:_MOST]]
     caption = (
         "Validation nll in bits per target token by epoch: with the running statistics, as "
-        "inference has them, with statistics of sentences of like length, and with each batch's "
+        "inference has them (those of all lengths besides, where a model was trained with bins of "
+        "lengths), with statistics of sentences of like length, and with each batch's "
         "own (batches as trained; not usable in inference); layer norm's, which has no statistics, "
         "from its log. Right: the same minus layer norm's mean, below 0: better. Lines are means "
         "over seeds, bands reach from the least to the largest."
