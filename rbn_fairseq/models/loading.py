@@ -1,10 +1,14 @@
-"""Weights that do not fit a model: what is wrong, in the user's words."""
+"""Weights that do not fit a model: what can be left out, and what is wrong, in the user's words."""
 
+import logging
 from collections.abc import Mapping
 
 from torch import Tensor
 
-__all__ = ["check_dictionaries", "explain_other_norms"]
+__all__ = ["check_dictionaries", "drop_length_bins", "explain_other_norms"]
+
+logger = logging.getLogger(__name__)
+_OF_BINS = ("edges", "centres", "bin_weight", "bin_mean", "bin_var")
 
 
 def check_dictionaries(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
@@ -27,6 +31,31 @@ def check_dictionaries(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) 
                 f"types, but the data's has {len(own[name])}. Give the data directory that the "
                 "checkpoint was trained on."
             )
+
+
+def drop_length_bins(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out running statistics by sentence length of norms that have none in this model.
+
+    Those of all lengths, which the norms keep besides, are what the same training without bins
+    would have.
+
+    Args:
+        own: the model's state dict.
+        loaded: the state dict to load.
+
+    Returns:
+        What is left of ``loaded``.
+    """
+    extra = set()
+    for name in loaded.keys() - own.keys():
+        norm, _, kind = name.rpartition(".")
+        if kind in _OF_BINS and f"{norm}.running_mean" in own:
+            extra.add(name)
+    if extra:
+        logger.info(
+            "length bins: this model has none; it takes the checkpoint's statistics of all lengths"
+        )
+    return {name: value for name, value in loaded.items() if name not in extra}
 
 
 def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:

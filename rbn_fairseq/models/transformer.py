@@ -17,7 +17,7 @@ from rbn_fairseq.models.centring import centre_weights
 from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset, resolve
 from rbn_fairseq.models.decoder import RBNTransformerDecoder
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
-from rbn_fairseq.models.loading import check_dictionaries, explain_other_norms
+from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, explain_other_norms
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
 from rbn_fairseq.norms import LengthBatchNorm, has_population_norm
@@ -117,7 +117,8 @@ class RBNTransformerModel(TransformerModelBase):
     ) -> Any:
         """Load weights and population statistics, as fairseq does.
 
-        Of a whole model's layers, those of ``--encoder-layers-to-keep`` and its sister are taken.
+        Of a whole model's layers, those of ``--encoder-layers-to-keep`` and its sister are taken,
+        and without bins of sentence lengths, the statistics of all lengths.
 
         Raises:
             ValueError: if the weights belong to dictionaries of other sizes or, unless ``strict``
@@ -127,6 +128,7 @@ class RBNTransformerModel(TransformerModelBase):
         check_dictionaries(own, state_dict)
         for side, kept, depth in self._kept():
             state_dict = keep_layers(state_dict, kept, depth, side)
+        state_dict = drop_length_bins(own, state_dict)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.
         versions = {name: own[name] for name in ("encoder.version", "decoder.version")}

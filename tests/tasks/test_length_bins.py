@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fairseq import checkpoint_utils
 
 import runs
 from rbn_fairseq.checkpoints.average import moving_average
@@ -83,6 +84,16 @@ def test_weights_are_those_without_bins(trained, without):
     # The validations' are not: they normalise by length.
     losses = [re.findall(r"valid on .* \| loss (\S+)", text) for text in (log, plain)]
     assert len(losses[0]) == 2 and losses[0] != losses[1]
+
+
+def test_a_model_without_bins_takes_the_statistics_of_all_lengths(trained, without, varied, caplog):
+    path, overrides = trained[0] / "checkpoint_last.pt", {"norm_batch_length_bins": 1}
+    with caplog.at_level("INFO", "rbn_fairseq.models.loading"):
+        (model,), *_ = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path)], {"data": str(varied), **overrides}
+        )
+    assert_same(model.state_dict(), last(without[0])["model"])
+    assert "it takes the checkpoint's statistics of all lengths" in caplog.text
 
 
 def test_bins_are_of_the_training_sentences(trained, varied):
