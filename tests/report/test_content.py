@@ -458,6 +458,19 @@ def test_where_tid_comes_from(make, tmp_path, blocks):
     assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
 
 
+def test_batches_as_trained_stand_at_the_length_mixing_of_the_training(make, tmp_path, blocks):
+    run = make("bn", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        tid_line(3, 0, mean, 0.01, batching=way)
+        for way, mean in {"as-trained": 0.01, "mixed:16": 0.006, "mixed:4": 0.011}.items()
+    ])  # fmt: skip
+    figure = blocks([run()])["buckets"]
+    assert {row[2]: row[3] for row in figure.rows} == {4: 0.01, 16: 0.006}
+    law, measured = figure.draw().axes[0].get_lines()
+    assert list(law.get_ydata()) == pytest.approx([1, 0.5])  # sqrt(4 / 16)
+    assert list(measured.get_ydata()) == pytest.approx([1, 0.6])
+
+
 def test_layers_are_joined_by_name(make, tmp_path, blocks):
     run = make("bn", "BN", tid=(0.02, 0.1))
     lines = [tid_line(3, n, 0.05 - 0.01 * n, 0.01) for n in (0, 1)]
