@@ -48,8 +48,10 @@ def test_resume(data_bin, tmp_path, whole, stop):
 
 
 def test_resume_with_mixed_lengths(data_bin, tmp_path):
-    # 7 updates an epoch.
-    mixing = ("--norm-encoder", "batch", "--length-mixing", 3, "--max-tokens", 2500, "--no-tid")
+    mixing = (
+        *("--norm-encoder", "batch", "--length-mixing", 3, "--no-tid", "--disable-validation"),
+        *("--train-subset", "valid", "--max-tokens", 80),  # 7 updates an epoch
+    )
     runs.train(data_bin, tmp_path / "whole", *mixing, "--max-epoch", 2)
     for end in (("--max-update", 10), ("--max-epoch", 2)):
         runs.train(data_bin, tmp_path / "stopped", *mixing, *end)
