@@ -11,6 +11,7 @@ from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.norms import has_population_norm
+from rbn_fairseq.tasks.length_mixing import mix
 
 __all__ = ["Session", "open_session"]
 
@@ -22,7 +23,8 @@ class Session:
     Attributes:
         model: the model, in evaluation mode, on the GPU if there is one.
         dataset: its training data.
-        iterator: fairseq's iterator over them, with the batches that the model was trained on.
+        iterator: fairseq's iterator over them, with the batches that the model was trained on;
+            mixed ones are those of its first epoch.
         update: number of updates so far.
         task: the task.
         cfg: fairseq's whole configuration of the training.
@@ -36,10 +38,11 @@ class Session:
     cfg: Any
 
     def validation(self) -> tuple[Any, Any]:
-        """Return the validation data and batches of them, each sentence in one.
+        """Return the validation data and an iterator over batches of them, made as in training.
 
-        They are sorted by length and cut at the training's --max-tokens and --batch-size, not at
-        those of the validation. Of several validation sets it is the first.
+        fairseq's own are sorted by length and cut at the training's --max-tokens and --batch-size,
+        not at those of the validation; after a training with --length-mixing they are mixed. Each
+        sentence is in one. Of several validation sets it is the first.
         """
         options = self.cfg.dataset
         subset = options.valid_subset.split(",")[0]
@@ -55,7 +58,10 @@ class Session:
             seed=self.cfg.common.seed,
             epoch=1,
         )
-        return self.task.dataset(subset), iterator.frozen_batches
+        buckets = getattr(self.task.cfg, "length_mixing", 1)  # not an option of every task
+        if buckets > 1:
+            mix(iterator, buckets)
+        return self.task.dataset(subset), iterator
 
 
 def open_session(path: Path, data: str | None = None) -> Session:

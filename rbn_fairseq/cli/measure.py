@@ -41,6 +41,7 @@ from rbn_fairseq.norms.lengths import RULES
 from rbn_fairseq.tasks.batches import collate, run_norms, sample
 from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, compose, parse_batching
 from rbn_fairseq.tasks.cost import compare_statistics, cost_records
+from rbn_fairseq.tasks.length_mixing import bucketed_batches
 from rbn_fairseq.tasks.norm_records import How, norm_records, read_conditional_tid, read_tid
 
 __all__ = ["cost", "tid"]
@@ -49,9 +50,11 @@ __all__ = ["cost", "tid"]
 def _collect(
     session: Session, batching: str, number: int, seed: int, dropout: bool, label: str
 ) -> dict[str, LayerMoments]:
-    frozen = session.iterator.frozen_batches
-    composed = compose(frozen, batching, seed, session.dataset.src_sizes)
-    batches = sample(composed, number, seed)
+    batches = session.iterator.frozen_batches
+    if batching not in (AS_TRAINED, PERMUTED):
+        own = bucketed_batches(session.iterator)
+        batches = compose(own, batching, seed, session.dataset.src_sizes)
+    batches = sample(batches, number, seed)
     samples = collate(session.dataset, progress(batches, label), session.model)
     if batching == PERMUTED:
         deal = len(batches), seed
@@ -190,8 +193,8 @@ def cost(
 
     Of the validation data, with dropout off and without label smoothing: with the running
     statistics, with statistics estimated anew on training batches, for all sentences and for
-    those of like length, and with each batch's own, for batches of sentences of like length and
-    for batches of random sentences.
+    those of like length, and with each batch's own, for batches made as in training and for
+    batches of random sentences.
     """
     check_output(output)
     check_length_bins(length_bins, length_edges)
@@ -223,11 +226,11 @@ def _cost(
     samples = collate(session.dataset, progress(training, f"{label}, training batches"), model)
     with binned(model, bins):
         layers = collect_moments(model, samples, run_norms, norms=population_norms(model))
-    dataset, as_trained = session.validation()
-    composed = {"batch-random": compose(as_trained, RANDOM, seed, dataset.src_sizes)}
+    dataset, iterator = session.validation()
+    random = compose(bucketed_batches(iterator), RANDOM, seed, dataset.src_sizes)
 
     def valid(name: str) -> Iterable[dict[str, Any]]:
-        batches = composed.get(name, as_trained)
+        batches = random if name == "batch-random" else iterator.frozen_batches
         return collate(dataset, progress(batches, f"{label}, {name}"), model)
 
     padding = session.task.target_dictionary.pad()

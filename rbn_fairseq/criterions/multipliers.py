@@ -7,37 +7,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.diagnostics import batch_norms
-from rbn_fairseq.norms import Gap
+from rbn_fairseq.norms import BatchNorm, Gap
 from rbn_fairseq.norms.moments import mean_over_processes
 
-__all__ = ["SMOOTHING", "Multipliers"]
+__all__ = ["SMOOTHING", "START", "Multipliers"]
 
-#: Weight of an update's gaps in the smoothed ones.
+#: Weight of an update's squared gaps in the smoothed ones.
 SMOOTHING = 0.05
+#: No gap is seen before so many times 1 / momentum updates: less than a hundredth of where running
+#: statistics began is then left in them.
+START = 5
 
 
 class Multipliers:
-    """Holds every batch norm's TID below a target (paper, Eq. 6), by dual ascent.
+    """Holds every batch norm's gap below a target (paper, Eq. 6 and 7), by dual ascent.
 
     For every batch norm and for mean and standard deviation alike, with the gap h, TID's summand
-    against the running statistics (:func:`relative_gaps`), and the target t, the penalty per token
-    is the sum of ``lambda (h / t)^2``. With every update
+    against the running statistics (``relative_gaps``), and the target t, the constraint is
+    ``E h^2 <= t^2``, and the penalty per unit of the sample size the sum of ``lambda (h / t)^2``.
+    With every update
 
-        s      <- (1 - SMOOTHING) s + SMOOTHING h     (the first h takes s's place)
-        lambda <- clip(lambda + step min(s / t - 1, 1), 0, cap)
+        s^2    <- (1 - SMOOTHING) s^2 + SMOOTHING h^2     (the first h^2 takes its place)
+        lambda <- clip(lambda + step min(s^2 / t^2 - 1, 1), 0, cap)
 
-    where h is its mean over the update's micro-batches on all processes. Up as down, a multiplier
-    moves by at most one step: at the start, while running statistics are on their way from 0 and
-    1 to where the batches are, gaps are a hundred times what they will be. A batch norm that
-    LayerDrop dropped from all of them is left as it is, and so are batches without real tokens or
-    with statistics that are not finite. All starts at lambda = 0. Nothing waits for the GPU.
+    where h^2 is the mean over the update's micro-batches on all processes. Up as down, a
+    multiplier moves by at most one step. A batch norm that LayerDrop dropped from all of them is
+    left as it is, and so are batches without real tokens or with statistics that are not finite.
+    All starts at lambda = 0, and stays there until the running statistics have left where they
+    began (``start``). Nothing waits for the GPU.
 
     Args:
         model: whose batch norms.
         target: t of mean and of standard deviation, fractions.
         step, cap: see above.
+
+    Attributes:
+        names: of the batch norms.
+        start: update from which on gaps are to be observed.
     """
 
     def __init__(
@@ -45,41 +52,46 @@ class Multipliers:
     ) -> None:
         norms = batch_norms(model)
         self.names = list(norms)
-        self._numbers = {norm: number for number, norm in enumerate(norms.values())}
+        momenta = [norm.options.momentum for norm in norms.values() if isinstance(norm, BatchNorm)]
+        self.start = START / min(momenta)
+        numbers = torch.arange(len(norms)).unbind()
+        self._numbers = dict(zip(norms.values(), numbers, strict=True))
         self._step, self._cap = step, cap
-        self._bounds = torch.tensor(target)
-        self._values = torch.zeros(len(self.names), 2)  # mean, standard deviation
+        self._bounds = torch.tensor(target).square()
+        self._values = torch.zeros(len(norms), 2)  # mean, standard deviation
         self._smoothed = torch.full_like(self._values, math.nan)  # no gap was seen yet
-        self._sums = torch.zeros(len(self.names), 3)  # of both gaps; the number of batches
+        self._sums = torch.zeros(len(norms), 3)  # of both squared gaps; the number of batches
 
     def to(self, device: torch.device) -> None:
         """Move to the device of the model."""
         for name in ("_bounds", "_values", "_smoothed", "_sums"):
             setattr(self, name, getattr(self, name).to(device))
+        self._numbers = {norm: number.to(device) for norm, number in self._numbers.items()}
 
-    def penalty(self, gaps: Sequence[Gap]) -> Tensor:
-        """Return the penalty per token of one forward; its gaps enter the update's mean."""
-        if not gaps:
-            return self._values.new_zeros(())
-        squares = relative_gaps(gaps)  # (gaps, 2)
-        numbers = [self._numbers[gap.norm] for gap in gaps]
-        self._observe(numbers, squares, torch.stack([gap.count for gap in gaps]))
-        values = torch.stack([self._values[number] for number in numbers])
-        return (values * squares / self._bounds.square()).sum()
+    def _index(self, gaps: Sequence[Gap]) -> Tensor:
+        return torch.stack([self._numbers[gap.norm] for gap in gaps])
+
+    def penalty(self, gaps: Sequence[Gap], squares: Tensor) -> Tensor:
+        """Return the penalty of one forward per unit of the sample size.
+
+        Args:
+            gaps: at least one.
+            squares: theirs, of ``relative_gaps``, ``(gaps, 2)``.
+        """
+        return (self._values[self._index(gaps)] * squares / self._bounds).sum()
 
     @torch.no_grad()
-    def _observe(self, numbers: Sequence[int], squares: Tensor, counts: Tensor) -> None:
+    def observe(self, gaps: Sequence[Gap], squares: Tensor) -> None:
+        """Let the gaps of one forward enter the update's mean; arguments as of ``penalty``."""
+        counts = torch.stack([gap.count for gap in gaps])
         good = (counts > 0) & squares.isfinite().all(1)
-        rows = torch.cat([squares.sqrt(), torch.ones_like(squares[:, :1])], 1)
-        rows = torch.where(good[:, None], rows, 0.0).to(self._sums.dtype)  # (gaps, 3)
-        by_norm = list(self._sums.unbind())
-        for number, row in zip(numbers, rows.unbind(), strict=True):
-            by_norm[number] = by_norm[number] + row
-        self._sums = torch.stack(by_norm)
+        rows = torch.cat([squares, torch.ones_like(squares[:, :1])], 1)  # (gaps, 3)
+        rows = torch.where(good[:, None], rows, 0.0).to(self._sums.dtype)
+        self._sums.index_add_(0, self._index(gaps), rows)
 
     def forget(self) -> None:
         """Leave the gaps out that were seen since the last step: there will be no update."""
-        self._sums = torch.zeros_like(self._sums)
+        self._sums.zero_()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -87,8 +99,9 @@ class Multipliers:
         mean_over_processes([self._sums])
         sums, count = self._sums.split([2, 1], 1)
         seen = count > 0
-        gaps = sums / torch.where(seen, count, 1.0)
-        smoothed = torch.where(self._smoothed.isnan(), gaps, self._smoothed.lerp(gaps, SMOOTHING))
+        squares = sums / torch.where(seen, count, 1.0)
+        smoothed = self._smoothed.lerp(squares, SMOOTHING)
+        smoothed = torch.where(self._smoothed.isnan(), squares, smoothed)
         excess = (smoothed / self._bounds - 1).clamp(max=1)
         values = self._values + self._step * excess
         self._smoothed = torch.where(seen, smoothed, self._smoothed)
@@ -96,16 +109,21 @@ class Multipliers:
         self.forget()
 
     def records(self) -> list[dict[str, Any]]:
-        """Return for every batch norm its multipliers and smoothed gaps, fractions; or ``None``."""
-        names = ("mean_multiplier", "std_multiplier", "mean_tid", "std_tid")
+        """Return for every batch norm its multipliers and smoothed gaps s, fractions; or ``None``.
+
+        ``mean_multiplier``, ``std_multiplier``, ``mean_gap``, ``std_gap``, beside ``layer``.
+        """
         return [
-            {"layer": layer}
-            | {k: None if math.isnan(v) else v for k, v in zip(names, values, strict=True)}
-            for layer, values in self.state_dict().items()
+            {"layer": layer, "mean_multiplier": mean, "std_multiplier": std}
+            | {
+                name: None if math.isnan(square) else math.sqrt(square)
+                for name, square in zip(("mean_gap", "std_gap"), squares, strict=True)
+            }
+            for layer, (mean, std, *squares) in self.state_dict().items()
         ]
 
     def state_dict(self) -> dict[str, list[float]]:
-        """Return multipliers and smoothed gaps by batch norm; they hold nothing in between."""
+        """Return both lambdas and both s^2 by batch norm; between updates there is no more."""
         rows = torch.cat([self._values, self._smoothed], 1).tolist()
         return dict(zip(self.names, rows, strict=True))
 

@@ -48,18 +48,24 @@ class RBNPenaltyConfig(FairseqDataclass):
         metadata={
             "help": "RBN: bounds on every batch norm's mean and standard-deviation TID, in per "
             "cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a multiplier of its "
-            "own in place of the two weights, per token; needs --task translation_rbn"
+            "own in place of the two weights, per token (per sentence with --sentence-avg); needs "
+            "--task translation_rbn"
         },
     )
     rbn_target_step: float = field(
         default=1e-4,
         metadata={
             "help": "RBN: step size of those multipliers: with every update, each grows by it "
-            "times (smoothed gap / target - 1), or by it where that is above 1; positive"
+            "times (smoothed squared gap / squared target - 1), or by it where that is above 1; "
+            "positive"
         },
     )
     rbn_target_cap: float = field(
-        default=1.0, metadata={"help": "RBN: no multiplier grows beyond this; positive"}
+        default=1.0,
+        metadata={
+            "help": "RBN: no multiplier grows beyond this, which it reaches after cap / step "
+            "updates at the earliest; positive"
+        },
     )
     rbn_warmup_updates: int = field(
         default=0,
@@ -68,6 +74,11 @@ class RBNPenaltyConfig(FairseqDataclass):
             "--task translation_rbn"
         },
     )
+
+    @property
+    def penalises(self) -> bool:
+        """Whether any weight is positive, or there is a target."""
+        return max(self.rbn_mean_weight, self.rbn_std_weight) > 0 or self.rbn_target_tid is not None
 
 
 def _option(name: str) -> str:
@@ -118,6 +129,7 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
             f"--rbn-warmup-updates must be >= 0, but is {rbn.rbn_warmup_updates}. 0 gives the "
             "penalty its whole weight from the start."
         )
+    _check_use(rbn)
     guided = {
         "--rbn-target-tid": rbn.rbn_target_tid is not None,
         "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
@@ -130,6 +142,22 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
             )
     if rbn.rbn_target_tid is not None:
         _check_target(rbn)
+
+
+def _check_use(rbn: RBNPenaltyConfig) -> None:
+    """Refuse what would do nothing."""
+    if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
+        raise ValueError(
+            f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
+            "--rbn-mean-weight, --rbn-std-weight or --rbn-target-tid, or leave it out."
+        )
+    for name in ("rbn_target_step", "rbn_target_cap"):
+        value = getattr(rbn, name)
+        if rbn.rbn_target_tid is None and value != getattr(RBNPenaltyConfig, name):
+            raise ValueError(
+                f"{_option(name)} is {value:g}, but there is no target. Give --rbn-target-tid, or "
+                "leave it out."
+            )
 
 
 def _check_target(rbn: RBNPenaltyConfig) -> None:

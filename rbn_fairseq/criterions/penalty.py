@@ -9,7 +9,7 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from rbn_fairseq.criterions.gaps import GapTerms, gap_terms
+from rbn_fairseq.criterions.gaps import GapTerms, gap_terms, relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
 from rbn_fairseq.criterions.options import RBNPenaltyConfig, check_options, parse_target
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps
@@ -22,8 +22,10 @@ class RBNPenalty(nn.Module):
 
     The penalty is added in training only. ``loss`` is logged without it, so that it stays
     comparable with other norms; ``rbn_mean`` and ``rbn_std`` are the unweighted terms per
-    micro-batch, ``rbn_penalty`` what they add to ``loss`` (bits per sample-size unit: the
-    objective is ``loss + rbn_penalty``).
+    micro-batch, ``rbn_penalty`` what is added to ``loss`` (bits per unit of the sample size, a
+    token, or with ``--sentence-avg`` a sentence: the objective is ``loss + rbn_penalty``). With a
+    target, too, the two are :func:`gap_terms`, which are not relative to ``||sigma||`` as what is
+    held is.
 
     Attributes:
         rbn: the options.
@@ -52,19 +54,13 @@ class RBNPenalty(nn.Module):
         check_options(criterion.rbn, task)
         return criterion
 
-    @property
-    def penalises(self) -> bool:
-        """Whether any weight is positive, or there is a target."""
-        rbn = self.rbn
-        return rbn.rbn_mean_weight > 0 or rbn.rbn_std_weight > 0 or rbn.rbn_target_tid is not None
-
     def check_model(self, model: nn.Module) -> None:
         """Refuse a model that leaves the penalty nothing to act on; begin its multipliers.
 
         Raises:
             ValueError: if there is a penalty and the model has no batch norm.
         """
-        if self.penalises and not has_batch_norm(model):
+        if self.rbn.penalises and not has_batch_norm(model):
             raise ValueError(
                 "--rbn-mean-weight, --rbn-std-weight and --rbn-target-tid act on batch norms, but "
                 "the model has none. Choose some (for example --norm-encoder batch), or leave "
@@ -81,7 +77,7 @@ class RBNPenalty(nn.Module):
 
         With ``reduce=False`` the penalty is spread evenly over the loss's elements.
         """
-        if not (self.training and model.training and self.penalises):
+        if not (self.training and model.training and self.rbn.penalises):
             return super().forward(model, sample, reduce)
         if not self._model_checked:
             self.check_model(model)
@@ -89,25 +85,34 @@ class RBNPenalty(nn.Module):
             loss, sample_size, log = super().forward(model, sample, reduce)
         # LayerDrop may have dropped every layer with a batch norm. The log has the same entries
         # all the same: fairseq sums logs over processes by the entries of one of them.
-        nothing = GapTerms(*loss.new_zeros(2, dtype=torch.float32).unbind())
-        terms = gap_terms(gaps, self.rbn.rbn_convention) if gaps else nothing
-        penalty = self._strength() * self._penalty(gaps, terms, sample_size)
+        mean, std, penalty = loss.new_zeros(3, dtype=torch.float32).unbind()
+        if gaps:
+            (mean, std), penalty = self._terms_and_penalty(gaps, sample_size)
+            penalty = self._strength() * penalty
         log.update(
-            rbn_mean=terms.mean.detach(),
-            rbn_std=terms.std.detach(),
+            rbn_mean=mean.detach(),
+            rbn_std=std.detach(),
             rbn_penalty=penalty.detach(),
             rbn_batches=int(bool(gaps)),
         )
         return loss + penalty.to(loss.dtype) / loss.numel(), sample_size, log
 
-    def _penalty(self, gaps: Sequence[Gap], terms: GapTerms, sample_size: Any) -> Tensor:
+    def _terms_and_penalty(self, gaps: Sequence[Gap], sample_size: Any) -> tuple[GapTerms, Tensor]:
         if self.multipliers is not None:
-            return self.multipliers.penalty(gaps) * sample_size
+            with torch.no_grad():  # for the log alone
+                terms = gap_terms(gaps, self.rbn.rbn_convention)
+            return terms, self._held(gaps, self.multipliers) * sample_size
+        terms = gap_terms(gaps, self.rbn.rbn_convention)
         penalty = self.rbn.rbn_mean_weight * terms.mean + self.rbn.rbn_std_weight * terms.std
-        if self.rbn.rbn_reduction == "token":
-            return penalty * sample_size
         # Synchronised statistics are every process's: the sum counts them once.
-        return penalty * gaps[0].share if gaps else penalty
+        factor = sample_size if self.rbn.rbn_reduction == "token" else gaps[0].share
+        return terms, penalty * factor
+
+    def _held(self, gaps: Sequence[Gap], multipliers: Multipliers) -> Tensor:
+        squares = relative_gaps(gaps)
+        if self.updates >= multipliers.start:
+            multipliers.observe(gaps, squares)
+        return multipliers.penalty(gaps, squares)
 
     def _strength(self) -> float:
         warmup = self.rbn.rbn_warmup_updates

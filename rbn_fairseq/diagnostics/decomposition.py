@@ -12,8 +12,8 @@ class Sources(NamedTuple):
 
     Attributes:
         sentence_sampling: what batches of random sentences have as well.
-        length_bucketing: what comes of sentences of like length sharing a batch; negative where
-            random batches have more.
+        length_bucketing: what batches of the training have more, since sentences share them by
+            length; negative where random batches have more.
     """
 
     sentence_sampling: TID

@@ -118,8 +118,8 @@ class Conditioning:
 class Multipliers:
     """What ``--rbn-target-tid`` has done to one batch norm by the end of an epoch.
 
-    ``mean_tid`` and ``std_tid`` are the smoothed gaps that are held, fractions; ``None`` where
-    LayerDrop has never shown the batch norm.
+    ``mean_gap`` and ``std_gap`` are the smoothed gaps that are held, fractions; ``None`` where
+    none was seen yet.
     """
 
     epoch: int
@@ -127,8 +127,8 @@ class Multipliers:
     layer: str
     mean_multiplier: float
     std_multiplier: float
-    mean_tid: Optional[float] = None
-    std_tid: Optional[float] = None
+    mean_gap: Optional[float] = None
+    std_gap: Optional[float] = None
 
 
 @dataclass(frozen=True)

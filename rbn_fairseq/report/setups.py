@@ -49,6 +49,7 @@ class Setup:
         convention: the penalty's.
         bottom: number of bottom encoder layers with batch norm, the others having layer norm.
         depth: number of encoder layers.
+        length_mixing: number of length buckets that a training batch is drawn from.
         settings: everything that shapes the training, by names such as ``optimization.lr``.
     """
 
@@ -64,6 +65,7 @@ class Setup:
     convention: str = "paper"
     bottom: Optional[int] = None
     depth: int = 0
+    length_mixing: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -150,7 +152,9 @@ def _describe(run: Run) -> Setup:
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
     held = flat.get("criterion.rbn_target_tid") is not None
     prefix = "auto-R" if held else "R" if any(weights) else ""
-    depth = int(flat["model.encoder_layers"])
+    depth, buckets = int(flat["model.encoder_layers"]), int(flat["task.length_mixing"])
+    if buckets < 1:
+        raise ValueError("length mixing must be at least 1")
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
     sizes = [flat[f"model.{name}"] for name in names]
     if not all(type(number) is int for number in (seed, *sizes)):
@@ -167,5 +171,6 @@ def _describe(run: Run) -> Setup:
         str(flat.get("criterion.rbn_convention", "paper")),
         None if prefix else _bottom(flat, depth),
         depth,
+        buckets,
         flat,
     )

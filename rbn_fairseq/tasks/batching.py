@@ -1,4 +1,4 @@
-"""Which sentences share a batch: ways to compose the batches that TID is measured on."""
+"""Which sentences share a batch: ways to compose batches, and the padding they take."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AS_TRAINED", "PERMUTED", "RANDOM", "compose", "mix_lengths", "parse_batching"]
+__all__ = [
+    "AS_TRAINED", "PERMUTED", "RANDOM", "compose", "mix_lengths", "padding", "parse_batching",
+]  # fmt: skip
 
 AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
 
@@ -41,18 +43,18 @@ def compose(
     sampling. The compositions take this away by degrees, at about the same number of tokens a
     batch, on which batch statistics depend as well:
 
-    - ``as-trained``: the batches as they are.
+    - ``as-trained``: the batches as given.
     - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
-    - ``permuted``: as they are. Here it is tokens that are dealt anew, while the model runs
+    - ``permuted``: as given. Here it is tokens that are dealt anew, while the model runs
       (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
 
-    Mixed and random batches are padded to their longest sentence, and may be several times as
-    wide as those of the training: they are meant for a forward pass, not for training.
+    Mixed and random batches are padded to their longest sentence, and may hold several times as
+    many tokens with their padding as fairseq's do.
 
     Args:
-        batches: indices of sentences, as in the ``frozen_batches`` of fairseq's iterator.
+        batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
         batching: one of the names above.
         seed: of the composition.
         lengths: number of tokens of each sentence, by index; read for ``random`` only.
@@ -84,28 +86,41 @@ def mix_lengths(
 ) -> list[_Indices]:
     """Compose as many batches of the same sentences, each drawn from K random ones.
 
-    The batches, in random order, are taken in groups of K (the last may be smaller); each is split
-    into K random parts of as many sentences, and new batch j is the union of the j-th parts. Where
-    batches are length buckets, a new one holds sentences of K lengths and about as many real tokens
-    as they do on average.
+    The batches, in random order, are taken in groups of K; each is split into K random parts of as
+    many sentences, and new batch j is the union of the j-th parts. Where batches are length
+    buckets, a new one holds sentences of K lengths and about as many real tokens as they do on
+    average. Batches that are left over go to the groups one by one, which are then larger than K;
+    fewer batches than K make one group.
 
     Args:
-        batches: indices of sentences.
-        buckets: K, at most the number of batches.
+        batches: indices of sentences; at least one batch.
+        buckets: K.
         rng: what decides.
     """
     order = rng.permutation(len(batches))
     mixed = []
-    for start in range(0, len(batches), buckets):
-        group = [
-            rng.permutation(np.asarray(batches[index], np.int64))
-            for index in order[start : start + buckets]
-        ]
+    for places in np.array_split(order, max(1, len(order) // buckets)):
+        group = [rng.permutation(np.asarray(batches[place], np.int64)) for place in places]
         # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
         # more than one sentence more than another.
         dealt = np.concatenate(group)
         mixed += [dealt[first :: len(group)] for first in range(len(group))]
     return mixed
+
+
+def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> tuple[float, int]:
+    """Return how much padding batches take that are as wide as their longest sentence.
+
+    Args:
+        batches: indices of sentences; at least one.
+        lengths: number of tokens of each sentence, by index.
+
+    Returns:
+        Padding as a fraction of all tokens with it, and the most tokens of a batch with its own.
+    """
+    own = [lengths[np.asarray(batch)] for batch in batches]
+    padded = [len(batch) * int(batch.max()) for batch in own]
+    return 1 - sum(int(batch.sum()) for batch in own) / sum(padded), max(padded)
 
 
 def _shuffle(

@@ -42,7 +42,8 @@ class MonitorConfig(FairseqDataclass):
         default=200,
         metadata={
             "help": "TID monitor: number of training batches to measure on, a seeded uniform "
-            "sample, the same every epoch; 0 = all"
+            "sample, the same every epoch (with --length-mixing, batches are others in each); "
+            "0 = all"
         },
     )
     tid_seed: int = field(default=1, metadata={"help": "TID monitor: seed of that sample"})

@@ -32,10 +32,11 @@ class MultiplierConfig(FairseqDataclass):
 class MultiplierTask:
     """Mixin for a fairseq task with ``RunningStatisticsTask``; put it before that one.
 
-    - The penalty knows the number of updates, for ``--rbn-warmup-updates``.
+    - The penalty knows the number of updates, for its warm-up.
     - The multipliers of ``--rbn-target-tid`` step once with every update that is made, on all
       processes alike. An attempt at an update that was dropped leaves no trace in them.
-    - Checkpoints keep them. Batch norms of which a checkpoint has none start at 0.
+    - Checkpoints keep them. Where a training goes on without those of some batch norm, a line of
+      the log says that they start at 0.
     - At the end of every epoch ``SAVE_DIR/multipliers.jsonl`` gets a line for each batch norm.
     """
 
@@ -44,6 +45,7 @@ class MultiplierTask:
     updates: int
     training_batches: Any
     _criterion: Any
+    _read = False  # whether a checkpoint's multipliers were, or there is none
 
     @property
     def _multipliers(self) -> Optional[Multipliers]:
@@ -69,6 +71,9 @@ class MultiplierTask:
         """Do fairseq's step; the penalty knows of which update."""
         if isinstance(criterion, RBNPenalty):
             criterion.updates = update_num
+            if update_num > 0 and not self._read:
+                self._read_multipliers({})
+            self._read = True
         return super().train_step(  # type: ignore[misc]
             sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
         )
@@ -97,10 +102,13 @@ class MultiplierTask:
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
         """Read it."""
         super().set_checkpoint_dict(state)  # type: ignore[misc]
-        if self._multipliers is not None:
-            new = self._multipliers.load_state_dict(state.get("multipliers", {}))
-            if new:
-                logger.info("multipliers start at 0, the checkpoint has none: %s", ", ".join(new))
+        self._read_multipliers(state.get("multipliers", {}))
+
+    def _read_multipliers(self, state: Mapping[str, Any]) -> None:
+        self._read = True
+        new = self._multipliers.load_state_dict(state) if self._multipliers is not None else []
+        if new:
+            logger.info("multipliers start at 0, none were read: %s", ", ".join(new))
 
     def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
         """Write and log the multipliers if this validation ends an epoch."""
@@ -119,7 +127,7 @@ class MultiplierTask:
             [record[f"{kind}_multiplier"] for record in records] for kind in ("mean", "std")
         )
         logger.info(
-            "multipliers | epoch %d | update %d | mean: %.3g to %.3g, spread: %.3g to %.3g over "
+            "multipliers | epoch %d | update %d | mean: %.3g to %.3g, std: %.3g to %.3g over "
             "%d batch norms",
             *(records[0]["epoch"], records[0]["update"]),
             *(min(mean), max(mean), min(std), max(std), len(records)),

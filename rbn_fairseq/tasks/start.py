@@ -62,7 +62,7 @@ def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: in
     if rbn.rbn_target_tid is not None:
         targets = " and ".join(f"{100 * it:g} %" for it in parse_target(rbn.rbn_target_tid))
         return (
-            f"RBN penalty: TID of mean and spread at most {targets} in every batch norm, by "
+            f"RBN penalty: TID of mean and std at most {targets} in every batch norm, by "
             f"multipliers with step {rbn.rbn_target_step:g} and cap {rbn.rbn_target_cap:g}{growing}"
         )
     weights = rbn.rbn_mean_weight, rbn.rbn_std_weight
@@ -70,6 +70,6 @@ def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: in
     effective = " and ".join(f"{weight / by:.3g}" for weight in weights)
     given = "{:g} and {:g}".format(*weights)
     return (
-        f"RBN penalty ({rbn.rbn_convention}, {rbn.rbn_reduction}): weights of mean and spread "
+        f"RBN penalty ({rbn.rbn_convention}, {rbn.rbn_reduction}): weights of mean and std "
         f"{given}, which is {effective} per {unit} (micro-batches of {size:,.0f} {unit}s){growing}"
     )

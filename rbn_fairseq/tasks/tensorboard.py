@@ -16,10 +16,7 @@ _SCALARS = (
     "mean_lag", "var_lag", "near_eps", "spread",
 )  # fmt: skip
 
-_MULTIPLIERS = {  # TID of the monitor has other tags
-    "mean_multiplier": "mean_multiplier", "std_multiplier": "std_multiplier",
-    "mean_tid": "mean_tid_smoothed", "std_tid": "std_tid_smoothed",
-}  # fmt: skip
+_MULTIPLIERS = ("mean_multiplier", "std_multiplier", "mean_gap", "std_gap")
 
 
 def write_layers(
@@ -55,6 +52,6 @@ def write_multipliers(directory: Path, records: Sequence[Mapping[str, Any]]) -> 
     suffix = f".multipliers.{records[0]['update']}"
     with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:
-            for name, tag in _MULTIPLIERS.items():
+            for name in _MULTIPLIERS:
                 if record[name] is not None:
-                    writer.add_scalar(f"{tag}/{record['layer']}", record[name], record["update"])
+                    writer.add_scalar(f"{name}/{record['layer']}", record[name], record["update"])

@@ -119,7 +119,7 @@ class CheckedTask:
         line = describe_norms(norms, pre, has_population_norm(model), bins)
         dataset = self.datasets[self.cfg.train_subset]  # type: ignore[attr-defined]
         iterator = self.dataset_to_epoch_iter.get(dataset)  # type: ignore[attr-defined]
-        if isinstance(criterion, RBNPenalty) and criterion.penalises and iterator is not None:
+        if isinstance(criterion, RBNPenalty) and criterion.rbn.penalises and iterator is not None:
             by_sentence = bool(getattr(criterion, "sentence_avg", False))
             size = mean_size(iterator, dataset, by_sentence)
             unit = "sentence" if by_sentence else "token"

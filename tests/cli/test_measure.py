@@ -76,6 +76,21 @@ def test_tid_given_the_length(tids):
     assert {line["length_groups"] for line in tids[1] if line["batching"] != "permuted"} == {16}
 
 
+def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    state = read_checkpoint(rbn_run / "checkpoint3.pt")
+    state["cfg"]["task"]["length_mixing"] = 4
+    torch.save(state, tmp_path / "checkpoint3.pt")
+    options = [word for batching in BATCHINGS for word in ("--tid-batching", batching)]
+    _, lines = measured("tid", tmp_path / "checkpoint3.pt", *options, tmp_path=tmp_path)
+    means, bucketed = (
+        [tid_of(one, name, 1).mean for name in BATCHINGS] for one in (lines, tids[1])
+    )
+    assert means[1:3] == bucketed[1:3]  # drawn from the batches of fairseq all the same
+    assert means[0] < 0.8 * bucketed[0] and means[0] != means[2]  # mixed too, in another draw
+    assert means[3] != bucketed[3]  # behind norms on the statistics of the training's batches
+
+
 def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
     options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4,
                "--length-groups", 1)  # fmt: skip

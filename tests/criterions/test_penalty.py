@@ -363,12 +363,29 @@ def test_criterion_with_a_target_is_fairseqs_plus_multipliers_per_token(
 def test_evaluation_moves_no_multiplier(task, model, sample):
     criterion = build_criterion(task, rbn_target_tid="1:1", rbn_target_step=0.5)
     criterion.check_model(model)
+    criterion.updates = 100
     criterion.eval()(model.eval(), sample)
     criterion.multipliers.step()
     assert all(row[:2] == [0.0, 0.0] for row in criterion.multipliers.state_dict().values())
     criterion.train()(model.train(), sample)
     criterion.multipliers.step()
     assert all(row[0] > 0 for row in criterion.multipliers.state_dict().values())
+
+
+def test_no_multiplier_moves_before_running_statistics_have_left_their_start(task, model, sample):
+    criterion = build_criterion(task, rbn_target_tid="1:1")
+    criterion.check_model(model)
+    for updates in (0, 99):  # 5 / momentum = 100
+        criterion.updates = updates
+        log = criterion(model, sample)[2]
+        criterion.multipliers.step()
+        assert log["rbn_penalty"] == 0 and log["rbn_mean"] > 0
+    unseen = [[0.0, 0.0, None, None]] * 4
+    assert [[*row.values()][1:] for row in criterion.multipliers.records()] == unseen
+    criterion.updates = 100
+    criterion(model, sample)
+    criterion.multipliers.step()
+    assert all(row["mean_gap"] > 0 for row in criterion.multipliers.records())
 
 
 def test_a_target_without_any_gap_logs_and_adds_nothing(task, sample, plain):
@@ -406,6 +423,15 @@ REFUSED = {
     "step": ({"rbn_target_step": 0.0}, "--rbn-target-step must be .*but is 0.0. The default is"),
     "cap": ({"rbn_target_cap": math.inf}, "--rbn-target-cap must be .*but is inf. The default is"),
     "warm-up": ({"rbn_warmup_updates": -1}, "--rbn-warmup-updates must be >= 0, but is -1. 0 giv"),
+    "warm-up of nothing": (
+        {"rbn_warmup_updates": 9},
+        "--rbn-warmup-updates is 9, but there is no penalty. .*--rbn-mean-weight.*leave it out",
+    ),
+    "step of nothing": (
+        {"rbn_target_step": 0.5, "rbn_mean_weight": 0.1},
+        "--rbn-target-step is 0.5, but there is no target. .*--rbn-target-tid, or leave it out",
+    ),
+    "cap of nothing": ({"rbn_target_cap": 2.0}, "--rbn-target-cap is 2, but there is no target"),
 }
 
 
@@ -422,10 +448,14 @@ def test_refuses_targets(task, text):
         build_criterion(task, rbn_target_tid=text)
 
 
-@pytest.mark.parametrize("options", [{"rbn_target_tid": "1:1"}, {"rbn_warmup_updates": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{"rbn_target_tid": "1:1"}, {"rbn_warmup_updates": 1, "rbn_mean_weight": 0.1}],
+    ids=["target", "warm-up"],
+)
 def test_refuses_tasks_that_do_not_tell_of_updates(task, options):
     other = Namespace(**{**vars(task), "guides_penalty": False})
-    (name,) = options
+    name = next(iter(options))
     message = f"^--{name.replace('_', '-')} .*--task translation_rbn, or leave it out"
     for unaware in (other, Namespace(target_dictionary=task.target_dictionary)):
         with pytest.raises(ValueError, match=message):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from processes import WORLD, on_processes
+from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
 from rbn_fairseq.norms import BatchNorm, Gap
 
@@ -28,7 +29,7 @@ def held(rank):
                 ones = torch.ones_like(norm.bias)
                 n, std = torch.tensor(4), ones - norm.options.eps
                 gaps.append(Gap(norm, h * ones, std, n, 0 * ones, std, 0 * ones, std, 1.0))
-            multipliers.penalty(gaps)
+            multipliers.observe(gaps, relative_gaps(gaps))
         multipliers.step()
         states.append(multipliers.state_dict())
     return states
@@ -40,7 +41,9 @@ def test_processes_agree(tmp_path):
     first = [state["0"][2] for state in states[0]]
     second = [state["1"][2] for state in states[0]]
     # Smoothed by 0.05. The mean is over all micro-batches that showed the batch norm.
-    s = 0.95 * 0.03 + 0.05 * 0.04
-    assert first == pytest.approx([0.03, s, 0.95 * s + 0.05 * 0.01], rel=1e-4)
-    assert second == pytest.approx([0.02, 0.02, 0.95 * 0.02 + 0.05 * 0.08], rel=1e-4)
-    assert [state["0"][0] for state in states[0]][0] == pytest.approx(0.05, rel=1e-3)
+    start = (0.04**2 + 0.02**2) / 2
+    s = 0.95 * start + 0.05 * (0.05**2 + 0.01**2 + 0.03**2 + 0.07**2) / 4
+    assert first == pytest.approx([start, s, 0.95 * s + 0.05 * 0.01**2], rel=1e-3)
+    s = 0.95 * 0.02**2 + 0.05 * 0.08**2
+    assert second == pytest.approx([0.02**2, 0.02**2, s], rel=1e-3)
+    assert states[0][0]["0"][0] == pytest.approx(0.1, rel=1e-3)  # the first is far above

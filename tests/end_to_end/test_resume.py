@@ -47,6 +47,17 @@ def test_resume(data_bin, tmp_path, whole, stop):
     assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
 
 
+def test_resume_with_mixed_lengths(data_bin, tmp_path):
+    mixing = (
+        *("--norm-encoder", "batch", "--length-mixing", 3, "--no-tid", "--disable-validation"),
+        *("--train-subset", "valid", "--max-tokens", 80),  # 7 updates an epoch
+    )
+    runs.train(data_bin, tmp_path / "whole", *mixing, "--max-epoch", 2)
+    for end in (("--max-update", 10), ("--max-epoch", 2)):
+        runs.train(data_bin, tmp_path / "stopped", *mixing, *end)
+    assert_same_state(tmp_path / "stopped", tmp_path / "whole")
+
+
 def test_patience_is_counted_on(data_bin, tmp_path):
     # The loss falls, so that only the first epoch is a best one if the largest is wanted.
     options = (

@@ -92,7 +92,7 @@ def test_summary(main, blocks):
 def multiplier_line(epoch, layer, mean, std, **more):
     return {
         "epoch": epoch, "update": 100 * epoch, "layer": layer, "mean_multiplier": mean,
-        "std_multiplier": std, "mean_tid": 0.02 / epoch, "std_tid": 0.03, **more,
+        "std_multiplier": std, "mean_gap": 0.02 / epoch, "std_gap": 0.03, **more,
     }  # fmt: skip
 
 
@@ -101,24 +101,48 @@ def test_multipliers(make, tmp_path, blocks, main):
     held = make("auto", "BN", changes={"criterion.rbn_target_tid": "1:2.5"})
     lines = [
         multiplier_line(1, "first", 0.25, 0.0),
-        multiplier_line(1, "second", 0.5, 0.75, mean_tid=None),
+        multiplier_line(1, "second", 0.5, 0.75, mean_gap=None),
         multiplier_line(2, "first", 0.125, 0.0),
         multiplier_line(2, "second", 1.0, 0.75),
     ]
     write_lines(tmp_path / "auto" / "multipliers.jsonl", lines)
-    figure = blocks([*main, held()])["multipliers"]
+    write_lines(tmp_path / "ln" / "multipliers.jsonl", lines)  # of no target
+    stray = read_run("ln", tmp_path / "ln")
+    figure = blocks([stray, *main[1:], held()])["multipliers"]
+    assert figure.notes == ()
     assert figure.rows == (
         ("auto", 1, "first", 0.25, 0.0, 0.02, 0.03),
         ("auto", 1, "second", 0.5, 0.75, None, 0.03),
         ("auto", 2, "first", 0.125, 0.0, 0.01, 0.03),
         ("auto", 2, "second", 1.0, 0.75, 0.01, 0.03),
     )
-    mean, std, gap, spread = figure.draw().axes
+    mean, std, gap, spread, _ = figure.draw().axes  # the last is the scale of colours
     first, second = ([list(xy) for xy in line.get_xydata()] for line in mean.lines)
     assert (first, second) == ([[1, 0.25], [2, 0.125]], [[1, 0.5], [2, 1.0]])
     assert [list(line.get_ydata()) for line in std.lines] == [[0, 0], [0.75, 0.75]]
     assert [list(line.get_ydata()) for line in gap.lines] == [[2, 1], [1], [1, 1]]  # and target
     assert list(spread.lines[-1].get_ydata()) == [2.5, 2.5]
+
+
+def test_multipliers_of_many_runs(make, tmp_path, blocks):
+    runs = []
+    for number, norms in enumerate((2, 1, 1, 1, 1), 1):
+        changes = {"criterion.rbn_target_tid": f"{number}:1"}
+        run = make(f"auto{number}", "BN", changes=changes)
+        lines = [multiplier_line(1, f"norm{n}", number, 0.0) for n in range(norms)]
+        write_lines(tmp_path / f"auto{number}" / "multipliers.jsonl", lines)
+        runs.append(run())
+    figure = blocks(runs)["multipliers"]
+    assert [row[0] for row in figure.rows] == ["auto1", *(f"auto{n}" for n in range(1, 6))]
+    assert figure.notes == ("Drawn: the first 4 of 5 runs; CSV has all.",)
+    *panels, scale = figure.draw().axes
+    assert [text.get_text() for text in scale.get_yticklabels()] == ["input", "output"]
+    rows = [panels[at : at + 4] for at in range(0, 16, 4)]
+    for column in zip(*rows, strict=True):
+        assert len({axes.get_ylim() for axes in column}) == 1
+    first, last = (line.get_color() for line in rows[0][0].lines)
+    assert not (first == last).all()
+    assert all((row[0].lines[0].get_color() == first).all() for row in rows)
 
 
 def test_a_target_is_a_norm_of_its_own(make, main, blocks):
@@ -456,6 +480,19 @@ def test_where_tid_comes_from(make, tmp_path, blocks):
     assert means == {1: 0.02, 4: 0.01, "random": 0.03}
     law = found["buckets"].draw().axes[0].get_lines()[0]
     assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
+
+
+def test_batches_as_trained_stand_at_the_length_mixing_of_the_training(make, tmp_path, blocks):
+    run = make("bn", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        tid_line(3, 0, mean, 0.01, batching=way)
+        for way, mean in {"as-trained": 0.01, "mixed:16": 0.006, "mixed:4": 0.011}.items()
+    ])  # fmt: skip
+    figure = blocks([run()])["buckets"]
+    assert {row[2]: row[3] for row in figure.rows} == {4: 0.01, 16: 0.006}
+    law, measured = figure.draw().axes[0].get_lines()
+    assert list(law.get_ydata()) == pytest.approx([1, 0.5])  # sqrt(4 / 16)
+    assert list(measured.get_ydata()) == pytest.approx([1, 0.6])
 
 
 def test_layers_are_joined_by_name(make, tmp_path, blocks):

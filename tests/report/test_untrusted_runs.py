@@ -56,6 +56,13 @@ def test_settings_of_another_type_are_unknown(tmp_path):
     assert (unknown.seed, unknown.norm) == (None, "run")
 
 
+@pytest.mark.parametrize("number", [0, -1, "many"])
+def test_length_mixing_that_cannot_be_is_unknown(tmp_path, number):
+    cfg = configuration(**{"task.length_mixing": number})
+    (tmp_path / "train.log").write_text(log_text(cfg, [5.0]))
+    assert describe(read_run("run", tmp_path)).seed is None
+
+
 class Elements(HTMLParser):
     def __init__(self, text):
         super().__init__()

@@ -1,9 +1,11 @@
 """Compositions of batches: partitions of the sentences, of the promised sizes and mixtures."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from rbn_fairseq.tasks.batching import compose, parse_batching
+from rbn_fairseq.tasks.batching import compose, mix_lengths, padding, parse_batching
 
 EVERY = ["as-trained", "permuted", "random", "mixed:2", "mixed:3", "mixed:16", "mixed:300"]
 
@@ -50,7 +52,10 @@ def test_the_seed_decides(batches, lengths, batching):
 def test_mixed_takes_equal_parts_of_as_many_batches(batches, lengths, buckets):
     home = {index: place for place, batch in enumerate(batches) for index in batch}
     composed = compose(batches, f"mixed:{buckets}", 1, lengths)
-    groups = [composed[start : start + buckets] for start in range(0, len(composed), buckets)]
+    # What is left over goes to groups one by one.
+    least, over = divmod(len(batches), len(batches) // buckets)
+    ends = np.cumsum([least + 1] * over + [least] * (len(batches) // buckets - over))
+    groups = [composed[start:end] for start, end in itertools.pairwise([0, *ends])]
     for group in groups:
         homes = {home[index] for batch in group for index in batch}
         assert len(homes) == len(group)
@@ -59,7 +64,18 @@ def test_mixed_takes_equal_parts_of_as_many_batches(batches, lengths, buckets):
         for place in homes:
             parts = [sum(home[index] == place for index in batch) for batch in group]
             assert max(parts) - min(parts) <= 1  # 0 or 1 of a batch with fewer than K sentences
-    assert [len(group) for group in groups[:-1]] == [buckets] * (len(groups) - 1)
+
+
+def test_fewer_batches_than_buckets_are_one_group():
+    batches = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    mixed = mix_lengths(batches, 5, np.random.default_rng(1))
+    assert [sorted((index - 1) // 3 for index in batch) for batch in mixed] == [[0, 1, 2]] * 3
+
+
+def test_padding():
+    lengths = np.array([4, 1, 2, 2, 3])
+    # 2 of 8 tokens, none of 4, and none of 3.
+    assert padding([[0, 2], [2, 3], [4]], lengths) == (pytest.approx(2 / 15), 8)
 
 
 def test_mixed_draws_both_the_group_and_the_parts_at_random():

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.checkpoints.session import open_session
 from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms, recalibrate
 from rbn_fairseq.models.length_bins import binned, set_length_bins
@@ -25,6 +26,7 @@ from rbn_fairseq.tasks.cost import (
     cost_records,
     likelihood,
 )
+from rbn_fairseq.tasks.length_mixing import bucketed_batches
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,8 @@ BINS = LengthBins(np.array([4, 6, 12.0]), np.array([4, 10.0]))
 
 def samples(session, number=None):
     """Batches of 20; the 60 sentences would fit into one."""
-    dataset, (sentences,) = session.validation()
+    dataset, iterator = session.validation()
+    (sentences,) = iterator.frozen_batches
     batches = [sentences[start : start + 20] for start in (0, 20, 40)]
     return list(collate(dataset, batches[:number], session.model))
 
@@ -158,13 +161,30 @@ def test_length_conditional_is_recalibrated_by_length(session, padding):
 def test_validation_batches_are_cut_as_in_training(session):
     cfg = copy.deepcopy(session.cfg)
     cfg.dataset.max_tokens, cfg.dataset.max_tokens_valid = 200, 100_000
-    dataset, batches = dataclasses.replace(session, cfg=cfg).validation()
+    dataset, iterator = dataclasses.replace(session, cfg=cfg).validation()
+    batches = iterator.frozen_batches
     assert sorted(index for batch in batches for index in batch) == list(range(60))
     widths = [max(dataset.num_tokens(index) for index in batch) for batch in batches]
     areas = [width * len(batch) for width, batch in zip(widths, batches, strict=True)]
     assert 100 < max(areas) <= 200
     longest = [max(dataset.src_sizes[batch]) for batch in batches]
     assert longest == sorted(longest)
+
+
+@pytest.mark.parametrize("buckets", [2, 100])  # and more than there are batches
+def test_validation_batches_are_mixed_as_in_training(rbn_run, tmp_path, buckets):
+    state = read_checkpoint(rbn_run / "checkpoint2.pt")
+    state["cfg"]["dataset"]["max_tokens"] = 200
+    state["cfg"]["task"]["length_mixing"] = buckets
+    torch.save(state, tmp_path / "mixed.pt")
+    _, iterator = open_session(tmp_path / "mixed.pt").validation()
+    own = bucketed_batches(iterator)
+    home = {index: place for place, batch in enumerate(own) for index in batch}
+    batches = iterator.frozen_batches
+    assert len(batches) == len(own) > 3
+    assert sorted(index for batch in batches for index in batch) == list(range(60))
+    fewest = min(len({home[index] for index in batch}) for batch in batches)
+    assert fewest == min(buckets, len(own))
 
 
 @pytest.mark.parametrize("mode", [True, False])

@@ -107,7 +107,7 @@ def test_line_at_the_start(data_bin, tmp_path):
     (line,) = re.findall(r"norms: (.*)", log)
     assert line.startswith(
         "encoder batch@0:layer; decoder layer | statistics of each process's own batch | RBN "
-        "penalty (paper, sum): weights of mean and spread 0.5 and 2, which is "
+        "penalty (paper, sum): weights of mean and std 0.5 and 2, which is "
     )
     mean, std, size = re.search(
         r"is (\S+) and (\S+) per token \(micro-batches of (\S+) t", line
@@ -142,6 +142,6 @@ def test_effective_penalty(reduction, replicas, effective):
         rbn_mean_weight=0.5, rbn_std_weight=0.1, rbn_convention="official", rbn_reduction=reduction
     )
     assert describe_penalty(rbn, 1000.0, "token", replicas) == (
-        f"RBN penalty (official, {reduction}): weights of mean and spread 0.5 and 0.1, which is "
+        f"RBN penalty (official, {reduction}): weights of mean and std 0.5 and 0.1, which is "
         f"{effective} per token (micro-batches of 1,000 tokens)"
     )

@@ -1,4 +1,4 @@
-"""Where TID comes from: sentences sampled at random, and batches of like lengths."""
+"""Where TID comes from: sentences sampled at random, and batches made by length."""
 
 import math
 from collections.abc import Sequence
@@ -87,8 +87,9 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
         notes.append(f"Drawn: the first {len(shown)} of {len(found)} runs; CSV has all.")
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
-        "tokens. Length bucketing: what batches as trained, of sentences of like length, have "
-        "more (squared TID as trained minus that of random batches). Reference lines, no floor: "
+        "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
+        "sentences of like length and --length-mixing K of those of K lengths (squared TID as "
+        "trained minus that of random batches). Reference lines, no floor: "
         "tokens permuted across batches, and the closed form for independent Gaussian tokens, "
         "(E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as trained "
         "of n tokens; real sentences are stratified, and random batches may lie below."

@@ -14,18 +14,19 @@ from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
 from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.records import TIDPoint
-from rbn_fairseq.report.series import Group
+from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["by_buckets"]
 
 
-def _by_number(points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
-    """By number of length buckets that a batch is drawn from; as trained is one."""
-    found = {1: points["as-trained"]} if "as-trained" in points else {}
+def _by_number(series: Series, points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
+    """By number of length buckets that a batch is drawn from; as trained by the training's."""
+    found = {}
     for way, point in points.items():
-        match = re.fullmatch(r"mixed:(\d+)", way)
+        match = re.fullmatch("mixed:([1-9][0-9]*)", way)
         if match:
             found[int(match[1])] = point
+    found[series.setup.length_mixing] = points["as-trained"]
     return dict(sorted(found.items()))
 
 
@@ -35,14 +36,14 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
     found = [
         (series, run, points)
         for series, run, points in measured(group, ("as-trained",))
-        if len(_by_number(points)) > 1
+        if len(_by_number(series, points)) > 1
     ]
     if not found:
         return Missing(title, "no run measured TID with mixed buckets", BATCHING)
     rows = tuple(
         (run.name, series.norm, number, point.last.mean_tid, point.last.var_tid)
         for series, run, points in found
-        for number, point in _by_number(points).items()
+        for number, point in _by_number(series, points).items()
     )
     rows += tuple(
         (
@@ -57,9 +58,9 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
     )
     caption = (
         "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
-        "is fairseq's own batching. Grey: 1/sqrt(K) from the first run's K = 1. Dotted: random "
-        "batches. A line a run; "
-        "logarithmic axes."
+        "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
+        "without. Grey: proportional to 1/sqrt(K), through the first run's batches as trained. "
+        "Dotted: random batches. A line a run; logarithmic axes."
     )
     return Figure(
         f"buckets{suffix}", title, caption, lambda: _draw_buckets(found, colours),
@@ -69,17 +70,18 @@ def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn
 
 def _draw_buckets(found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
     with sheet(1, 2) as (canvas, (row,)):
-        numbers = sorted({number for *_, points in found for number in _by_number(points)})
+        numbers = sorted({n for series, _, points in found for n in _by_number(series, points)})
+        first, _, trained = found[0]
         for axes, (kind, name) in zip(row, KINDS.items(), strict=True):
-            first = 100 * getattr(found[0][2]["as-trained"].last, name)
-            law = [first / math.sqrt(number) for number in numbers]
+            start = 100 * getattr(trained["as-trained"].last, name)
+            law = [start * math.sqrt(first.setup.length_mixing / number) for number in numbers]
             axes.plot(numbers, law, "-.", color=GREY, label="1/sqrt(K)")
             for series, _, points in found:
-                own = _by_number(points)
+                own = _by_number(series, points)
                 values = [100 * getattr(point.last, name) for point in own.values()]
                 style = {"color": colours[series.norm], "linewidth": 1.4}
                 dash = "--" if series.placement == "Pre-Norm" else "-"
-                label = placed(series.placement, series.norm)
+                label = placed(series.placement, series.label)
                 axes.plot(list(own), values, dash, marker="o", markersize=4, label=label, **style)
                 if "random" in points:
                     level = 100 * getattr(points["random"].last, name)
