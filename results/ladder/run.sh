@@ -6,7 +6,8 @@
 # results/iwslt14_subset/run.sh, and BIN the data that it makes; WORK is for checkpoints. Takes about
 # an hour and a half a seed on one core, and goes on where it was cut off.
 set -euo pipefail
-text=$(realpath "$1") bin=$(realpath "$2") work=$3
+text=$(realpath "$1") bin=$(realpath "$2")
+mkdir -p "$3" && work=$(realpath "$3")
 shift 3
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export OMP_NUM_THREADS=1
@@ -26,8 +27,10 @@ train() { # NAME OPTIONS...
         --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >>"$out/train.log"
 }
 
-cost() { # NAME
-    [[ -f $work/$1/cost.jsonl ]] || rbn cost "$work/$1"/checkpoint[1-4].pt --output "$work/$1/cost.jsonl"
+cost() { # NAME CHECKPOINT...
+    local run=$work/$1
+    shift
+    [[ -f $run/cost.jsonl ]] || (cd "$run" && rbn cost "$@" --output cost.jsonl)
 }
 
 translate() { # NAME OUTPUT OPTIONS...
@@ -45,8 +48,8 @@ for seed in "$@"; do
     train "bn-seed$seed" --seed "$seed" "${batch[@]}" --norm-batch-length-bins 16
     train "rbn-seed$seed" --seed "$seed" "${batch[@]}" --norm-batch-eps-mode clamp \
         --rbn-mean-weight 60 --rbn-convention official
-    cost "bn-seed$seed"
-    cost "rbn-seed$seed"
+    cost "bn-seed$seed" checkpoint{1..4}.pt
+    cost "rbn-seed$seed" checkpoint4.pt
     translate "ln-seed$seed" score
     translate "bn-seed$seed" score
     translate "bn-seed$seed" global --model-overrides "{'norm_batch_length_bins': 1}"

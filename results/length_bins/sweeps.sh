@@ -16,8 +16,9 @@ export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
 validate() { # SEED SET STATISTICS DATA CHECKPOINT [OVERRIDES]
     local key=$1,$2,$3 nll
     grep -q "^$key," "$work/sweeps.csv" && return
-    nll=$(fairseq-validate "$4" --path "$5" --model-overrides "${6:-{\}}" --max-tokens 2000 --cpu \
-        --num-workers 0 --user-dir rbn_fairseq 2>&1 | sed -n 's/.*| nll_loss \([0-9.]*\).*/\1/p')
+    nll=$(fairseq-validate "$4" --user-dir rbn_fairseq --task translation_rbn --path "$5" \
+        --model-overrides "${6:-{\}}" --max-tokens 2000 --cpu --num-workers 0 2>&1 |
+        sed -n 's/.*| nll_loss \([0-9.]*\).*/\1/p')
     echo "$key,$nll" >>"$work/sweeps.csv"
 }
 
