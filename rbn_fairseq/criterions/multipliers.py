@@ -16,7 +16,7 @@ __all__ = ["SMOOTHING", "START", "Multipliers"]
 #: Weight of an update's squared gaps in the smoothed ones.
 SMOOTHING = 0.05
 #: No gap is seen before so many times 1 / momentum updates: less than a hundredth of where running
-#: statistics began is then left in them.
+#: statistics began is then left in them (with LayerDrop more, as layers were dropped).
 START = 5
 
 

@@ -2,10 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-__all__ = ["check_dictionaries", "drop_length_bins", "explain_other_norms"]
+__all__ = [
+    "check_dictionaries", "drop_length_bins", "explain_other_norms", "refuse_lost_length_bins",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 _OF_BINS = ("edges", "centres", "bin_weight", "bin_mean", "bin_var")
@@ -56,6 +60,21 @@ def drop_length_bins(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) ->
             "length bins: this model has none; it takes the checkpoint's statistics of all lengths"
         )
     return {name: value for name, value in loaded.items() if name not in extra}
+
+
+def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg: Any) -> None:
+    """Refuse to go on training without the bins of a checkpoint.
+
+    Raises:
+        ValueError: if it has running statistics by sentence length, and the model is to have none.
+    """
+    found = (edges for name, edges in loaded.items() if name.endswith(".population.edges"))
+    edges = next(found, None)
+    if edges is not None and getattr(model_cfg, "norm_batch_length_bins", 1) == 1:
+        raise ValueError(
+            f"{path} was trained with --norm-batch-length-bins {len(edges) - 1}, which would be "
+            "lost. Give it again, or start a new training from its weights: --init-from FILE."
+        )
 
 
 def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:

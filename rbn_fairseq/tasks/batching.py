@@ -86,11 +86,11 @@ def mix_lengths(
 ) -> list[_Indices]:
     """Compose as many batches of the same sentences, each drawn from K random ones.
 
-    The batches, in random order, are taken in groups of K; each is split into K random parts of as
-    many sentences, and new batch j is the union of the j-th parts. Where batches are length
+    The batches, in random order, are dealt into groups of K; each is split into K random parts of
+    as many sentences, and new batch j is the union of the j-th parts. Where batches are length
     buckets, a new one holds sentences of K lengths and about as many real tokens as they do on
-    average. Batches that are left over go to the groups one by one, which are then larger than K;
-    fewer batches than K make one group.
+    average. Where K does not divide their number, groups are as near to K as can be, rather
+    larger than smaller; fewer batches than K make one group.
 
     Args:
         batches: indices of sentences; at least one batch.
@@ -98,8 +98,10 @@ def mix_lengths(
         rng: what decides.
     """
     order = rng.permutation(len(batches))
+    number = max(1, len(order) // buckets)
+    groupings = [np.array_split(order, it) for it in (number, number + 1)]
     mixed = []
-    for places in np.array_split(order, max(1, len(order) // buckets)):
+    for places in min(groupings, key=lambda it: max(abs(len(own) - buckets) for own in it)):
         group = [rng.permutation(np.asarray(batches[place], np.int64)) for place in places]
         # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
         # more than one sentence more than another.

@@ -51,7 +51,7 @@ def mix(iterator: Any, buckets: int) -> None:
         iterator: fairseq's EpochBatchIterator.
         buckets: K of :func:`~rbn_fairseq.tasks.batching.mix_lengths`.
     """
-    iterator.batch_sampler = _Mixed(iterator.frozen_batches, buckets, iterator.seed)
+    iterator.batch_sampler = _Mixed(bucketed_batches(iterator), buckets, iterator.seed)
     iterator._frozen_batches = None  # fairseq asks the composer for them
 
 

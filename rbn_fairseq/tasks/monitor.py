@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Optional
 
+import numpy as np
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
@@ -132,7 +133,7 @@ class TIDMonitor:
             any(getattr(norm, "sync", False) for norm in batch_norms(model).values())
         )
         if shared > 1:  # every process takes its part in the joint batches
-            batches = batches[: len(batches) // shared * shared][process_rank() :: shared]
+            batches = self._part_of_joint(batches, shared)
         elif process_rank() > 0:
             return
         dropout = self.cfg.tid_dropout
@@ -148,6 +149,13 @@ class TIDMonitor:
         if self.cfg.tensorboard_logdir:
             write_layers(Path(self.cfg.tensorboard_logdir), records, layers)
         self._log(epoch, update, records)
+
+    def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:
+        """Return this process's batches, put together as in training: of unlike lengths."""
+        if not self.training_batches.grouped_shuffling:
+            order = np.random.default_rng(self.cfg.tid_seed).permutation(len(batches))
+            batches = [batches[place] for place in order]
+        return batches[: len(batches) // processes * processes][process_rank() :: processes]
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
         found = {"TID": ("tid", read_tid(records))}

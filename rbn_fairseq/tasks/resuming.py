@@ -12,6 +12,7 @@ from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import mend
 from rbn_fairseq.checkpoints.saves import LAST
 from rbn_fairseq.files import flush
+from rbn_fairseq.models.loading import refuse_lost_length_bins
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.data import fingerprint
 
@@ -67,14 +68,14 @@ class ResumableTask:
 
         Raises:
             ValueError: if training should resume from a damaged checkpoint and there is no other,
-                or start from a folded one.
+                start from a folded one, or lose the bins of lengths of the one it starts from.
         """
         if not from_checkpoint and process_rank() == 0:  # which writes, checks and measures
-            self._check_start()
+            self._check_start(cfg)
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         return model
 
-    def _check_start(self) -> None:
+    def _check_start(self, model_cfg: Any) -> None:
         cfg = self.cfg  # type: ignore[attr-defined]
         start = last = Path(cfg.save_dir) / LAST
         # As in fairseq's checkpoint_utils.load_checkpoint.
@@ -88,6 +89,7 @@ class ResumableTask:
         if zipfile.is_zipfile(start):  # or there is none, or it is older than torch 1.6
             state = read_checkpoint(start, mmap=True)
             refuse_folded(start, state, "Train from the checkpoint that was folded.")
+            refuse_lost_length_bins(start, state["model"], model_cfg)
             if start == last:  # fairseq saves the task's state, but does not restore it
                 self.load_state_dict(state.get("task_state") or {})
 

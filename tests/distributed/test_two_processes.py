@@ -11,7 +11,7 @@ from rbn_fairseq.checkpoints.files import read_checkpoint
 # on both does it end as without a stop.
 TARGET = (
     "--rbn-mean-weight", 0, "--rbn-std-weight", 0, "--rbn-target-tid", "1:1",
-    "--rbn-target-step", 0.01,
+    "--rbn-target-step", 0.01, "--norm-batch-momentum", 1,  # multipliers move after 5 updates
 )  # fmt: skip
 
 
@@ -22,18 +22,22 @@ TARGET = (
 )
 def test_stop_and_resume(forked, data_bin, tmp_path, own):
     options = (
-        *own, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 2,
-        "--max-update", 3,
+        *own, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 7,
+        "--max-update", 8,
     )  # fmt: skip
     launch(forked, data_bin, tmp_path / "whole", *options)
-    # The whole run's state after two updates is where another run would have stopped.
-    start = tmp_path / "whole" / "checkpoint_1_2.pt"
+    # The whole run's state after seven updates is where another run would have stopped.
+    (start,) = (tmp_path / "whole").glob("checkpoint_*_7.pt")
     launch(forked, data_bin, tmp_path / "resumed", *options, "--restore-file", start)
     one, other = (
         read_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"]
         for name in ("whole", "resumed")
     )
-    first = read_checkpoint(start)["model"]
+    state = read_checkpoint(start)
+    first = state["model"]
+    held = state["extra_state"]["TranslationRBNTask"].get("multipliers", {})
+    assert bool(held) == ("--rbn-target-tid" in own)
+    assert all(mean > 0 for mean, *_ in held.values())
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not any(torch.equal(one[name], first[name]) for name in one if "running_" in name)

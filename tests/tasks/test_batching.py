@@ -52,7 +52,6 @@ def test_the_seed_decides(batches, lengths, batching):
 def test_mixed_takes_equal_parts_of_as_many_batches(batches, lengths, buckets):
     home = {index: place for place, batch in enumerate(batches) for index in batch}
     composed = compose(batches, f"mixed:{buckets}", 1, lengths)
-    # What is left over goes to groups one by one.
     least, over = divmod(len(batches), len(batches) // buckets)
     ends = np.cumsum([least + 1] * over + [least] * (len(batches) // buckets - over))
     groups = [composed[start:end] for start, end in itertools.pairwise([0, *ends])]
@@ -64,6 +63,17 @@ def test_mixed_takes_equal_parts_of_as_many_batches(batches, lengths, buckets):
         for place in homes:
             parts = [sum(home[index] == place for index in batch) for batch in group]
             assert max(parts) - min(parts) <= 1  # 0 or 1 of a batch with fewer than K sentences
+
+
+@pytest.mark.parametrize(
+    ("number", "buckets", "sizes"),
+    [(6, 3, [3, 3]), (7, 3, [4, 3]), (9, 5, [5, 4]), (15, 4, [5, 5, 5]), (8, 5, [4, 4]), (7, 5, [7])],
+)
+def test_groups_are_as_near_to_the_number_of_buckets_as_can_be(number, buckets, sizes):
+    batches = [[place * 100 + n for n in range(50)] for place in range(number)]
+    mixed = mix_lengths(batches, buckets, np.random.default_rng(1))
+    homes = [frozenset(index // 100 for index in batch) for batch in mixed]
+    assert [len(group) for group in dict.fromkeys(homes)] == sizes
 
 
 def test_fewer_batches_than_buckets_are_one_group():

@@ -242,6 +242,12 @@ def test_another_number_of_bins_does_not_resume(varied, trained, tmp_path):
     assert re.search(words, str(error.value.__context__))
 
 
+def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
+    shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
+    with pytest.raises(ValueError, match="--norm-batch-length-bins 4, which .* lost. .*--init-fr"):
+        runs.train(varied, tmp_path, *QUICK)
+
+
 def test_statistics_with_bins_and_without(trained, without):
     one, other = (last(directory)["model"] for directory, _ in (trained, without))
     for own, loaded, word in ((one, other, "lacks"), (other, one, "has")):

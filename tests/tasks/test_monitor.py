@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import runs
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.tasks.batches import sample_batches
+from rbn_fairseq.tasks.monitor import TIDMonitor
 
 BATCH = ("--norm-encoder", "batch")
 
@@ -28,6 +29,22 @@ def test_one_record_a_layer_and_epoch(rbn_run):
     updates = {row["epoch"]: row["update"] for row in rows}
     assert updates[0] == 0 and updates[1] > 0
     assert [updates[epoch] for epoch in (2, 3)] == [2 * updates[1], 3 * updates[1]]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_processes_measure_on_batches_put_together_as_in_training(grouped, monkeypatch):
+    monitor = TIDMonitor()
+    monitor.cfg = SimpleNamespace(tid_seed=1)
+    monitor.training_batches = SimpleNamespace(grouped_shuffling=grouped)
+    parts = []
+    for rank in range(4):
+        monkeypatch.setattr("rbn_fairseq.tasks.monitor.process_rank", lambda rank=rank: rank)
+        parts.append(monitor._part_of_joint(list(range(41)), 4))
+    joint = list(zip(*parts, strict=True))
+    assert len(joint) == 10 and len({batch for group in joint for batch in group}) == 40
+    # Batches are sorted by length. Four of 41 places are 25 apart on average.
+    distances = [max(group) - min(group) for group in joint]
+    assert distances == [3] * 10 if grouped else sum(distances) / 10 > 15
 
 
 def test_rbn_tid_finds_the_same(rbn_run, tmp_path):

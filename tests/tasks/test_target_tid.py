@@ -26,10 +26,10 @@ SMALL = (
 )  # fmt: skip
 TARGET = (
     "--rbn-target-tid", "2,3", "--rbn-target-step", 0.01, "--rbn-target-cap", 0.05,
-    "--norm-batch-momentum", 0.5,
+    "--norm-batch-momentum", 0.7,
 )  # fmt: skip
 STEP, CAP, SMOOTHING, EPS = 0.01, 0.05, 0.05, 1e-5
-MOMENTUM, START = 0.5, 10  # updates until running statistics have left their start
+MOMENTUM, START = 0.7, 8  # updates until running statistics have left their start
 
 
 def saved(directory):
@@ -109,6 +109,7 @@ def lines(directory):
 def test_resume(data_bin, tmp_path, whole, stop):
     options = (*SMALL, *TARGET, "--rbn-warmup-updates", 13)
     runs.train(data_bin, tmp_path, *options, *stop)
+    assert max(row[0] for row in saved(tmp_path).values()) > 0
     runs.train(data_bin, tmp_path, *options, "--max-epoch", 3)
     one, other = (
         read_checkpoint(path / "checkpoint_last.pt")["model"] for path in (tmp_path, whole[0])
