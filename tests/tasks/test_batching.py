@@ -67,7 +67,14 @@ def test_mixed_takes_equal_parts_of_as_many_batches(batches, lengths, buckets):
 
 @pytest.mark.parametrize(
     ("number", "buckets", "sizes"),
-    [(6, 3, [3, 3]), (7, 3, [4, 3]), (9, 5, [5, 4]), (15, 4, [5, 5, 5]), (8, 5, [4, 4]), (7, 5, [7])],
+    [
+        (6, 3, [3, 3]),
+        (7, 3, [4, 3]),
+        (9, 5, [5, 4]),
+        (15, 4, [5, 5, 5]),
+        (8, 5, [4, 4]),
+        (7, 5, [7]),
+    ],
 )
 def test_groups_are_as_near_to_the_number_of_buckets_as_can_be(number, buckets, sizes):
     batches = [[place * 100 + n for n in range(50)] for place in range(number)]
