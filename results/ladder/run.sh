@@ -62,4 +62,4 @@ for scores in "$work"/bn-seed[0-9]/global.json; do
 done
 rbn report results/ladder/runs/* --out "$work/report" \
     --title "IWSLT14 De-En, 48.8k-pair subset, three seeds"
-cp "$work"/report/figures/{figure1,figure4,cost,cost_by_epoch}.png results/ladder
+cp "$work"/report/figures/{figure1,figure3_right,figure4,cost,cost_by_epoch}.png results/ladder

@@ -3,8 +3,7 @@
 #
 # Measures on the last checkpoints that results/ladder/run.sh BIN left in WORK: other numbers of bins
 # and ways of cutting them, and validation sets of lengths and of texts that the training has not
-# seen. OTHER has a directory NAME/bin for each set that other.py writes: fairseq's data with the
-# dictionary of the training, and the training's own train set. A line a number goes to
+# seen, in OTHER, where other.py and binarise.sh put them. A line a number goes to
 # WORK/sweeps.csv, and to results/length_bins.
 set -euo pipefail
 bin=$1 other=$2 work=$3

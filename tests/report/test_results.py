@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -64,3 +65,23 @@ def test_numbers_by_length(found):
     assert len(bn.cost) == 5 * 6 and len(rows) == 8
     for cost in bn.cost:
         assert any(f" {cost.nll:.3f} " in row for row in rows[:6]), (cost.statistics, cost.nll)
+
+
+def test_numbers_of_three_seeds(found):
+    text = (RESULTS / "ladder" / "README.md").read_text()
+    runs = {
+        norm: [run for run in found if run.name.startswith(f"ladder/{norm}-seed")]
+        for norm in ("ln", "bn", "rbn")
+    }
+    assert len(runs["ln"]) == len(runs["bn"]) == 3
+    rows = [[it.nll_loss for it in run.validations] for run in runs["ln"]]
+    columns = list(zip(*rows, strict=True))
+    for way in {it.statistics for it in runs["bn"][0].cost}:
+        own = [[it.nll for it in run.cost if it.statistics == way] for run in runs["bn"]]
+        columns += zip(*own, strict=True)
+    assert len(columns) == 4 * (1 + 7)
+    for column in columns:
+        assert f"{fmean(column):.3f} ± {stdev(column):.3f}" in text, column
+    for norm in runs:
+        scores = [run.scores["tokenised"]["bleu"] for run in runs[norm]]
+        assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, norm
