@@ -1,9 +1,11 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+import composing
 import runs
 from corpus import write_corpus, write_varied
 from forked import forked_commands
@@ -30,6 +32,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def seed() -> None:
     """The same random numbers in every run of a test."""
     torch.manual_seed(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def remembered_compositions() -> Iterator[None]:
+    """Commands in this process do not compose the same options again, which takes half a second."""
+    with composing.remembered():
+        yield
 
 
 @pytest.fixture(scope="session")

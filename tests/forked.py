@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+import composing
+import runs
+
 COMMANDS = {
     "rbn": ("rbn_fairseq.cli", "main"),
     "fairseq-train": ("fairseq_cli.train", "cli_main"),
@@ -61,6 +64,7 @@ def serve(listening):
     mains = {
         name: getattr(import_module(module), main) for name, (module, main) in COMMANDS.items()
     }
+    composing.options_of(runs.train_arguments("DATA", "CHECKPOINTS"))  # which forks remember
     while True:
         connection, _ = listening.accept()
         if os.fork() == 0:
@@ -87,4 +91,5 @@ def serve(listening):
 
 if __name__ == "__main__":
     sys.path[0] = os.getcwd()  # as for a command, not this file's directory
-    sys.exit(serve(socket.socket(fileno=int(sys.argv[1])))())
+    with composing.remembered():
+        sys.exit(serve(socket.socket(fileno=int(sys.argv[1])))())

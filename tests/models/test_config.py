@@ -1,19 +1,16 @@
 """Architectures: the same model from argparse and from Hydra; the user's values win."""
 
 import dataclasses
-import sys
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
 from fairseq import models as fairseq_models
-from fairseq import options
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
 from omegaconf import DictConfig, OmegaConf
 
+import composing
 import runs
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, resolve
@@ -36,10 +33,7 @@ def from_argparse(arch, *given):
         "DATA", "--user-dir", str(runs.USER_DIR), "--task", "translation_rbn", "--arch", arch,
         "--criterion", "label_smoothed_cross_entropy_rbn", "--optimizer", "adam", *given,
     ]  # fmt: skip
-    with mock.patch.object(sys, "argv", ["fairseq-train", *argv]):
-        parser = options.get_training_parser()
-        arguments = options.parse_args_and_arch(parser, input_args=argv)
-    return convert_namespace_to_omegaconf(arguments).model
+    return composing.options_of(argv).model
 
 
 def from_hydra(arch, **given):
