@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Usage: bash results/length_bins/sweeps.sh BIN OTHER WORK SEED...
 #
-# Measures on the last checkpoints that results/ladder/run.sh BIN left in WORK: other numbers of bins
-# and ways of cutting them, and validation sets of lengths and of texts that the training has not
-# seen, in OTHER, where other.py and binarise.sh put them. A line a number goes to
-# WORK/sweeps.csv, and to results/length_bins.
+# Measures on what results/ladder/run.sh BIN left in WORK: 4 bins in every epoch, and on the last
+# checkpoints other numbers of bins and ways of cutting them, and validation sets of lengths and of
+# texts that the training has not seen, in OTHER, where other.py and binarise.sh put them. A line a
+# number goes to WORK/sweeps.csv, and to results/length_bins.
 set -euo pipefail
 bin=$1 other=$2 work=$3
 shift 3
@@ -23,6 +23,12 @@ validate() { # SEED SET STATISTICS DATA CHECKPOINT [OVERRIDES]
 
 [[ -f $work/sweeps.csv ]] || echo seed,set,statistics,nll >"$work/sweeps.csv"
 for seed in "$@"; do
+    for epoch in 1 2 3; do
+        to=$work/recalibrated-$seed-epoch$epoch-4-quantiles.pt
+        [[ -f $to ]] || rbn recalibrate "$work/bn-seed$seed/checkpoint$epoch.pt" "$bin" \
+            --output "$to" --length-bins 4
+        validate "$seed" valid "epoch $epoch recalibrated 4:quantiles" "$bin" "$to"
+    done
     ln=$work/ln-seed$seed/checkpoint4.pt bn=$work/bn-seed$seed/checkpoint4.pt
     for cut in 2:quantiles 4:quantiles 8:quantiles 16:quantiles 64:quantiles 16:tokens 16:geometric; do
         to=$work/recalibrated-$seed-${cut/:/-}.pt

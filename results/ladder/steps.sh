@@ -1,0 +1,44 @@
+# Sourced by run.sh and mixing.sh with their arguments TEXT BIN WORK SEED..., of which the seeds are
+# left: the steps of both, which do nothing where WORK has their output.
+# shellcheck shell=bash
+text=$(realpath "$1") bin=$(realpath "$2")
+mkdir -p "$3" && work=$(realpath "$3")
+shift 3
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+export OMP_NUM_THREADS=1
+export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
+export MALLOC_TOP_PAD_=200000000
+
+train() { # NAME OPTIONS...
+    local out=$work/$1
+    shift
+    [[ -f $out/checkpoint4.pt ]] && return
+    mkdir -p "$out"
+    rbn train "$bin" --arch rbn_transformer_tiny --encoder-layers 4 --share-all-embeddings \
+        --dropout 0.1 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' \
+        --lr 0.002 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
+        --max-tokens 2000 --max-epoch 4 --cpu --num-workers 0 \
+        --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >>"$out/train.log"
+}
+
+cost() { # NAME CHECKPOINT...
+    local run=$work/$1
+    shift
+    [[ -f $run/cost.jsonl ]] || (cd "$run" && rbn cost "$@" --output cost.jsonl)
+}
+
+translate() { # NAME OUTPUT CHECKPOINT OPTIONS...
+    local run=$work/$1 out=$work/$1/$2
+    [[ -f $out.json ]] && return
+    rbn generate "$bin" --path "$run/$3" --cpu --beam 5 --lenpen 1 --max-len-a 1 \
+        --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 "${@:4}" >"$out.txt"
+    rbn score "$out.txt" --lang en --reference "$text/test.en" --output "$out.json"
+}
+
+recalibrate() { # NAME OUTPUT OPTIONS...
+    local run=$work/$1 out=$2.pt
+    [[ -f $run/$out ]] ||
+        rbn recalibrate "$run/checkpoint4.pt" "$bin" --output "$run/$out" "${@:3}"
+    translate "$1" "$2" "$out"
+}
