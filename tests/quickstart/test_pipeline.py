@@ -97,7 +97,7 @@ def test_two_at_once_are_refused(text, tmp_path):
             call(tmp_path, text)
 
 
-def test_killed_and_called_again(done, text, tmp_path, monkeypatch):
+def test_killed_and_called_again(done, text, forked, tmp_path, monkeypatch):
     """Killed while it trains, it comes to the very results of an uninterrupted call."""
     for name in ("layer", "batch"):  # one run is enough
         monkeypatch.delitem(NORMS, name)
@@ -117,6 +117,7 @@ def test_killed_and_called_again(done, text, tmp_path, monkeypatch):
     process.wait()
     time.sleep(1)  # the training ends with its parent
     assert not (out / "results.json").exists()
+    monkeypatch.setattr(jobs, "_RBN", (str(forked / "rbn"),))
     again, _ = call(out, text)
     _, whole, _ = done
     one, two = (

@@ -252,13 +252,12 @@ def test_small_preset(benchmark):
 
 def test_grid():
     commands = dry_run("iwslt14/grid.sh", "--minutes", 1, "--parallel", 1, "pre", 2)
-    trained = [check(words) for words in commands if words[0] != "rbn"]
+    checked = [(words[0], check(words)) for words in commands]
+    trained = [cfg for name, cfg in checked if name != "rbn"]
     weights = {(c.criterion.rbn_mean_weight, c.criterion.rbn_std_weight) for c in trained}
     paper = (0, 0.01, 0.1, 1)
     assert weights == {(mean, std) for mean in paper for std in paper} and len(trained) == 16
     assert {c.common.seed for c in trained} == {2}
-    for words in commands:
-        check(words)
 
 
 @pytest.mark.parametrize("plan", ["layer", "batch@0:layer", "batch@0-4:layer", "groupscale+power"])

@@ -1,4 +1,4 @@
-"""The scripts of WMT16, really run: data and training with the installed commands themselves."""
+"""The scripts of WMT16, really run: the data with the installed commands themselves."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_wmt16(wmt16, forked):
     assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *options, cwd=wmt16)
     # Seen from where the caller stands, not from the repository.
     places = ("--data", "data", "--runs", "runs", *SMALL)
-    succeed("wmt16/train.sh", "rbn", "pre", 1, *places, cwd=wmt16)
+    succeed("wmt16/train.sh", "rbn", "pre", 1, *places, cwd=wmt16, path=forked)
     succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, cwd=wmt16, path=forked)
     scores = json.loads((runs / "pre-rbn-seed1" / "score.json").read_text())
     assert set(scores) == {"tokenised", "compound_split", "sacrebleu"}
