@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-import composing
-import runs
-
 COMMANDS = {
     "rbn": ("rbn_fairseq.cli", "main"),
     "fairseq-train": ("fairseq_cli.train", "cli_main"),
@@ -60,11 +57,9 @@ def forked_commands():
 
 def serve(listening):
     """Run the command of every connection; returns in its process alone, with what to call."""
-    import_module("torch._dynamo")  # which the first optimizer of each would import
     mains = {
         name: getattr(import_module(module), main) for name, (module, main) in COMMANDS.items()
     }
-    composing.options_of(runs.train_arguments("DATA", "CHECKPOINTS"))  # which forks remember
     while True:
         connection, _ = listening.accept()
         if os.fork() == 0:
@@ -90,6 +85,7 @@ def serve(listening):
 
 
 if __name__ == "__main__":
-    sys.path[0] = os.getcwd()  # as for a command, not this file's directory
-    with composing.remembered():
-        sys.exit(serve(socket.socket(fileno=int(sys.argv[1])))())
+    sys.path.insert(0, os.getcwd())
+    import_module("ready")
+    del sys.path[1]  # this file's directory, which commands do not have
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1])))())

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -42,8 +43,7 @@ SETTINGS = {
     "patience": ("--patience", 2, "--maximize-best-checkpoint-metric"),  # the loss falls
 }
 _forks = multiprocessing.get_context("forkserver")
-# All that a training imports, torch._dynamo for its optimizer.
-_forks.set_forkserver_preload(["rbn_fairseq.cli", "fairseq_cli.train", "torch._dynamo"])
+_forks.set_forkserver_preload(["ready"])
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ def train(arguments, log, moment=None, kind="SIGKILL", limit=0):
     ``limit`` is the size in bytes at which a file cannot grow, as on a full disk.
     """
     process = _forks.Process(target=_train, args=(arguments, log, moment, kind, limit))
-    process.start()
+    # The server, which the first one starts, finds what it preloads by the environment alone.
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+        process.start()
     process.join(120)
     if process.is_alive():
         process.kill()
