@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 
 # What takes long and is one piece for a worker.
-LONG = ("end_to_end", "distributed", "quickstart")
+LONG = ("end_to_end", "distributed", "quickstart", "scripts")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
