@@ -17,7 +17,7 @@ from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.checkpoints.session import open_session
 from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms, recalibrate
 from rbn_fairseq.models.length_bins import binned, set_length_bins
-from rbn_fairseq.norms import LengthBins
+from rbn_fairseq.norms import BatchNorm, LengthBins
 from rbn_fairseq.tasks.batches import collate, run_norms
 from rbn_fairseq.tasks.cost import (
     STATISTICS,
@@ -55,10 +55,11 @@ def training(session):
     return list(collate(session.dataset, session.iterator.frozen_batches[:5], session.model))
 
 
-def moments(session, bins=None):
-    with binned(session.model, bins):
-        norms = population_norms(session.model)
-        return collect_moments(session.model, training(session), run_norms, norms=norms)
+def moments(session, bins=None, model=None):
+    model = model or session.model
+    with binned(model, bins):
+        norms = population_norms(model)
+        return collect_moments(model, training(session), run_norms, norms=norms)
 
 
 def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
@@ -190,11 +191,13 @@ def test_validation_batches_are_mixed_as_in_training(rbn_run, tmp_path, buckets)
 @pytest.mark.parametrize("mode", [True, False])
 def test_leaves_the_model_alone(session, padding, mode):
     model = copy.deepcopy(session.model).train(mode)
+    in_decoder = BatchNorm(len(model.decoder.layers[0].final_layer_norm.weight)).train(mode)
+    model.decoder.layers[0].final_layer_norm = in_decoder  # those of the encoder are exchanged
     for norm in batch_norms(model).values():  # statistics that no estimate can come upon
         norm.population.set(torch.rand_like(norm.weight), 2 + torch.rand_like(norm.weight))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     generator = torch.get_rng_state()
-    layers, norms = moments(session, BINS), batch_norms(model)
+    layers, norms = moments(session, BINS, model), batch_norms(model)
 
     def valid(way, name):
         if name == way:
