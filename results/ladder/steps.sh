@@ -1,4 +1,4 @@
-# Sourced by run.sh and mixing.sh with their arguments TEXT BIN WORK SEED..., of which the seeds are
+# Sourced by run.sh and ../mixing/run.sh with their arguments TEXT BIN WORK SEED..., of which the seeds are
 # left: the steps of both, which do nothing where WORK has their output.
 # shellcheck shell=bash
 text=$(realpath "$1") bin=$(realpath "$2")
