@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.norms import NORMS, Affine, MovingAverageBatchNorm, PopulationNorm, PowerNorm
+from rbn_fairseq.norms import (
+    NORMS,
+    Affine,
+    LengthBatchNorm,
+    MovingAverageBatchNorm,
+    PopulationNorm,
+    PowerNorm,
+)
 
 __all__ = ["OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
 
@@ -40,6 +47,7 @@ def _first(*kinds: type[nn.Module]) -> Callable[[nn.Module], str]:
 
 
 _running = _first(PopulationNorm)
+_by_length = _first(LengthBatchNorm)
 _remembering = _first(PowerNorm, MovingAverageBatchNorm)
 
 
@@ -175,6 +183,14 @@ OF_TRAINING = (
         _affine,
         "it is what `rbn fold` leaves of a norm with running statistics, and does not learn. "
         "Train from the checkpoint that was folded, with its norms.",
+    ),
+    Refusal(
+        "--length-mixing",
+        lambda cfg: cfg.length_mixing > 1,
+        lambda model: "--norm-batch-length-bins" if _by_length(model) else "",
+        "its batches have sentences of all lengths and are normalised together, so that "
+        "inference by the statistics of each length would be another normalisation than "
+        "training's. Leave one of them out.",
     ),
     Refusal("--fp16", lambda cfg: cfg.fp16, _remembering, _SCALED),
     Refusal("--amp", lambda cfg: cfg.amp, _remembering, _SCALED),

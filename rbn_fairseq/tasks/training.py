@@ -125,6 +125,13 @@ class CheckedTask:
             unit = "sentence" if by_sentence else "token"
             line += " | " + describe_penalty(criterion.rbn, size, unit, world_size(norms.sync))
         logger.info("norms: %s", line)
+        if bins > 1 and world_size(norms.sync) > 1:
+            logger.warning(
+                "--norm-sync puts batches of unlike lengths together, and their statistics are not "
+                "those of each length, by which --norm-batch-length-bins %d infers. Leave one of "
+                "them out.",
+                bins,
+            )
 
     def _check_schedules(self, model: nn.Module) -> None:
         cfg, updates = self.cfg, math.inf  # type: ignore[attr-defined]

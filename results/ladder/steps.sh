@@ -1,5 +1,5 @@
-# Sourced by run.sh and ../mixing/run.sh with their arguments TEXT BIN WORK SEED..., of which the seeds are
-# left: the steps of both, which do nothing where WORK has their output.
+# Sourced by run.sh and those of ../mixing and ../pre_norm with their arguments TEXT BIN WORK SEED...,
+# of which the seeds are left: the steps of all, which do nothing where WORK has their output.
 # shellcheck shell=bash
 text=$(realpath "$1") bin=$(realpath "$2")
 mkdir -p "$3" && work=$(realpath "$3")

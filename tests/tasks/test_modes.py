@@ -12,12 +12,13 @@ from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models import refusals
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
 from rbn_fairseq.norms import Affine, BatchNorm, LayerNorm, PowerNorm
+from rbn_fairseq.tasks import training
 from rbn_fairseq.tasks.start import describe_penalty
 
 PLAIN = {
     "ddp_backend": "pytorch_ddp", "pipeline_model_parallel": False, "model_parallel_size": 1,
     "quantization_config_path": None, "use_bmuf": False, "fp16": False, "amp": False,
-    "tpu": False, "broadcast_buffers": False,
+    "tpu": False, "broadcast_buffers": False, "length_mixing": 1,
 }  # fmt: skip
 GIVEN = {
     "--ddp-backend fully_sharded": {"ddp_backend": "fully_sharded"},
@@ -50,7 +51,26 @@ def test_refused_with_running_statistics_alone(option):
 
 
 def test_every_refusal_is_tried():
-    assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, "--bf16", "Training"}
+    others = {"--bf16", "--length-mixing", "Training"}
+    assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, *others}
+
+
+def test_mixed_lengths_do_not_go_with_statistics_by_length(data_bin, tmp_path):
+    """In training they are normalised together."""
+    mixing = "--length-mixing", 2, "--norm-encoder", "batch", "--max-update", 1
+    with pytest.raises(ValueError, match="--length-mixing does not go with --norm-batch-length-b"):
+        runs.train(data_bin, tmp_path, *mixing, "--norm-batch-length-bins", 2)
+    runs.train(data_bin, tmp_path, *mixing)
+
+
+@pytest.mark.parametrize("options, warned", [(["--norm-sync"], 1), ([], 0)])
+def test_joint_batches_and_statistics_by_length(data_bin, tmp_path, monkeypatch, options, warned):
+    monkeypatch.setattr(training, "world_size", lambda sync: 2 if sync else 1)
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "batch", "--norm-batch-length-bins", 2,
+        "--max-update", 1, *options,
+    )  # fmt: skip
+    assert log.count("--norm-sync puts batches of unlike lengths together") == warned
 
 
 def test_folded_models_do_not_train(data_bin, tmp_path):
