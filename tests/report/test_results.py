@@ -1,5 +1,6 @@
 """The runs under results/: real ones, whose numbers the documents quote."""
 
+import json
 import re
 from pathlib import Path
 from statistics import fmean, stdev
@@ -73,15 +74,22 @@ def test_numbers_of_three_seeds(found):
         norm: [run for run in found if run.name.startswith(f"ladder/{norm}-seed")]
         for norm in ("ln", "bn", "rbn")
     }
-    assert len(runs["ln"]) == len(runs["bn"]) == 3
-    rows = [[it.nll_loss for it in run.validations] for run in runs["ln"]]
-    columns = list(zip(*rows, strict=True))
+    assert {len(seeds) for seeds in runs.values()} == {3}
+    columns = []
+    for norm in ("ln", "rbn"):
+        rows = [[it.nll_loss for it in run.validations] for run in runs[norm]]
+        columns += zip(*rows, strict=True)
     for way in {it.statistics for it in runs["bn"][0].cost}:
         own = [[it.nll for it in run.cost if it.statistics == way] for run in runs["bn"]]
         columns += zip(*own, strict=True)
-    assert len(columns) == 4 * (1 + 7)
+    assert len(columns) == 4 * (2 + 7)
     for column in columns:
         assert f"{fmean(column):.3f} ± {stdev(column):.3f}" in text, column
     for norm in runs:
         scores = [run.scores["tokenised"]["bleu"] for run in runs[norm]]
         assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, norm
+    for statistics in ("global", "pooled", "bins16"):
+        files = sorted((RESULTS / "ladder" / "runs").glob(f"bn-seed?/{statistics}.json"))
+        scores = [json.loads(file.read_text())["tokenised"]["bleu"] for file in files]
+        assert len(scores) == 3
+        assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, statistics
