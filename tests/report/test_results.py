@@ -93,3 +93,17 @@ def test_numbers_of_three_seeds(found):
         scores = [json.loads(file.read_text())["tokenised"]["bleu"] for file in files]
         assert len(scores) == 3
         assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, statistics
+
+
+def test_numbers_of_mixed_lengths_and_pre_norm(found):
+    text = (RESULTS / "pre_norm" / "README.md").read_text()
+    (run,) = (run for run in found if run.name.startswith("pre_norm/"))
+    assert len(run.cost) == 7
+    assert all(f"{it.nll:.3f} |" in text for it in run.cost)
+    text = (RESULTS / "mixing" / "README.md").read_text()
+    mixed = [run for run in found if run.name.startswith("mixing/")]
+    assert len(mixed) == 2
+    for run in mixed:
+        assert " / ".join(f"{it.nll_loss:.3f}" for it in run.validations) in text
+        average = run.tid[-1].average
+        assert f"{100 * average.mean_tid:.2f} / {100 * average.var_tid:.2f} |" in text
