@@ -1,4 +1,4 @@
-"""The scripts of WMT16, really run: the data with the installed commands themselves."""
+"""The scripts of WMT16, really run: from raw text to the table."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_wmt16(wmt16, forked):
     """The other direction, from raw text, with compounds split."""
     data, runs = wmt16 / "data", wmt16 / "runs"
     options = ("--from-raw", "text", "--out", data, "--merges", 200, "--jobs", 1)
-    assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *options, cwd=wmt16)
+    assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *options, cwd=wmt16, path=forked)
     # Seen from where the caller stands, not from the repository.
     places = ("--data", "data", "--runs", "runs", *SMALL)
     succeed("wmt16/train.sh", "rbn", "pre", 1, *places, cwd=wmt16, path=forked)
