@@ -2,8 +2,8 @@
 # Usage: bash results/pre_norm/run.sh TEXT BIN WORK SEED...
 #
 # Trains, for each seed, Pre-Norm layer norm and batch norm with 16 bins of lengths, otherwise as
-# results/ladder/run.sh, and measures them; TEXT, BIN and WORK are its own. Takes about an hour a
-# seed on one core, and goes on where it was cut off.
+# results/ladder/run.sh, and measures them; TEXT, BIN and WORK are its own. Goes on where it
+# was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
