@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms import kernels, scope
 from rbn_fairseq.norms.lengths import check_rule
-from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
+from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import normalise
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -165,7 +165,7 @@ class BatchNorm(PopulationNorm):
         """Return what normalises in training; the population's where no token is real."""
         dtype = torch.promote_types(rows.dtype, torch.float32)
         moments = batch_moments(rows.to(dtype), tokens, self.sync)
-        if tokens.valid is None and len(rows) > 0 and world_size(self.sync) == 1:
+        if moments.n.is_cpu and moments.n.item() > 0:  # a GPU would have to be waited for
             return moments
         empty = moments.n == 0
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)

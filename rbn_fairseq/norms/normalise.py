@@ -43,15 +43,14 @@ class _Normalise(torch.autograd.Function):
         norm: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
         dtype, ctx.dtypes = batch_mean.dtype, (weight.dtype, bias.dtype)
-        std, weight = norm.options.std(batch_var), weight.to(dtype)
-        scale = weight / std
+        inverse, weight = norm.options.std(batch_var).reciprocal(), weight.to(dtype)
+        scale = weight * inverse
         shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
         y = torch.addcmul(shift, rows, scale)
         ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
         ctx.set_materialize_grads(False)
-        mean, var = batch_mean.clone(), batch_var.clone()  # as outputs they have gradients
-        ctx.save_for_backward(rows, mean, var, std, weight, scale, count)
-        return y.to(rows.dtype), mean, var
+        ctx.save_for_backward(rows, batch_mean, batch_var, inverse, weight, scale, count)
+        return y.to(rows.dtype), batch_mean, batch_var  # views, which have gradients
 
     @staticmethod
     @once_differentiable
@@ -61,27 +60,26 @@ class _Normalise(torch.autograd.Function):
         grad_mean: Optional[Tensor],
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
-        rows, mean, var, std, weight, scale, n = ctx.saved_tensors
+        rows, mean, var, inverse, weight, scale, n = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
         grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
         plain = ctx.options.eps_mode == "add" and grad_mean is None and grad_var is None
         if plain and world_size(ctx.sync) == 1 and has_kernels(x, tokens) and tokens.valid is None:
-            dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, std.reciprocal())
+            dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, inverse)
             return (
                 dx.to(rows.dtype),
                 dweight.to(ctx.dtypes[0]),
                 dbias.to(ctx.dtypes[1]),
                 *[None] * 5,
             )
-        grad_sum, grad_dot = gradient_sums(grad, x, mean, tokens)
-        total, total_dot = grad_sum * scale, grad_dot * scale
+        dbias, dweight = gradient_sums(grad, x, mean, inverse, tokens)
+        minus = -scale
+        c, k = minus * dbias, minus * inverse * dweight
         if world_size(ctx.sync) > 1:
             rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
-            sums = torch.stack([total, total_dot, *rest])  # (4, C)
-            total, total_dot, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
-
-        c, k = -total, -total_dot / std.square()
+            sums = torch.stack([c, k, *rest])  # (4, C)
+            c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
         if ctx.options.eps_mode == "clamp":
             k = k * (var > ctx.options.eps)
         if grad_mean is not None:
@@ -92,8 +90,7 @@ class _Normalise(torch.autograd.Function):
         c, k = c / n, k / n
         dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
         dx = tokens.clear_(dx).to(rows.dtype)
-        dweight = (grad_dot / std).to(ctx.dtypes[0])
-        return dx, dweight, grad_sum.to(ctx.dtypes[1]), None, None, None, None, None
+        return dx, dweight.to(ctx.dtypes[0]), dbias.to(ctx.dtypes[1]), *[None] * 5
 
 
 normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

@@ -16,6 +16,11 @@ from rbn_fairseq.norms.tokens import ValidTokens
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
 
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest magnitude, 0-dim; NaN if any value is."""
+    return torch.linalg.vector_norm(values, math.inf)  # type: ignore[no-any-return]
+
+
 class RunningStatistics(FullPrecision):
     """Buffers that move with the batches of training.
 
@@ -30,9 +35,7 @@ class RunningStatistics(FullPrecision):
 
         The condition is evaluated on the device: no host synchronisation.
         """
-        largest = torch.linalg.vector_norm(
-            torch.cat([value.reshape(-1) for value in new.values()]), math.inf
-        )  # NaN if any is
+        largest = _largest(torch.cat([value.reshape(-1) for value in new.values()]))
         good = good & (largest < math.inf)
         for name, value in new.items():
             buffer = getattr(self, name)
@@ -72,11 +75,16 @@ class PopulationStatistics(RunningStatistics):
     def update(self, batch: Moments) -> None:
         """Move towards the statistics of a batch, unless it is empty or not finite."""
         mean, var = self.running_mean, self.running_var
-        self.replace_where(
-            batch.n > 0,
-            running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
-            running_var=var.lerp(batch.var.to(var.dtype), self.momentum),
-        )
+        new_mean, new_var = batch.mean.to(mean.dtype), batch.var.to(var.dtype)
+        if not var.is_cpu:
+            self.replace_where(
+                batch.n > 0,
+                running_mean=mean.lerp(new_mean, self.momentum),
+                running_var=var.lerp(new_var, self.momentum),
+            )
+        elif batch.n.item() > 0 and _largest(new_mean) < math.inf and _largest(new_var) < math.inf:
+            mean.lerp_(new_mean, self.momentum)
+            var.lerp_(new_var, self.momentum)
 
     @torch.no_grad()
     def set(self, mean: Tensor, var: Tensor) -> None:

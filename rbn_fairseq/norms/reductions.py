@@ -5,6 +5,8 @@ mean is right to about 1e-6 of itself. Elsewhere the formulas are written out; p
 zero, not dropped.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,12 +36,11 @@ def mean_and_variance(rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor
     if has_kernels(rows, tokens):
         parts = tokens.parts(rows)
         moments = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in parts]
-        if len(parts) == 1:
-            return *moments[0], rows.new_full((), len(parts[0]))
+        real = sum(len(part) for part in parts)
         if len(parts) == 2:
-            means, variances = (torch.stack(values) for values in zip(*moments, strict=True))
-            counts = rows.new_tensor([[len(part)] for part in parts])
-            return join(means, variances * counts, counts)
+            moments = [_join_two(*moments[0], *moments[1], len(parts[1]) / real)]
+        if real > 0:
+            return *moments[0], rows.new_full((), real)
     packed = tokens.pack(rows)
     count = tokens.count(packed)
     mean = packed.sum(0) / count.clamp(min=1)
@@ -67,22 +68,36 @@ def join(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor
     return joint, (squares + between).sum(0) / total.clamp(min=1), total
 
 
-def gradient_sums(
-    grad: Tensor, rows: Tensor, mean: Tensor, tokens: ValidTokens
+def _join_two(
+    mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, share: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums over real tokens of ``grad`` and of ``grad * (rows - mean)``.
+    """Join two parts likewise; ``share`` is the second one's of the rows."""
+    apart = other_mean - mean
+    var = torch.addcmul(var.lerp(other_var, share), apart, apart, value=share * (1 - share))
+    return torch.add(mean, apart, alpha=share), var
+
+
+def gradient_sums(
+    grad: Tensor, rows: Tensor, mean: Tensor, inverse_std: Tensor, tokens: ValidTokens
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over real tokens of ``grad`` and of ``grad * (rows - mean) * inverse_std``.
+
+    They are the gradients of bias and weight.
 
     Args:
         grad: ``(tokens, C)``, zero at padding.
         rows: ``(tokens, C)``, in the dtype of ``grad``; anything at padding.
         mean: ``(C,)``.
+        inverse_std: ``(C,)``.
         tokens: which rows are real.
     """
     if not has_kernels(rows, tokens):
-        return grad.sum(0), (grad * (tokens.clear(rows) - mean)).sum(0)
-    total, dot = _kernel_sums(grad, rows, mean)
-    if tokens.valid is not None and not dot.isfinite().all():  # padding may be: 0 * inf is NaN
-        total, dot = _kernel_sums(grad, tokens.clear(rows), mean)
+        return grad.sum(0), (grad * (tokens.clear(rows) - mean)).sum(0) * inverse_std
+    needs = (False, True, True)
+    _, dot, total = batch_norm_backward(grad, rows, None, mean, inverse_std, needs)
+    if tokens.valid is not None and not math.isfinite(dot.sum()):  # as padding may be: 0 * inf
+        rows = tokens.clear(rows)
+        _, dot, total = batch_norm_backward(grad, rows, None, mean, inverse_std, needs)
     return total, dot
 
 
@@ -98,10 +113,3 @@ def batch_norm_backward(
     return torch.ops.aten.native_batch_norm_backward(  # type: ignore[no-any-return]
         grad, rows, weight, None, None, mean, inverse_std, True, 0.0, list(needs)
     )
-
-
-def _kernel_sums(grad: Tensor, rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    # With 1 for the inverse deviation the gradient of the weight is the sum of products.
-    ones, needs = torch.ones_like(mean), (False, True, True)
-    _, dot, total = batch_norm_backward(grad, rows, None, mean, ones, needs)
-    return total, dot

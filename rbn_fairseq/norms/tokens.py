@@ -167,7 +167,7 @@ class ValidTokens:
         if not self.drops:
             return rows.masked_fill(self._padding, 0)
         padding = rows.index_select(0, self._padding_index)
-        if padding.numel() == 0 or torch.stack(padding.aminmax()).eq(0).all():  # NaN is not
+        if not padding.count_nonzero():  # NaN counts
             return rows
         return rows.index_fill(0, self._padding_index, 0)
 

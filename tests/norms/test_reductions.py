@@ -52,10 +52,12 @@ def test_mean_and_variance(size, drop, padding):
 def test_gradient_sums(size, drop, at_padding):
     rows, valid = some(size, "some")
     grad, mean = torch.randn(size, dtype=torch.float64), torch.randn(size[1], dtype=torch.float64)
-    expected = grad[valid].sum(0), (grad * (rows - mean))[valid].sum(0)
+    inverse = torch.rand(size[1], dtype=torch.float64) + 0.5
+    expected = grad[valid].sum(0), (grad * (rows - mean) * inverse)[valid].sum(0)
     grad[~valid], rows[~valid] = 0, at_padding
     tokens = ValidTokens(valid, drop)
-    for got, exact in zip(gradient_sums(grad, rows, mean, tokens), expected, strict=True):
+    sums = gradient_sums(grad, rows, mean, inverse, tokens)
+    for got, exact in zip(sums, expected, strict=True):
         torch.testing.assert_close(got, exact)
 
 
@@ -63,7 +65,8 @@ def test_a_real_token_that_is_not_finite_is_seen():
     grad, rows = torch.ones(3, 2), torch.ones(3, 2)
     rows[0, 1] = torch.nan
     tokens = ValidTokens(torch.tensor([True, True, False]))
-    total, dot = gradient_sums(grad * tokens.valid.view(3, 1), rows, torch.zeros(2), tokens)
+    grad *= tokens.valid.view(3, 1)
+    total, dot = gradient_sums(grad, rows, torch.zeros(2), torch.full((2,), 0.5), tokens)
     assert total.tolist() == [2, 2]
-    assert dot[0] == 2
+    assert dot[0] == 1
     assert dot[1].isnan()
