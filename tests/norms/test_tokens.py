@@ -60,9 +60,9 @@ def test_clearing_puts_zeros_at_padding(mask, drop):
 
 @pytest.mark.parametrize("value", [1e-7, -1e-7, torch.inf, torch.nan])
 def test_the_smallest_numbers_are_cleared_too(value):
-    rows = torch.tensor([[1.0], [value]]).half()  # their squares are 0
+    rows = torch.tensor([[1.0, 1.0], [value, -value]]).half()  # squares and sum are 0
     cleared = ValidTokens(torch.tensor([True, False]), drop=True).clear(rows)
-    assert cleared.tolist() == [[1], [0]]
+    assert cleared.tolist() == [[1, 1], [0, 0]]
 
 
 def test_what_is_clear_is_not_copied():
