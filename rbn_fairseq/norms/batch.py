@@ -128,43 +128,42 @@ class BatchNorm(PopulationNorm):
         if scope.dummy.get():
             tokens = ValidTokens.none_of(x)
         population = self.population.get()
-        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
-            return self._train_by_kernels(x, rows, tokens).view(x.shape)
-        batch = self._batch_moments(rows, tokens, *population)
+        if self.by_kernels and kernels.serve(x, self.weight, self.bias, *population):
+            return self._train_by_kernels(x, tokens)
+        batch = self._batch_moments(x.detach(), tokens, *population)
         self._record(batch, x, tokens)
         weight, bias = self._affine(batch)
-        y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
+        y, mean, var = normalise(x, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
         self._follow(batch._replace(mean=mean, var=var), x, tokens)
-        return y.view(x.shape)
+        return y
 
-    def _train_by_kernels(self, x: Tensor, rows: Tensor, tokens: ValidTokens) -> Tensor:
+    def _train_by_kernels(self, x: Tensor, tokens: ValidTokens) -> Tensor:
         momentum = 0.0 if scope.frozen.get() else self.population.momentum
-        y, batch, before, after = self._launch(x, rows, tokens, momentum)
+        y, batch, before, after = self._launch(x, tokens, momentum)
         self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
         return y
 
     def _launch(
-        self, x: Tensor, rows: Tensor, tokens: ValidTokens, momentum: float
+        self, x: Tensor, tokens: ValidTokens, momentum: float
     ) -> tuple[Tensor, Moments, Tensor, Tensor]:
         """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
-        y, mean, var, n, before, after, share = normalise_rows(
-            rows, self.weight, self.bias, tokens.flat, self.population.get(), momentum=momentum,
-            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+        rows, mean, var, n, before, after, share = normalise_rows(
+            x.reshape(-1, x.shape[-1]), self.weight, self.bias, tokens.flat,
+            self.population.get(), momentum=momentum, eps=self.options.eps,
+            clamp=self.options.eps_mode == "clamp", sync=self.sync,
         )  # fmt: skip
         self._record(Moments(mean.detach(), var.detach(), n, share), x, tokens)
-        return y, Moments(mean, var, n, share), before, after
+        return rows.view(x.shape), Moments(mean, var, n, share), before, after
 
-    @torch.no_grad()
     def _batch_moments(
-        self, rows: Tensor, tokens: ValidTokens, population_mean: Tensor, population_var: Tensor
+        self, x: Tensor, tokens: ValidTokens, population_mean: Tensor, population_var: Tensor
     ) -> Moments:
         """Return what normalises in training; the population's where no token is real."""
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        moments = batch_moments(rows.to(dtype), tokens, self.sync)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        moments = batch_moments(x.reshape(-1, x.shape[-1]).to(dtype), tokens, self.sync)
         if moments.n.is_cpu and moments.n.item() > 0:  # a GPU would have to be waited for
             return moments
         empty = moments.n == 0

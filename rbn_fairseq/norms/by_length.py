@@ -40,8 +40,8 @@ class LengthBatchNorm(BatchNorm):
     def _expected(self, x: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
         return self.population.expected(tokens.lengths(x.shape, x.device), self.sync)
 
-    def _train_by_kernels(self, x: Tensor, rows: Tensor, tokens: ValidTokens) -> Tensor:
-        y, batch, *_ = self._launch(x, rows, tokens, momentum=0.0)  # they know of no bins
+    def _train_by_kernels(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+        y, batch, *_ = self._launch(x, tokens, momentum=0.0)  # they know of no bins
         self._follow(batch, x, tokens)
         return y
 

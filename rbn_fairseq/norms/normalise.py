@@ -15,9 +15,9 @@ __all__ = ["normalise"]
 
 
 class _Normalise(torch.autograd.Function):
-    """(rows, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
+    """(x, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
 
-    The moments come in ready, because they also serve elsewhere; they are functions of the rows.
+    The moments come in ready, because they also serve elsewhere; they are functions of x.
 
     A penalty on the batch statistics reaches x only through mean and variance, so that its
     gradient folds into the elementwise backward: for real tokens, with s the standard deviation
@@ -33,7 +33,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,  # (tokens, C)
+        x: Tensor,  # (..., C)
         weight: Tensor,
         bias: Tensor,
         batch_mean: Tensor,
@@ -42,15 +42,13 @@ class _Normalise(torch.autograd.Function):
         tokens: ValidTokens,
         norm: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype, ctx.dtypes = batch_mean.dtype, (weight.dtype, bias.dtype)
-        inverse, weight = norm.options.std(batch_var).reciprocal(), weight.to(dtype)
-        scale = weight * inverse
-        shift = torch.addcmul(bias.to(dtype), batch_mean, scale, value=-1)
-        y = torch.addcmul(shift, rows, scale)
+        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
         ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
+        ctx.shape, ctx.dtypes = x.shape, (weight.dtype, bias.dtype)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(rows, batch_mean, batch_var, inverse, weight, scale, count)
-        return y.to(rows.dtype), batch_mean, batch_var  # views, which have gradients
+        ctx.save_for_backward(rows, weight, batch_mean, batch_var, count)
+        y = _map(rows, weight, bias, batch_mean, batch_var, norm.options)
+        return y.view(x.shape), batch_mean, batch_var  # as views, which have gradients
 
     @staticmethod
     @once_differentiable
@@ -60,37 +58,48 @@ class _Normalise(torch.autograd.Function):
         grad_mean: Optional[Tensor],
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
-        rows, mean, var, inverse, weight, scale, n = ctx.saved_tensors
+        rows, weight, mean, var, n = ctx.saved_tensors
         tokens: ValidTokens = ctx.tokens
-        grad_y = torch.zeros_like(rows) if grad_y is None else grad_y
-        grad, x = tokens.clear(grad_y).to(mean.dtype), rows.to(mean.dtype)
-        plain = ctx.options.eps_mode == "add" and grad_mean is None and grad_var is None
-        if plain and world_size(ctx.sync) == 1 and has_kernels(x, tokens) and tokens.valid is None:
+        options, shape, dtypes = ctx.options, ctx.shape, ctx.dtypes
+        grad = torch.zeros_like(rows) if grad_y is None else grad_y.reshape(rows.shape)
+        grad, x = tokens.clear(grad).to(mean.dtype), rows.to(mean.dtype)
+        weight, inverse = weight.to(mean.dtype), options.std(var).reciprocal()
+        alone, plain = world_size(ctx.sync) == 1, grad_mean is None and grad_var is None
+        served = has_kernels(x, tokens) and tokens.valid is None and options.eps_mode == "add"
+        if alone and plain and served:
             dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, inverse)
-            return (
-                dx.to(rows.dtype),
-                dweight.to(ctx.dtypes[0]),
-                dbias.to(ctx.dtypes[1]),
-                *[None] * 5,
-            )
-        dbias, dweight = gradient_sums(grad, x, mean, inverse, tokens)
-        minus = -scale
-        c, k = minus * dbias, minus * inverse * dweight
-        if world_size(ctx.sync) > 1:
-            rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
-            sums = torch.stack([c, k, *rest])  # (4, C)
-            c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
-        if ctx.options.eps_mode == "clamp":
-            k = k * (var > ctx.options.eps)
-        if grad_mean is not None:
-            c = c + grad_mean
-        if grad_var is not None:
-            k = k + 2 * grad_var
-        n = n.clamp(min=1)
-        c, k = c / n, k / n
-        dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
-        dx = tokens.clear_(dx).to(rows.dtype)
-        return dx, dweight.to(ctx.dtypes[0]), dbias.to(ctx.dtypes[1]), *[None] * 5
+        else:
+            dbias, dweight = gradient_sums(grad, x, mean, inverse, tokens)
+            scale = weight * inverse
+            c, k = -scale * dbias, -scale * inverse * dweight
+            if not alone:
+                rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
+                sums = torch.stack([c, k, *rest])  # (4, C)
+                c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
+            if options.eps_mode == "clamp":
+                k = k * (var > options.eps)
+            if grad_mean is not None:
+                c = c + grad_mean
+            if grad_var is not None:
+                k = k + 2 * grad_var
+            n = n.clamp(min=1)
+            c, k = c / n, k / n
+            dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
+            dx = tokens.clear_(dx)
+        dx = dx.to(rows.dtype).view(shape)
+        return dx, dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 5
+
+
+def _map(
+    rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, options: Any
+) -> Tensor:
+    """Return ``(rows - mean) / std * weight + bias``."""
+    alike = rows.dtype == weight.dtype == bias.dtype == mean.dtype
+    if rows.is_cpu and alike and options.eps_mode == "add" and rows.numel() > 0:
+        return torch.native_batch_norm(rows, weight, bias, mean, var, False, 0.0, options.eps)[0]
+    scale = weight.to(mean.dtype) / options.std(var)
+    shift = torch.addcmul(bias.to(mean.dtype), mean, scale, value=-1)
+    return torch.addcmul(shift, rows, scale).to(rows.dtype)
 
 
 normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply

@@ -71,11 +71,10 @@ class PopulationStatistics(RunningStatistics):
         """Return mean and variance, each ``(C,)``."""
         return self.running_mean, self.running_var
 
-    @torch.no_grad()
     def update(self, batch: Moments) -> None:
         """Move towards the statistics of a batch, unless it is empty or not finite."""
         mean, var = self.running_mean, self.running_var
-        new_mean, new_var = batch.mean.to(mean.dtype), batch.var.to(var.dtype)
+        new_mean, new_var = batch.mean.detach().to(mean.dtype), batch.var.detach().to(var.dtype)
         if not var.is_cpu:
             self.replace_where(
                 batch.n > 0,
