@@ -95,7 +95,7 @@ def _map(
 ) -> Tensor:
     """Return ``(rows - mean) / std * weight + bias``."""
     alike = rows.dtype == weight.dtype == bias.dtype == mean.dtype
-    if rows.is_cpu and alike and options.eps_mode == "add" and rows.numel() > 0:
+    if rows.is_cpu and alike and options.eps_mode == "add":
         return torch.native_batch_norm(rows, weight, bias, mean, var, False, 0.0, options.eps)[0]
     scale = weight.to(mean.dtype) / options.std(var)
     shift = torch.addcmul(bias.to(mean.dtype), mean, scale, value=-1)
