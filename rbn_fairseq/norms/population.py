@@ -75,7 +75,7 @@ class PopulationStatistics(RunningStatistics):
         """Move towards the statistics of a batch, unless it is empty or not finite."""
         mean, var = self.running_mean, self.running_var
         new_mean, new_var = batch.mean.detach().to(mean.dtype), batch.var.detach().to(var.dtype)
-        if not var.is_cpu:
+        if not var.is_cpu:  # a look at the values would wait for them
             self.replace_where(
                 batch.n > 0,
                 running_mean=mean.lerp(new_mean, self.momentum),
