@@ -9,12 +9,10 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
-batch=(--norm-encoder batch --tid-batches 100)
 for seed in "$@"; do
     train "ln-seed$seed" --seed "$seed"
-    train "bn-seed$seed" --seed "$seed" "${batch[@]}" --norm-batch-length-bins 16
-    train "rbn-seed$seed" --seed "$seed" "${batch[@]}" --norm-batch-eps-mode clamp \
-        --rbn-mean-weight 60 --rbn-convention official
+    train "bn-seed$seed" --seed "$seed" "${bins[@]}"
+    train "rbn-seed$seed" --seed "$seed" "${penalty[@]}"
     cost "bn-seed$seed" checkpoint{1..4}.pt
     cost "rbn-seed$seed" checkpoint4.pt
     for run in ln bn rbn; do

@@ -1,4 +1,4 @@
-# Sourced by run.sh and those of ../mixing and ../pre_norm with their arguments TEXT BIN WORK SEED...,
+# Sourced by run.sh and those of ../longer, ../mixing and ../pre_norm with their arguments TEXT BIN WORK SEED...,
 # of which the seeds are left: the steps of all, which do nothing where WORK has their output.
 # shellcheck shell=bash
 text=$(realpath "$1") bin=$(realpath "$2")
@@ -9,16 +9,25 @@ export OMP_NUM_THREADS=1
 export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
 export MALLOC_TOP_PAD_=200000000
 
+epochs=4
+batch=(--norm-encoder batch --tid-batches 100)
+# shellcheck disable=SC2034 # of the scripts that source this
+bins=("${batch[@]}" --norm-batch-length-bins 16)
+# shellcheck disable=SC2034
+penalty=(
+    "${batch[@]}" --norm-batch-eps-mode clamp --rbn-mean-weight 60 --rbn-convention official
+)
+
 train() { # NAME OPTIONS...
     local out=$work/$1
     shift
-    [[ -f $out/checkpoint4.pt ]] && return
+    [[ -f $out/checkpoint$epochs.pt ]] && return
     mkdir -p "$out"
     rbn train "$bin" --arch rbn_transformer_tiny --encoder-layers 4 --share-all-embeddings \
         --dropout 0.1 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' \
         --lr 0.002 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
-        --max-tokens 2000 --max-epoch 4 --cpu --num-workers 0 \
+        --max-tokens 2000 --max-epoch "$epochs" --cpu --num-workers 0 \
         --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >>"$out/train.log"
 }
 

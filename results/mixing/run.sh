@@ -8,7 +8,6 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
 
-batch=(--norm-encoder batch --tid-batches 100)
 for seed in "$@"; do
     train "bn-mixing4-seed$seed" --seed "$seed" "${batch[@]}" --length-mixing 4
     train "bn-mixing16-seed$seed" --seed "$seed" "${batch[@]}" --length-mixing 16

@@ -11,8 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
 pre=(--encoder-normalize-before --decoder-normalize-before)
 for seed in "$@"; do
     train "pre-ln-seed$seed" --seed "$seed" "${pre[@]}"
-    train "pre-bn-seed$seed" --seed "$seed" "${pre[@]}" --norm-encoder batch --tid-batches 100 \
-        --norm-batch-length-bins 16
+    train "pre-bn-seed$seed" --seed "$seed" "${pre[@]}" "${bins[@]}"
     cost "pre-bn-seed$seed" checkpoint{1..4}.pt
 done
 
