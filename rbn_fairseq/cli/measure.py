@@ -49,17 +49,19 @@ __all__ = ["cost", "tid"]
 
 def _collect(
     session: Session, batching: str, number: int, seed: int, dropout: bool, label: str
-) -> dict[str, LayerMoments]:
+) -> tuple[dict[str, LayerMoments], int]:
+    """Return the moments of a number of batches, and how many there are."""
     batches = session.iterator.frozen_batches
     if batching not in (AS_TRAINED, PERMUTED):
         own = bucketed_batches(session.iterator)
         batches = compose(own, batching, seed, session.dataset.src_sizes)
+    total = len(batches)
     batches = sample(batches, number, seed)
     samples = collate(session.dataset, progress(batches, label), session.model)
     if batching == PERMUTED:
         deal = len(batches), seed
-        return collect_permuted_moments(session.model, samples, run_norms, *deal, dropout)
-    return collect_moments(session.model, samples, run_norms, dropout)
+        return collect_permuted_moments(session.model, samples, run_norms, *deal, dropout), total
+    return collect_moments(session.model, samples, run_norms, dropout), total
 
 
 def _summary(layers: dict[str, TID]) -> dict[str, TID]:
@@ -96,7 +98,8 @@ def tid(
         Optional[list[str]],
         typer.Option(
             help="Which sentences share a batch (repeatable): `as-trained`; `mixed:K`, each batch "
-            "from K length buckets; `random` sentences; `permuted`, tokens dealt at random. "
+            "from K length buckets; `joint:W`, W batches in one, as of W processes with "
+            "--norm-sync; `random` sentences; `permuted`, tokens dealt at random. "
             "`as-trained` and `random` together also tell where TID comes from. "
             "(default: as-trained)"
         ),
@@ -140,11 +143,10 @@ def tid(
                 f"{' and '.join(sorted(others))}, with other statistics."
             )
         epoch = int(label) if label.isdigit() else None
-        total = len(session.iterator.frozen_batches)
         sources[label] = {}
         for batching in batchings:
             wait = f"{path.name}, {batching}"
-            moments = _collect(session, batching, batches, seed, dropout, wait)
+            moments, total = _collect(session, batching, batches, seed, dropout, wait)
             # Batches of shuffled tokens are no sample of a fixed set of batches.
             of = None if batching == PERMUTED else total
             how = How(of, population, batching, dropout, length_groups)

@@ -24,6 +24,11 @@ BATCHING = (
     "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --output "
     "SAVE_DIR/tid_batching.jsonl`"
 )
+#: What would measure TID with joint batches.
+JOINT = (
+    "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching joint:2 "
+    "--tid-batching joint:8 --output SAVE_DIR/tid_batching.jsonl`"
+)
 #: What would measure the discrepancy cost.
 COST = "`rbn cost SAVE_DIR/checkpoint_last.pt --output SAVE_DIR/cost.jsonl`"
 

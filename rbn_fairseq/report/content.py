@@ -68,6 +68,7 @@ _THEMES = (
         (
             batching.decomposition,
             buckets.by_buckets,
+            buckets.by_processes,
             cost.discrepancy_cost,
             cost_by_epoch.cost_by_epoch,
         ),

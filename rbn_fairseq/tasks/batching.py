@@ -17,26 +17,27 @@ def parse_batching(text: str) -> tuple[str, int]:
     """Read a value of ``--tid-batching``.
 
     Returns:
-        Its name, and K for ``mixed:K`` (else 1).
+        Its name, and the number of ``mixed:K`` or ``joint:W`` (else 1).
 
     Raises:
-        ValueError: for another value than ``as-trained``, ``mixed:K``, ``random``, ``permuted``.
+        ValueError: for another value than ``as-trained``, ``mixed:K``, ``joint:W``, ``random``,
+            ``permuted``.
     """
     if text in (AS_TRAINED, RANDOM, PERMUTED):
         return text, 1
-    match = re.fullmatch("mixed:([0-9]+)", text)
-    if match is None or int(match[1]) < 2:
+    match = re.fullmatch("(mixed|joint):([0-9]+)", text)
+    if match is None or int(match[2]) < 2:
         raise ValueError(
-            "--tid-batching must be `as-trained`, `mixed:K` with an integer K >= 2, `random` or "
-            f"`permuted`, but is `{text}`."
+            "--tid-batching must be `as-trained`, `mixed:K` or `joint:W` with an integer >= 2, "
+            f"`random` or `permuted`, but is `{text}`."
         )
-    return "mixed", int(match[1])
+    return match[1], int(match[2])
 
 
 def compose(
     batches: Sequence[Sequence[int]], batching: str, seed: int, lengths: npt.ArrayLike
 ) -> list[list[int]]:
-    """Compose as many batches of the same sentences, each of which occurs exactly once.
+    """Compose batches of the same sentences, each of which occurs exactly once.
 
     fairseq sorts sentences by length and cuts, so that a batch holds sentences of like length:
     that saves padding, and makes batches differ from each other in more than the accidents of
@@ -45,13 +46,15 @@ def compose(
 
     - ``as-trained``: the batches as given.
     - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
+    - ``joint:W``: W batches in random order are one, as the statistics of W processes that share
+      them (``--norm-sync``) see them: so there are fewer, with as many times the tokens.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
     - ``permuted``: as given. Here it is tokens that are dealt anew, while the model runs
       (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
 
-    Mixed and random batches are padded to their longest sentence, and may hold several times as
-    many tokens with their padding as fairseq's do.
+    Mixed, joint and random batches are padded to their longest sentence, and may hold several
+    times as many tokens with their padding as fairseq's do.
 
     Args:
         batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
@@ -60,18 +63,21 @@ def compose(
         lengths: number of tokens of each sentence, by index; read for ``random`` only.
 
     Raises:
-        ValueError: for another name, or fewer batches than K.
+        ValueError: for another name, or fewer batches than K or W.
     """
-    name, buckets = parse_batching(batching)
-    if buckets > len(batches):
+    name, number = parse_batching(batching)
+    if number > len(batches):
         raise ValueError(
-            f"--tid-batching {batching}: there are only {len(batches)} batches to mix. Give a K up "
-            "to their number, or `random`."
+            f"--tid-batching {batching}: there are only {len(batches)} batches. Give a number up "
+            "to theirs, or `random`."
         )
     # With a stream of its own: the seed alone also draws the sample of batches.
     rng = np.random.default_rng([seed, 1])
     if name == "mixed":
-        return [array.tolist() for array in mix_lengths(batches, buckets, rng)]
+        return [array.tolist() for array in mix_lengths(batches, number, rng)]
+    if name == "joint":
+        groups = _groups(len(batches), number, rng)
+        return [[int(index) for place in own for index in batches[place]] for own in groups]
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == RANDOM:
         arrays = _shuffle(arrays, np.asarray(lengths), rng)
@@ -97,17 +103,22 @@ def mix_lengths(
         buckets: K.
         rng: what decides.
     """
-    order = rng.permutation(len(batches))
-    number = max(1, len(order) // buckets)
-    groupings = [np.array_split(order, it) for it in (number, number + 1)]
     mixed = []
-    for places in min(groupings, key=lambda it: max(abs(len(own) - buckets) for own in it)):
+    for places in _groups(len(batches), buckets, rng):
         group = [rng.permutation(np.asarray(batches[place], np.int64)) for place in places]
         # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
         # more than one sentence more than another.
         dealt = np.concatenate(group)
         mixed += [dealt[first :: len(group)] for first in range(len(group))]
     return mixed
+
+
+def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
+    """Deal the places up to ``total``, in random order, into groups as near to a size as can be."""
+    order = rng.permutation(total)
+    number = max(1, total // size)
+    groupings = [np.array_split(order, it) for it in (number, number + 1)]
+    return min(groupings, key=lambda it: max(abs(len(own) - size) for own in it))
 
 
 def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> tuple[float, int]:

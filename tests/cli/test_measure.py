@@ -91,6 +91,15 @@ def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypa
     assert means[3] != bucketed[3]  # behind norms on the statistics of the training's batches
 
 
+def test_joint_batches(rbn_run, tmp_path):
+    options = ("--tid-batching", "as-trained", "--tid-batching", "joint:4", "--batches", 0)
+    _, lines = measured("tid", rbn_run / "checkpoint3.pt", *options, tmp_path=tmp_path)
+    alone, joint = (tid_of(lines, name, 0) for name in ("as-trained", "joint:4"))
+    assert joint.mean < 0.8 * alone.mean
+    numbers = {line["batching"]: line["total_batches"] for line in lines}
+    assert numbers["joint:4"] == pytest.approx(numbers["as-trained"] / 4, abs=0.75)
+
+
 def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
     options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4,
                "--length-groups", 1)  # fmt: skip

@@ -495,6 +495,21 @@ def test_batches_as_trained_stand_at_the_length_mixing_of_the_training(make, tmp
     assert list(measured.get_ydata()) == pytest.approx([1, 0.6])
 
 
+def test_tid_by_number_of_processes(make, tmp_path, blocks):
+    run = make("bn", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+        tid_line(3, 0, mean, 0.01, batching=way)
+        for way, mean in {"as-trained": 0.01, "joint:4": 0.004, "mixed:16": 0.5}.items()
+    ])  # fmt: skip
+    figure = blocks([run()])["processes"]
+    assert {row[2]: row[3] for row in figure.rows} == {1: 0.01, 4: 0.004}
+    law, measured = figure.draw().axes[0].get_lines()
+    assert list(law.get_ydata()) == pytest.approx([1, 0.5])
+    assert list(measured.get_xdata()) == [1, 4]
+    assert list(measured.get_ydata()) == pytest.approx([1, 0.4])
+    assert figure.draw().axes[0].get_xlabel() == "W, processes"
+
+
 def test_layers_are_joined_by_name(make, tmp_path, blocks):
     run = make("bn", "BN", tid=(0.02, 0.1))
     lines = [tid_line(3, n, 0.05 - 0.01 * n, 0.01) for n in (0, 1)]

@@ -41,7 +41,20 @@ def test_every_sentence_once_and_as_many_batches(batches, lengths, batching):
     assert (composed == batches) == (batching in ("as-trained", "permuted"))
 
 
-@pytest.mark.parametrize("batching", EVERY[2:])
+@pytest.mark.parametrize("processes", [2, 3, 16])
+def test_joint_batches_are_whole_ones_together(batches, lengths, processes):
+    home = {index: place for place, batch in enumerate(batches) for index in batch}
+    composed = compose(batches, f"joint:{processes}", 1, lengths)
+    assert sorted(sum(composed, [])) == list(range(1003))
+    parts = [{home[index] for index in batch} for batch in composed]
+    assert sum(len(own) for own in parts) == len(batches)  # none is in two
+    least, over = divmod(len(batches), len(batches) // processes)
+    assert sorted({len(own) for own in parts}) == [least, least + 1][: 1 + (over > 0)]
+    apart = [max(own) - min(own) for own in parts if len(own) == least]
+    assert max(apart) >= processes  # not neighbours in length
+
+
+@pytest.mark.parametrize("batching", [*EVERY[2:], "joint:2"])
 def test_the_seed_decides(batches, lengths, batching):
     one = compose(batches, batching, 1, lengths)
     assert one == compose(batches, batching, 1, lengths)
@@ -174,12 +187,25 @@ def test_arrays_are_batches_too(lengths, batches):
 
 def test_parse_batching():
     assert parse_batching("mixed:16") == ("mixed", 16)
+    assert parse_batching("joint:2") == ("joint", 2)
     assert parse_batching("random") == ("random", 1)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "mixed", "mixed:", "mixed:1", "mixed:0", "mixed:-2", "mixed:2.5", "Random", "sorted"],
+    [
+        "",
+        "mixed",
+        "mixed:",
+        "mixed:1",
+        "mixed:0",
+        "mixed:-2",
+        "mixed:2.5",
+        "Random",
+        "sorted",
+        "joint",
+        "joint:1",
+    ],
 )
 def test_unknown_names(text):
     for attempt in (lambda: parse_batching(text), lambda: compose([[0]], text, 1, [1])):

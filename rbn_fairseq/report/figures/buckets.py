@@ -1,14 +1,16 @@
-"""TID against the number of length buckets that a batch is drawn from."""
+"""TID against how many of the training's batches one batch is made of."""
 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.commands import BATCHING
+from rbn_fairseq.report.commands import BATCHING, JOINT
 from rbn_fairseq.report.figures.batching import KINDS, Measured, measured
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
@@ -16,68 +18,102 @@ from rbn_fairseq.report.figures.training import placed
 from rbn_fairseq.report.records import TIDPoint
 from rbn_fairseq.report.series import Group, Series
 
-__all__ = ["by_buckets"]
+__all__ = ["by_buckets", "by_processes"]
 
 
-def _by_number(series: Series, points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
-    """By number of length buckets that a batch is drawn from; as trained by the training's."""
-    found = {}
-    for way, point in points.items():
-        match = re.fullmatch("mixed:([1-9][0-9]*)", way)
-        if match:
-            found[int(match[1])] = point
-    found[series.setup.length_mixing] = points["as-trained"]
-    return dict(sorted(found.items()))
+@dataclass(frozen=True)
+class _Axis:
+    """What a batch is made of, as ``--tid-batching KIND:NUMBER`` says it."""
+
+    kind: str
+    symbol: str
+    label: str
+
+    def trained(self, series: Series) -> int:
+        """Return the number that the training's own batches have."""
+        return series.setup.length_mixing if self.kind == "mixed" else 1
+
+    def by_number(self, series: Series, points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
+        """Return measurements by the number, those as trained among them."""
+        found = {}
+        for way, point in points.items():
+            match = re.fullmatch(f"{self.kind}:([1-9][0-9]*)", way)
+            if match:
+                found[int(match[1])] = point
+        found[self.trained(series)] = points["as-trained"]
+        return dict(sorted(found.items()))
+
+
+_BUCKETS = _Axis("mixed", "K", "length buckets")
+_PROCESSES = _Axis("joint", "W", "processes")
+_LINES = (
+    "Grey: proportional to 1/sqrt({}), through the first run's batches as trained. Dotted: random "
+    "batches{}. A line a run; logarithmic axes."
+)
 
 
 def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """TID of the last layer against K, the number of length buckets a batch is drawn from."""
     title = "TID by number of length buckets in a batch"
-    found = [
-        (series, run, points)
-        for series, run, points in measured(group, ("as-trained",))
-        if len(_by_number(series, points)) > 1
-    ]
+    found = _found(group, _BUCKETS)
     if not found:
         return Missing(title, "no run measured TID with mixed buckets", BATCHING)
-    rows = tuple(
-        (run.name, series.norm, number, point.last.mean_tid, point.last.var_tid)
-        for series, run, points in found
-        for number, point in _by_number(series, points).items()
-    )
-    rows += tuple(
-        (
-            run.name,
-            series.norm,
-            "random",
-            points["random"].last.mean_tid,
-            points["random"].last.var_tid,
-        )
-        for series, run, points in found
-        if "random" in points
-    )
     caption = (
         "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
         "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
-        "without. Grey: proportional to 1/sqrt(K), through the first run's batches as trained. "
-        "Dotted: random batches. A line a run; logarithmic axes."
+        "without. " + _LINES.format("K", "")
     )
-    return Figure(
-        f"buckets{suffix}", title, caption, lambda: _draw_buckets(found, colours),
-        ("run", "norm", "K", "mean_tid_last", "var_tid_last"), rows,
-    )  # fmt: skip
+    return _figure(f"buckets{suffix}", title, caption, _BUCKETS, found, colours)
 
 
-def _draw_buckets(found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
+def by_processes(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+    """TID of the last layer against W, the number of processes that share statistics."""
+    title = "TID by number of processes with --norm-sync"
+    found = _found(group, _PROCESSES)
+    if not found:
+        return Missing(title, "no run measured TID with joint batches", JOINT)
+    caption = (
+        "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
+        "statistics together; the models were trained as their runs say. "
+        + _LINES.format("W", " of one process")
+    )
+    return _figure(f"processes{suffix}", title, caption, _PROCESSES, found, colours)
+
+
+def _found(group: Group, axis: _Axis) -> list[Measured]:
+    return [it for it in measured(group, ("as-trained",)) if len(axis.by_number(it[0], it[2])) > 1]
+
+
+def _figure(
+    name: str, title: str, caption: str, axis: _Axis, found: Sequence[Measured],
+    colours: dict[str, str],
+) -> Figure:  # fmt: skip
+    points = [
+        (series, run, number, point)
+        for series, run, own in found
+        for number, point in axis.by_number(series, own).items()
+    ]
+    points += [
+        (series, run, "random", own["random"]) for series, run, own in found if "random" in own
+    ]
+    rows = tuple(
+        (run.name, series.norm, number, point.last.mean_tid, point.last.var_tid)
+        for series, run, number, point in points
+    )
+    columns = ("run", "norm", axis.symbol, "mean_tid_last", "var_tid_last")
+    return Figure(name, title, caption, partial(_draw, axis, found, colours), columns, rows)
+
+
+def _draw(axis: _Axis, found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
     with sheet(1, 2) as (canvas, (row,)):
-        numbers = sorted({n for series, _, points in found for n in _by_number(series, points)})
+        numbers = sorted({n for series, _, points in found for n in axis.by_number(series, points)})
         first, _, trained = found[0]
         for axes, (kind, name) in zip(row, KINDS.items(), strict=True):
             start = 100 * getattr(trained["as-trained"].last, name)
-            law = [start * math.sqrt(first.setup.length_mixing / number) for number in numbers]
-            axes.plot(numbers, law, "-.", color=GREY, label="1/sqrt(K)")
+            law = [start * math.sqrt(axis.trained(first) / number) for number in numbers]
+            axes.plot(numbers, law, "-.", color=GREY, label=f"1/sqrt({axis.symbol})")
             for series, _, points in found:
-                own = _by_number(series, points)
+                own = axis.by_number(series, points)
                 values = [100 * getattr(point.last, name) for point in own.values()]
                 style = {"color": colours[series.norm], "linewidth": 1.4}
                 dash = "--" if series.placement == "Pre-Norm" else "-"
@@ -89,6 +125,8 @@ def _draw_buckets(found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
             plain_log(axes.xaxis)
             plain_log(axes.yaxis)
             axes.xaxis.set_major_locator(FixedLocator(numbers))
-            axes.set(title=f"{kind} TID, last layer", xlabel="K, length buckets", ylabel="%")
+            axes.set(
+                title=f"{kind} TID, last layer", xlabel=f"{axis.symbol}, {axis.label}", ylabel="%"
+            )
         legend_below(canvas, canvas.axes)
         return canvas
