@@ -88,11 +88,27 @@ def test_numbers_of_three_seeds(found):
     for norm in runs:
         scores = [run.scores["tokenised"]["bleu"] for run in runs[norm]]
         assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, norm
-    for statistics in ("global", "pooled", "bins16"):
-        files = sorted((RESULTS / "ladder" / "runs").glob(f"bn-seed?/{statistics}.json"))
+    for name in ("bn-seed?/global", "bn-seed?/pooled", "bn-seed?/bins16", "rbn-seed?/bins16"):
+        files = sorted((RESULTS / "ladder" / "runs").glob(f"{name}.json"))
         scores = [json.loads(file.read_text())["tokenised"]["bleu"] for file in files]
         assert len(scores) == 3
-        assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, statistics
+        assert f"{fmean(scores):.2f} ± {stdev(scores):.2f}" in text, name
+    for run in (run for run in runs["bn"] if run.batching):
+        for point in run.batching:
+            assert f"{100 * point.average.mean_tid:.2f} / {100 * point.average.var_tid:.2f}" in text
+
+
+def test_numbers_of_longer_trainings(found):
+    text = (RESULTS / "longer" / "README.md").read_text()
+    bn, ln = (run for run in found if run.name.startswith("longer/"))
+    for run in (bn, ln):
+        assert len(run.validations) == 8
+        assert f"{run.scores['tokenised']['bleu']:.2f}" in text
+    shown = [it.nll_loss for it in ln.validations] + [it.nll for it in bn.cost]
+    assert len(shown) == 8 + 8 * 7
+    assert all(f" {nll:.3f} |" in text for nll in shown)
+    score = json.loads((RESULTS / "longer" / "runs" / bn.name[7:] / "global.json").read_text())
+    assert f"{score['tokenised']['bleu']:.2f}" in text
 
 
 def test_numbers_of_mixed_lengths_and_pre_norm(found):

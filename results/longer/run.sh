@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Usage: bash results/longer/run.sh TEXT BIN WORK SEED...
+#
+# Goes on to epoch 8, for each seed, with layer norm and batch norm of results/ladder/run.sh, and
+# measures them; TEXT, BIN and WORK are its own, and that script must have run. Takes an hour and a
+# half a seed on one core, and goes on where it was cut off.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
+
+epochs=8
+go_on() { # NAME OPTIONS...
+    local from=$work/$1 to=$work/long-$1
+    if [[ ! -d $to ]]; then
+        mkdir "$to.part"
+        cp "$from"/{checkpoint_{last,best}.pt,*.jsonl,train.log} "$to.part"
+        mv "$to.part" "$to"
+    fi
+    train "long-$1" "${@:2}"
+}
+
+cost_more() { # NAME CHECKPOINT...
+    cd "$work/$1" || return
+    if [[ ! -f later.jsonl ]]; then
+        rbn cost "${@:2}" --output later.jsonl
+        cat later.jsonl >>cost.jsonl
+    fi
+    cd - >/dev/null || return
+}
+
+for seed in "$@"; do
+    go_on "ln-seed$seed" --seed "$seed"
+    go_on "bn-seed$seed" --seed "$seed" "${bins[@]}"
+    cost_more "long-bn-seed$seed" checkpoint{5..8}.pt
+    for run in ln bn; do
+        translate "long-$run-seed$seed" score checkpoint8.pt
+    done
+    translate "long-bn-seed$seed" global checkpoint8.pt --model-overrides "{'norm_batch_length_bins': 1}"
+done
+
+bash results/keep.sh results/longer/runs "$work"/long-{ln,bn}-seed[0-9]
+for scores in "$work"/long-bn-seed[0-9]/global.json; do
+    cp "$scores" "results/longer/runs/$(basename "$(dirname "$scores")")"
+done
+rbn report results/longer/runs/* --out "$work/report-longer" \
+    --title "IWSLT14 De-En, 48.8k-pair subset, longer trainings"
+cp "$work"/report-longer/figures/{figure1,figure4,cost_by_epoch}.png results/longer
