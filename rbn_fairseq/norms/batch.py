@@ -164,7 +164,7 @@ class BatchNorm(PopulationNorm):
         """Return what normalises in training; the population's where no token is real."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         moments = batch_moments(x.reshape(-1, x.shape[-1]).to(dtype), tokens, self.sync)
-        if moments.n.is_cpu and moments.n.item() > 0:  # a GPU would have to be waited for
+        if moments.n.is_cpu and moments.n:  # a GPU would have to be waited for
             return moments
         empty = moments.n == 0
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)

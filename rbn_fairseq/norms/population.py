@@ -81,7 +81,7 @@ class PopulationStatistics(RunningStatistics):
                 running_mean=mean.lerp(new_mean, self.momentum),
                 running_var=var.lerp(new_var, self.momentum),
             )
-        elif batch.n.item() > 0 and _largest(new_mean) < math.inf and _largest(new_var) < math.inf:
+        elif batch.n and _largest(new_mean) < math.inf and _largest(new_var) < math.inf:
             mean.lerp_(new_mean, self.momentum)
             var.lerp_(new_var, self.momentum)
 

@@ -496,11 +496,15 @@ def test_batches_as_trained_stand_at_the_length_mixing_of_the_training(make, tmp
 
 
 def test_tid_by_number_of_processes(make, tmp_path, blocks):
-    run = make("bn", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
-    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
+    measured = [
         tid_line(3, 0, mean, 0.01, batching=way)
         for way, mean in {"as-trained": 0.01, "joint:4": 0.004, "mixed:16": 0.5}.items()
-    ])  # fmt: skip
+    ]
+    run = make("bn", "BN", tid=(0.02, 0.1))
+    write_lines(tmp_path / "bn" / "tid_batching.jsonl", measured)
+    mixed = make("mixed", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
+    write_lines(tmp_path / "mixed" / "tid_batching.jsonl", measured)
+    assert "processes" not in blocks([mixed()])  # joint batches are of fairseq's, not of its own
     figure = blocks([run()])["processes"]
     assert {row[2]: row[3] for row in figure.rows} == {1: 0.01, 4: 0.004}
     law, measured = figure.draw().axes[0].get_lines()

@@ -23,11 +23,16 @@ __all__ = ["by_buckets", "by_processes"]
 
 @dataclass(frozen=True)
 class _Axis:
-    """What a batch is made of, as ``--tid-batching KIND:NUMBER`` says it."""
+    """What a batch is made of, as ``--tid-batching KIND:NUMBER`` says it, and the figure of it."""
 
     kind: str
     symbol: str
     label: str
+    name: str
+    title: str
+    lacking: str
+    command: str
+    caption: str
 
     def trained(self, series: Series) -> int:
         """Return the number that the training's own batches have."""
@@ -35,6 +40,8 @@ class _Axis:
 
     def by_number(self, series: Series, points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
         """Return measurements by the number, those as trained among them."""
+        if self.kind == "joint" and series.setup.length_mixing > 1:
+            return {}  # it is not the training's batches that are put together
         found = {}
         for way, point in points.items():
             match = re.fullmatch(f"{self.kind}:([1-9][0-9]*)", way)
@@ -44,50 +51,44 @@ class _Axis:
         return dict(sorted(found.items()))
 
 
-_BUCKETS = _Axis("mixed", "K", "length buckets")
-_PROCESSES = _Axis("joint", "W", "processes")
 _LINES = (
     "Grey: proportional to 1/sqrt({}), through the first run's batches as trained. Dotted: random "
     "batches{}. A line a run; logarithmic axes."
 )
+_BUCKETS = _Axis(
+    "mixed", "K", "length buckets", "buckets",
+    "TID by number of length buckets in a batch",
+    "no run measured TID with mixed buckets",
+    BATCHING,
+    "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
+    "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
+    "without. " + _LINES.format("K", ""),
+)  # fmt: skip
+_PROCESSES = _Axis(
+    "joint", "W", "processes", "processes",
+    "TID by number of processes with --norm-sync",
+    "no run on fairseq's batches measured TID with joint batches",
+    JOINT,
+    "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
+    "statistics together; the models were trained as their runs say, without --length-mixing. "
+    + _LINES.format("W", " of one process"),
+)  # fmt: skip
 
 
 def by_buckets(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """TID of the last layer against K, the number of length buckets a batch is drawn from."""
-    title = "TID by number of length buckets in a batch"
-    found = _found(group, _BUCKETS)
-    if not found:
-        return Missing(title, "no run measured TID with mixed buckets", BATCHING)
-    caption = (
-        "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
-        "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
-        "without. " + _LINES.format("K", "")
-    )
-    return _figure(f"buckets{suffix}", title, caption, _BUCKETS, found, colours)
+    return _by(_BUCKETS, group, colours, suffix)
 
 
 def by_processes(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
     """TID of the last layer against W, the number of processes that share statistics."""
-    title = "TID by number of processes with --norm-sync"
-    found = _found(group, _PROCESSES)
+    return _by(_PROCESSES, group, colours, suffix)
+
+
+def _by(axis: _Axis, group: Group, colours: dict[str, str], suffix: str) -> Drawn:
+    found = [it for it in measured(group, ("as-trained",)) if len(axis.by_number(it[0], it[2])) > 1]
     if not found:
-        return Missing(title, "no run measured TID with joint batches", JOINT)
-    caption = (
-        "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
-        "statistics together; the models were trained as their runs say. "
-        + _LINES.format("W", " of one process")
-    )
-    return _figure(f"processes{suffix}", title, caption, _PROCESSES, found, colours)
-
-
-def _found(group: Group, axis: _Axis) -> list[Measured]:
-    return [it for it in measured(group, ("as-trained",)) if len(axis.by_number(it[0], it[2])) > 1]
-
-
-def _figure(
-    name: str, title: str, caption: str, axis: _Axis, found: Sequence[Measured],
-    colours: dict[str, str],
-) -> Figure:  # fmt: skip
+        return Missing(axis.title, axis.lacking, axis.command)
     points = [
         (series, run, number, point)
         for series, run, own in found
@@ -101,7 +102,8 @@ def _figure(
         for series, run, number, point in points
     )
     columns = ("run", "norm", axis.symbol, "mean_tid_last", "var_tid_last")
-    return Figure(name, title, caption, partial(_draw, axis, found, colours), columns, rows)
+    draw = partial(_draw, axis, found, colours)
+    return Figure(f"{axis.name}{suffix}", axis.title, axis.caption, draw, columns, rows)
 
 
 def _draw(axis: _Axis, found: Sequence[Measured], colours: dict[str, str]) -> Canvas:
