@@ -17,14 +17,9 @@ from rbn_fairseq.report.setups import describe
 
 
 @pytest.fixture
-def make(tmp_path):
-    """Write a run and read it."""
-
-    def one(name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run):
-        cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
-        return read_run(name, write_run(tmp_path / name, cfg, **run))
-
-    return one
+def make(make):
+    """Write a run and read it at once."""
+    return lambda *arguments, **options: make(*arguments, **options)()
 
 
 def bleu(run):
