@@ -4,6 +4,7 @@ import shlex
 from typing import Optional
 
 from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.setups import BY_LENGTH
 
 __all__ = ["AGAINST", "BATCHING", "COST", "SCORE", "TID", "train_command"]
 
@@ -61,7 +62,7 @@ def train_command(group: Group, placement: str, norm: str) -> str:
         return f"`{' && '.join(both)}`"
     data = shlex.quote(known[0].setup.path) if known else "DATA"
     own = next((it.setup.settings for it in known if it.norm == norm), {})
-    family = norm.removesuffix(" by length")
+    family = norm.removesuffix(BY_LENGTH)
     plan = _PLANS.get(family, ("--norm-encoder", str(own.get("model.norm_encoder", norm))))
     if family != norm:
         plan += ("--norm-batch-length-bins", str(own.get("model.norm_batch_length_bins", 16)))

@@ -10,7 +10,7 @@ from rbn_fairseq.models.config import RBNTransformerConfig
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.settings import flatten
 
-__all__ = ["FAMILIES", "PLACEMENTS", "Setup", "describe"]
+__all__ = ["BY_LENGTH", "FAMILIES", "PLACEMENTS", "Setup", "describe"]
 
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
@@ -24,6 +24,8 @@ FAMILIES = {
     "groupscale+power": "PN+LS",
     "mabn": "MABN",
 }
+#: Behind a norm's name where batch norms have bins of lengths.
+BY_LENGTH = " by length"
 #: What a penalty puts before a norm's name, and how it is called behind others'.
 _PREFIXES = {"R": "penalty", "auto-R": "target TID"}
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
@@ -113,7 +115,7 @@ def _norm(flat: Mapping[str, Any], prefix: str) -> str:
     if prefix:
         name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
     if _by_length(flat):
-        name += " by length"
+        name += BY_LENGTH
     if str(flat["model.norm_weight"]) != "none":
         name += f", {str(flat['model.norm_weight']).upper()}"
     return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"

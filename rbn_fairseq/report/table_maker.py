@@ -17,6 +17,7 @@ from rbn_fairseq.report.gaps import (
     signature,
 )
 from rbn_fairseq.report.series import Group, Series, mean_at_last, mean_over_seeds
+from rbn_fairseq.report.setups import BY_LENGTH
 
 __all__ = ["GIVEN_LENGTH", "TableMaker"]
 
@@ -48,6 +49,10 @@ class TableMaker:
     def series(self, placement: str, norm: str) -> tuple[Series, ...]:
         """Return the series of a placement and norm."""
         return tuple(one for one in self.group.of(placement) if one.norm == norm)
+
+    def with_bins(self, placement: str, norm: str) -> tuple[Series, ...]:
+        """Return these, and those with bins of lengths, whose TID is measured alike."""
+        return self.series(placement, norm) + self.series(placement, norm + BY_LENGTH)
 
     def placements(self) -> tuple[str, ...]:
         """Those of the paper that are present, or both where only others are."""

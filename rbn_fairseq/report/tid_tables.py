@@ -16,8 +16,9 @@ _NAMES = ("mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid")
 
 def _row(make: TableMaker, placement: str, one: Series) -> tuple[Cell, ...]:
     layer = make.group.baseline(one)
+    bins = one.norm.removeprefix("BN").strip()
     return (
-        Cell(", ".join(filter(None, (placement, one.detail, "here")))),
+        Cell(", ".join(filter(None, (placement, bins, one.detail, "here")))),
         make.bleu(layer) if layer else make.absent(placement, "LN"),
         make.bleu(one),
         make.bleu_more(one),
@@ -49,9 +50,10 @@ def gap_table(make: TableMaker) -> Table:
                *_COLUMNS, "n")  # fmt: skip
     rows = []
     for placement in make.placements():
-        for one in make.series(placement, "BN"):
+        series = make.with_bins(placement, "BN")
+        for one in series:
             rows.append(_row(make, placement, one))
-        if not make.series(placement, "BN"):
+        if not series:
             gap, ours = make.absent(placement, "BN"), make.series(placement, "LN")
             layer = make.bleu(ours[0]) if ours else make.absent(placement, "LN")
             rows.append((Cell(f"{placement}, here"), layer, gap, *[empty()] * 7))
@@ -72,13 +74,13 @@ def tid_table(make: TableMaker) -> Table:
                 for dataset in make.datasets
                 for kind in ("mean", "variance")
             ]
-            name = f"{placement.partition('-')[0]}-{norm}"
-            for one in make.series(placement, norm):
-                label = f"{name} ({one.detail})" if one.detail else name
+            short = placement.partition("-")[0]
+            series = make.with_bins(placement, norm)
+            for one in series:
                 tids = (make.tid(one, it) for it in _NAMES)
                 count = Cell(str(len(one.runs)), len(one.runs))
-                rows.append((make.named(label, norm), *tids, count, *paper))
-            if not make.series(placement, norm):
+                rows.append((make.named(f"{short}-{one.label}", one.norm), *tids, count, *paper))
+            if not series:
                 gap = make.absent(placement, norm)
-                rows.append((make.named(name, norm), gap, *[empty()] * 4, *paper))
+                rows.append((make.named(f"{short}-{norm}", norm), gap, *[empty()] * 4, *paper))
     return make.table("table4", "Table 4: TID of the last layer", columns, rows)

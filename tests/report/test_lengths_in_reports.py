@@ -122,6 +122,21 @@ def test_bins_of_lengths_are_another_norm(tmp_path):
     }  # fmt: skip
 
 
+def test_tables_of_tid_have_runs_with_bins(tmp_path):
+    bins = configuration(**norm("BN") | {"model.norm_batch_length_bins": 16})
+    write_run(tmp_path / "bins", bins, tid=(0.02, 0.1), nll=(5.0, 3.75), bleu=28.5)
+    write(tmp_path / "ln", "LN", nll=(5.0, 4.0), bleu=30.0)
+    alone = blocks_of(tmp_path / "bins", tmp_path / "ln")
+    first, fourth = columns_of(alone["table1"]), columns_of(alone["table4"])
+    assert first[""] == "Post-Norm, by length, here" and first["BN - LN, BLEU"] == "-1.50"
+    assert fourth[""] == "Post-BN by length" and fourth["variance TID, %"] == "10.00"
+    assert [row[0].text for row in alone["table4"].rows[:2]] == ["Post-BN by length", "Post-RBN"]
+    write(tmp_path / "bn", tid=(0.03, 0.2))
+    both = blocks_of(tmp_path / "bins", tmp_path / "bn")
+    assert columns_of(both["table1"])[""] == "Post-Norm, here"
+    assert [columns_of(both["table4"], n)["mean TID, %"] for n in (0, 1)] == ["3.00", "2.00"]
+
+
 def test_the_command_of_what_is_missing_has_bins(tmp_path):
     changes = norm("RBN") | {"model.norm_batch_length_bins": 8}
     write_run(tmp_path / "rbn", configuration(data="data/mine", **changes))
