@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: bash results/longer/run.sh TEXT BIN WORK SEED...
 #
-# Goes on to epoch 8, for each seed, with layer norm and batch norm of results/ladder/run.sh, and
-# measures them; TEXT, BIN and WORK are its own, and that script must have run. Takes an hour and a
-# half a seed on one core, and goes on where it was cut off.
+# Goes on to epoch 8, for each seed, with layer norm, batch norm and RBN of results/ladder/run.sh, and
+# measures them; TEXT, BIN and WORK are its own, and that script must have run. Takes about two hours
+# a seed on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
@@ -31,14 +31,16 @@ cost_more() { # NAME CHECKPOINT...
 for seed in "$@"; do
     go_on "ln-seed$seed" --seed "$seed"
     go_on "bn-seed$seed" --seed "$seed" "${bins[@]}"
+    go_on "rbn-seed$seed" --seed "$seed" "${penalty[@]}"
     cost_more "long-bn-seed$seed" checkpoint{5..8}.pt
-    for run in ln bn; do
+    cost_more "long-rbn-seed$seed" checkpoint8.pt
+    for run in ln bn rbn; do
         translate "long-$run-seed$seed" score checkpoint8.pt
     done
     translate "long-bn-seed$seed" global checkpoint8.pt --model-overrides "{'norm_batch_length_bins': 1}"
 done
 
-bash results/keep.sh results/longer/runs "$work"/long-{ln,bn}-seed[0-9]
+bash results/keep.sh results/longer/runs "$work"/long-{ln,bn,rbn}-seed[0-9]
 for scores in "$work"/long-bn-seed[0-9]/global.json; do
     cp "$scores" "results/longer/runs/$(basename "$(dirname "$scores")")"
 done

@@ -32,7 +32,7 @@ bench norm norm "$data" --name iwslt --norms batch,torch-batch --rounds 8 "${nor
 bench evaluation norm "$data" --name iwslt --evaluation --rounds 8 "${norm[@]}"
 bench generate generate "$data" --rounds 6 --steps "$steps" -- "${common[@]}" "$small"
 for size in "${tokens[@]}"; do
-    bench "train-$size" train "$data" --rounds 4 --updates 5 -- "${common[@]}" "$size"
+    bench "train-$size" train "$data" --rounds 8 --updates 5 -- "${common[@]}" "$size"
 done
 bench tid tid "$data" --rounds 5 --batches 4 -- "${common[@]}" "$small" --norm-encoder batch
 bench profile profile "$data" --updates 3 -- "${common[@]}" "$small"
