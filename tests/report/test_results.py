@@ -100,15 +100,27 @@ def test_numbers_of_three_seeds(found):
 
 def test_numbers_of_longer_trainings(found):
     text = (RESULTS / "longer" / "README.md").read_text()
-    bn, ln = (run for run in found if run.name.startswith("longer/"))
-    for run in (bn, ln):
+    runs = {run.name[len("longer/long-") :]: run for run in found if run.name.startswith("longer/")}
+    assert set(runs) == {"bn-seed1", "bn-seed2", "ln-seed1", "ln-seed2", "rbn-seed1"}
+    for run in runs.values():
         assert len(run.validations) == 8
         assert f"{run.scores['tokenised']['bleu']:.2f}" in text
-    shown = [it.nll_loss for it in ln.validations] + [it.nll for it in bn.cost]
-    assert len(shown) == 8 + 8 * 7
-    assert all(f" {nll:.3f} |" in text for nll in shown)
-    score = json.loads((RESULTS / "longer" / "runs" / bn.name[7:] / "global.json").read_text())
-    assert f"{score['tokenised']['bleu']:.2f}" in text
+    validated = [it for name in runs if name[0] in "lr" for it in runs[name].validations[3:]]
+    costs = [it for name in runs if name[0] == "b" for it in runs[name].cost if it.update > 3000]
+    assert (len(validated), len(costs)) == (3 * 5, 2 * 5 * 7)
+    for nll in [it.nll_loss for it in validated] + [it.nll for it in costs]:
+        assert re.search(rf"[ (]{nll:.3f}[,) ]", text), nll
+    for seed in (1, 2):
+        path = RESULTS / "longer" / "runs" / f"long-bn-seed{seed}" / "global.json"
+        assert f"{json.loads(path.read_text())['tokenised']['bleu']:.2f}" in text
+
+
+def test_numbers_of_wider_models_and_of_rbn_with_bins(found):
+    for name, number in (("wider", 2 * 7), ("rbn_bins", 7)):
+        text = (RESULTS / name / "README.md").read_text()
+        (run,) = (run for run in found if run.name.startswith(f"{name}/"))
+        assert len(run.cost) == number
+        assert all(f" {it.nll:.3f} |" in text for it in run.cost)
 
 
 def test_numbers_of_mixed_lengths_and_pre_norm(found):
@@ -122,5 +134,8 @@ def test_numbers_of_mixed_lengths_and_pre_norm(found):
     for run in mixed:
         assert " / ".join(f"{it.nll_loss:.3f}" for it in run.validations) in text
     for run in mixed[:2]:
+        kept = RESULTS / "mixing" / "runs" / run.name[len("mixing/") :] / "global.jsonl"
+        global_nll = [json.loads(line)["nll"] for line in kept.read_text().splitlines()]
+        assert " / ".join(f"{nll:.3f}" for nll in global_nll) in text
         average = run.tid[-1].average
         assert f"{100 * average.mean_tid:.2f} / {100 * average.var_tid:.2f} |" in text

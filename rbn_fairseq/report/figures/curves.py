@@ -19,8 +19,9 @@ def _draw_points(axes: Axes, points: Points, edge: set[str], level: float, **sty
     """Draw a line; what is not finite as a marker near the top edge, remembered in ``edge``."""
     finite = [(x, y if math.isfinite(y) else math.nan) for x, y in points]
     if any(not math.isnan(y) for _, y in finite):
-        marker = "o" if len(finite) <= 30 and style["linewidth"] > 0.7 else None
-        marker = "o" if len(finite) == 1 else marker
+        # None on dashes, which it would make look alike.
+        marked = len(finite) <= 30 and style["linewidth"] > 0.7 and style["linestyle"] == "-"
+        marker = "o" if marked or len(finite) == 1 else None
         size = 6 if len(finite) == 1 else 3
         axes.plot(*zip(*finite, strict=True), marker=marker, markersize=size, **style)
     for x, y in points:

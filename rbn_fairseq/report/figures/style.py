@@ -119,5 +119,5 @@ def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
         ncols=number,
         fontsize=9,
         columnspacing=1.2,
-        handlelength=2.0,
+        handlelength=3.5,  # two periods of dots and dashes
     )
