@@ -3,7 +3,7 @@
 #
 # Trains, for each seed, RBN with 16 bins of lengths, whose penalty is the gap to the statistics of
 # the sentence's own length, otherwise as results/ladder/run.sh, and measures it; TEXT, BIN and WORK
-# are its own. Takes 40 minutes a seed on one core, and goes on where it was cut off.
+# are its own. Takes half an hour a seed on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"

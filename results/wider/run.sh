@@ -2,7 +2,7 @@
 # Usage: bash results/wider/run.sh TEXT BIN WORK SEED...
 #
 # Trains, for each seed, batch norm with 16 bins of lengths at twice the width, 2 epochs, otherwise
-# as results/ladder/run.sh, and measures it; TEXT, BIN and WORK are its own. Takes an hour a seed on
+# as results/ladder/run.sh, and measures it; TEXT, BIN and WORK are its own. Takes 40 minutes a seed on
 # one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh

@@ -90,7 +90,7 @@ def _columns(labels: Sequence[str], room: float) -> int:
         short, longer = divmod(len(labels), number)
         ends = [short * n + min(n, longer) for n in range(number + 1)]
         columns = [labels[a:b] for a, b in zip(ends, ends[1:], strict=False)]
-        if sum(max(map(len, column)) + 7 for column in columns) <= room:
+        if sum(max(map(len, column)) + 10 for column in columns) <= room:
             return number
     return 1
 
