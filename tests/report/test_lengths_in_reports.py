@@ -217,6 +217,8 @@ def test_lines_are_means_and_bands_reach_over_seeds(runs):
     assert corners == {(2, 3.5), (2, 3.75), (3, 3.5), (3, 3.75)}
     layer = next(line for line in right.get_lines() if line.get_label().startswith("LN"))
     assert list(layer.get_ydata()) == [0, 0, 0]
+    for line in left.get_lines():  # dashes with markers look alike
+        assert (line.get_marker() == "o") == (line.get_linestyle() == "-"), line.get_label()
 
 
 def test_without_layer_norm_there_is_no_difference(runs):
