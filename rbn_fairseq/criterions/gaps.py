@@ -57,10 +57,12 @@ def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
 
 
 def relative_gaps(gaps: Sequence[Gap]) -> Tensor:
-    """Compute ``(||mu_B - mu|| / ||sigma||)^2`` and ``(||sigma_B - sigma|| / ||sigma||)^2``.
+    """Compute ``(||mu_B - mu|| / ||sigma_B||)^2`` and ``(||sigma_B - sigma|| / ||sigma_B||)^2``.
 
     Their roots are what TID averages over batches (paper, Eq. 5), against the population
-    statistics before this batch moved them. Squares have gradients where a gap is 0, too.
+    statistics before this batch moved them, but relative to the batch's deviation: the
+    population's, of earlier batches, has no gradient, and a layer would be told that it gets
+    nearer by making its outputs smaller. Squares have gradients where a gap is 0, too.
 
     Args:
         gaps: at least one.
@@ -71,8 +73,8 @@ def relative_gaps(gaps: Sequence[Gap]) -> Tensor:
     rows: dict[int, Tensor] = {}
     for options, group in _alike(gaps):
         mean = torch.stack([gap.batch_mean - gap.mean_before for gap in group])  # (layers, C)
-        std = options.std(torch.stack([gap.var_before for gap in group]))
-        spread = options.std(torch.stack([gap.batch_var for gap in group])) - std
+        std = options.std(torch.stack([gap.batch_var for gap in group]))
+        spread = std - options.std(torch.stack([gap.var_before for gap in group]))
         squares = torch.stack([mean, spread]).square().sum(2) / std.square().sum(1)  # (2, layers)
         rows.update(zip(map(id, group), squares.unbind(1), strict=True))
     return torch.stack([rows[id(gap)] for gap in gaps])

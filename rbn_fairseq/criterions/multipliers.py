@@ -25,8 +25,11 @@ class Multipliers:
 
     For every batch norm and for mean and standard deviation alike, with the gap h, TID's summand
     against the running statistics (``relative_gaps``), and the target t, the constraint is
-    ``E h^2 <= t^2``, and the penalty per unit of the sample size the sum of ``lambda (h / t)^2``.
-    With every update
+    ``E h^2 <= t^2``, and the penalty per unit of the sample size the sum of
+
+        min(lambda, cap t^2 / s^2) (h / t)^2
+
+    so that no constraint costs more than the cap, however far out of reach. With every update
 
         s^2    <- (1 - SMOOTHING) s^2 + SMOOTHING h^2     (the first h^2 takes its place)
         lambda <- clip(lambda + step min(s^2 / t^2 - 1, 1), 0, cap)
@@ -78,7 +81,8 @@ class Multipliers:
             gaps: at least one.
             squares: theirs, of ``relative_gaps``, ``(gaps, 2)``.
         """
-        return (self._values[self._index(gaps)] * squares / self._bounds).sum()
+        weights = self._values.fmin(self._cap * self._bounds / self._smoothed)  # NaN: none yet
+        return (weights[self._index(gaps)] * squares / self._bounds).sum()
 
     @torch.no_grad()
     def observe(self, gaps: Sequence[Gap], squares: Tensor) -> None:
@@ -103,9 +107,9 @@ class Multipliers:
         smoothed = self._smoothed.lerp(squares, SMOOTHING)
         smoothed = torch.where(self._smoothed.isnan(), squares, smoothed)
         excess = (smoothed / self._bounds - 1).clamp(max=1)
-        values = self._values + self._step * excess
+        values = (self._values + self._step * excess).clamp(0.0, self._cap)
         self._smoothed = torch.where(seen, smoothed, self._smoothed)
-        self._values = torch.where(seen, values.clamp(0.0, self._cap), self._values)
+        self._values = torch.where(seen, values, self._values)
         self.forget()
 
     def records(self) -> list[dict[str, Any]]:

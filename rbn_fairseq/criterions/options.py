@@ -53,7 +53,7 @@ class RBNPenaltyConfig(FairseqDataclass):
         },
     )
     rbn_target_step: float = field(
-        default=1e-4,
+        default=1e-5,
         metadata={
             "help": "RBN: step size of those multipliers: with every update, each grows by it "
             "times (smoothed squared gap / squared target - 1), or by it where that is above 1; "
@@ -61,10 +61,10 @@ class RBNPenaltyConfig(FairseqDataclass):
         },
     )
     rbn_target_cap: float = field(
-        default=1.0,
+        default=0.01,
         metadata={
-            "help": "RBN: no multiplier grows beyond this, which it reaches after cap / step "
-            "updates at the earliest; positive"
+            "help": "RBN: no multiplier grows beyond this, and its penalty adds no more to the "
+            "loss per token, in nats, however far out of reach the target is; positive"
         },
     )
     rbn_warmup_updates: int = field(

@@ -18,6 +18,8 @@ _NAMES = {
     "rbn_std_weight": "ν",
     "rbn_convention": "convention",
     "rbn_target_tid": "target TID, %",
+    "rbn_target_step": "step",
+    "rbn_target_cap": "cap",
     "length_mixing": "length mixing",
 }
 _FIRST = ("LN", "BN", "RBN")

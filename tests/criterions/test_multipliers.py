@@ -18,10 +18,10 @@ def model_of(*norms):
 
 
 def gap(norm, mean, std, count=5):
-    """A gap with these distances, relative to ||sigma||: sigma is 1 in every channel."""
+    """A gap with these distances, relative to ||sigma_B||: that is 1 in every channel."""
     ones, eps = torch.ones_like(norm.bias), norm.options.eps
     mean, var = mean * ones, (1 + std) ** 2 * ones - eps
-    return Gap(norm, mean, var, torch.tensor(count), 0 * ones, ones - eps, 0 * ones, ones, 1.0)
+    return Gap(norm, mean, ones - eps, torch.tensor(count), 0 * ones, var, 0 * ones, ones, 1.0)
 
 
 def penalty_of(held, gaps):
@@ -60,13 +60,44 @@ def test_penalty_and_gradients_are_the_formula(eps_mode):
     for x, (mean, var), (first, second) in zip(inputs, populations, weights, strict=True):
         batch_mean, batch_var = oracles.moments(x[valid])
         std, batch_std = (oracles.std(v, 0.1, eps_mode) for v in (var, batch_var))
-        scale = (std**2).sum()
+        scale = (batch_std**2).sum()
         expected = expected + first * ((batch_mean - mean) ** 2).sum() / scale / 0.01**2
         expected = expected + second * ((batch_std - std) ** 2).sum() / scale / 0.5**2
     torch.testing.assert_close(penalty, expected)  # fp64 rounding, as below
     ours, exact = (torch.autograd.grad(it, inputs, retain_graph=True) for it in (penalty, expected))
     for gradient, exact_gradient in zip(ours, exact, strict=True):
         torch.testing.assert_close(gradient, exact_gradient)
+
+
+@pytest.mark.parametrize(
+    "smoothed, weights",
+    [
+        ([0.01**2, 0.02**2], [4.0, 6.0]),  # at the targets: as they are
+        ([0.02**2, 0.02**2 / 9], [2.5, 6.0]),  # twice as far: 10 / 2^2
+        ([1.0, 0.05**2], [1e-3, 1.6]),
+        ([math.nan] * 2, [4.0, 6.0]),  # none seen yet
+    ],
+)
+def test_no_penalty_above_the_cap(smoothed, weights):
+    (norm,), held = multipliers((2,))  # targets 0.01 and 0.02, cap 10
+    held.load_state_dict({"0": [4.0, 6.0, *smoothed]})
+    made = gap(norm, 0.03, 0.06)
+    # Both are three times as far off as the target. fp32 rounding of 1 + h.
+    assert penalty_of(held, [made]).item() == pytest.approx(9 * sum(weights), rel=1e-4)
+    assert held.state_dict()["0"][:2] == [4.0, 6.0]  # a limit of the penalty, not of the multiplier
+
+
+def test_a_smaller_scale_is_no_way_out():
+    """The batch's mean gets nearer to the population's, 0, but not relative to its deviation."""
+    norm = BatchNorm(3, BatchNormOptions(eps=1e-12)).double()
+    held = Multipliers(model_of(norm), (0.1, 0.1), 0.1, 10.0)
+    held.load_state_dict({"0": [1.0, 0.0, math.nan, math.nan]})
+    x, scale = torch.randn(7, 3).double(), torch.ones((), dtype=torch.double, requires_grad=True)
+    with record_gaps() as gaps:
+        norm(scale * x)
+    penalty = penalty_of(held, gaps)
+    (gradient,) = torch.autograd.grad(penalty, scale)
+    assert penalty > 1 and abs(gradient) < 1e-9 * penalty  # but for eps and rounding
 
 
 def test_no_gap_has_a_gradient():

@@ -326,11 +326,11 @@ def relative_terms(model, sample, plain):
     loss = plain(model, sample)[0]
     for hook in hooks:
         hook.remove()
-    terms = [
-        terms_written_out(norm, population, inputs[norm], "paper")
-        / (oracles.std(population[1], norm.options.eps, norm.options.eps_mode) ** 2).sum()
-        for norm, population in zip(norms, before, strict=True)
-    ]
+    terms = []
+    for norm, population in zip(norms, before, strict=True):
+        _, var = oracles.moments(inputs[norm])
+        scale = (oracles.std(var, norm.options.eps, norm.options.eps_mode) ** 2).sum()
+        terms.append(terms_written_out(norm, population, inputs[norm], "paper") / scale)
     return loss, torch.stack(terms)
 
 

@@ -46,10 +46,10 @@ def fold(seen):
         for moments in batches:
             for name, (mean, var) in moments.items():
                 old = population.get(name, (torch.zeros_like(mean), torch.ones_like(var)))
-                std = (old[1] + EPS).sqrt()
+                std = (var + EPS).sqrt()
                 gap = (
                     (mean - old[0]).norm() / std.norm(),
-                    ((var + EPS).sqrt() - std).norm() / std.norm(),
+                    (std - (old[1] + EPS).sqrt()).norm() / std.norm(),
                 )
                 gaps.setdefault(name, []).append(gap)
                 population[name] = tuple(
@@ -177,8 +177,10 @@ def test_tid_ends_below_its_target(data_bin, tmp_path):
     worst = []
     for name, options in {
         "plain": (),
-        "held": ("--rbn-target-tid", "4:6", "--rbn-target-step", 0.01),
-    }.items():
+        "held": (
+            "--rbn-target-tid", "4:6", "--rbn-target-step", 0.01, "--rbn-target-cap", 1,
+        ),
+    }.items():  # fmt: skip
         runs.train(data_bin, tmp_path / name, *train, *options)
         rows = [row for row in runs.tid_rows(tmp_path / name) if row["epoch"] == 16]
         worst.append([max(row[key] for row in rows) for key in ("mean_tid", "var_tid")])

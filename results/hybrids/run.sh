@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Usage: bash results/hybrids/run.sh TEXT BIN WORK SEED...
+#
+# Trains, for each seed, RBN in the lower two layers of the encoder with layer norm above, and RBN
+# behind RMS norm in all of them, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN
+# and WORK are its own. Takes half an hour a training on one core, and goes on where it was cut off.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
+
+for seed in "$@"; do
+    train "hybrid-layers-seed$seed" --seed "$seed" "${penalty[@]}" --norm-encoder batch@0-1:layer
+    train "hybrid-rms-seed$seed" --seed "$seed" "${penalty[@]}" --norm-encoder rms+batch
+    for name in hybrid-{layers,rms}-seed$seed; do
+        cost "$name" checkpoint4.pt
+        translate "$name" score checkpoint4.pt
+    done
+done
+
+bash results/keep.sh results/hybrids/runs "$work"/hybrid-{layers,rms}-seed[0-9]

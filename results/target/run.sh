@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Usage: bash results/target/run.sh TEXT BIN WORK SEED...
+#
+# Trains, for each seed, RBN that holds a target (--rbn-target-tid) and the cells of a grid around
+# the published weights, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN and WORK
+# are its own. Takes half an hour a training on one core, and goes on where it was cut off.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
+
+run() { # NAME OPTIONS...
+    train "$@"
+    cost "$1" checkpoint4.pt
+    translate "$1" score checkpoint4.pt
+}
+
+grid=("${batch[@]}" --norm-batch-eps-mode clamp --rbn-convention official)
+for seed in "$@"; do
+    for target in 1 2; do
+        run "auto$target-seed$seed" --seed "$seed" "${batch[@]}" --rbn-target-tid "$target,$target"
+    done
+    run "rbn6-seed$seed" --seed "$seed" "${grid[@]}" --rbn-mean-weight 6
+    run "rbn600-seed$seed" --seed "$seed" "${grid[@]}" --rbn-mean-weight 600
+    run "rbn60-1-seed$seed" --seed "$seed" "${grid[@]}" --rbn-mean-weight 60 --rbn-std-weight 1
+done
+
+bash results/keep.sh results/target/runs "$work"/{auto,rbn6}*-seed[0-9]
