@@ -36,8 +36,7 @@ find_python() {
 
 # make_venv EXTRAS: make .venv, or bring it up to date with pyproject.toml, and put it first
 # on the path.
-# torch comes first and by exact version: an open range takes gigabytes of CUDA packages on a
-# machine without a GPU.
+# torch comes first and by exact version, so that a build for CPUs that is there already stays.
 make_venv() {
     local stamp wanted python found=
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"

@@ -22,9 +22,18 @@ app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
 if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
-    from rbn_fairseq.cli import bench, checkpoints, fairseq_commands, measure, prepare, reports
+    from rbn_fairseq.cli import (
+        bench,
+        checkpoints,
+        fairseq_commands,
+        measure,
+        prepare,
+        reports,
+        training_options,
+    )
 
     app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
+    app.command("options")(training_options.options)
     app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
     app.command("tid")(measure.tid)
     app.command("cost")(measure.cost)

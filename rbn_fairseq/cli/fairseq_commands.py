@@ -49,7 +49,7 @@ def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
 def train(context: typer.Context) -> None:
     """Train: fairseq-train with --user-dir and --task put in; every option is fairseq-train's.
 
-    `fairseq-train --help --user-dir $(rbn user-dir)` lists the options.
+    `rbn options` lists those of the plugin, `fairseq-train --help` all others.
     """
     from fairseq_cli.train import cli_main
 
@@ -61,7 +61,7 @@ def train(context: typer.Context) -> None:
 def generate(context: typer.Context) -> None:
     """Translate: fairseq-generate with --user-dir and --task put in; its options are the same.
 
-    `fairseq-generate --help --user-dir $(rbn user-dir)` lists them.
+    `fairseq-generate --help` lists them.
     """
     from fairseq_cli.generate import cli_main
 

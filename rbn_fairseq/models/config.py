@@ -14,7 +14,14 @@ from rbn_fairseq.models.pruning import kept_layers
 from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS
 
-__all__ = ["PRESETS", "NormConfig", "RBNTransformerConfig", "fill_preset", "resolve"]
+__all__ = [
+    "PRESETS",
+    "NormConfig",
+    "RBNTransformerConfig",
+    "fill_preset",
+    "norm_fields",
+    "resolve",
+]
 
 _BASE = {
     "encoder_embed_dim": 512,
@@ -86,7 +93,8 @@ def _fairseq_fields() -> Iterator[_Field]:
             yield name, kind, field(default=default, metadata=dict(sub.metadata))
 
 
-def _norm_fields() -> Iterator[_Field]:
+def norm_fields() -> Iterator[_Field]:
+    """Yield the norms' options: name, type, field."""
     for name, place in _NORM_PLACES:
         text = (
             f"{place}: a norm such as `layer`, `batch` or `a+b`"
@@ -133,7 +141,7 @@ def _norm_fields() -> Iterator[_Field]:
 #: fairseq's own nested TransformerConfig cannot be composed by fairseq-train).
 RBNTransformerConfig = dataclasses.make_dataclass(
     "RBNTransformerConfig",
-    [*_fairseq_fields(), *_norm_fields()],
+    [*_fairseq_fields(), *norm_fields()],
     bases=(FairseqDataclass,),
     namespace={"__module__": __name__},
 )

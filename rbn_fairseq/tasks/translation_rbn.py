@@ -20,9 +20,8 @@ from rbn_fairseq.tasks.trouble import TroubleConfig, TroubleWatch
 
 __all__ = ["TranslationRBNTask"]
 
-
-@dataclass
-class TranslationRBNConfig(
+#: This package's options for a training.
+OWN_OPTIONS = (
     MonitorConfig,
     ConditioningConfig,
     InitFromConfig,
@@ -30,8 +29,11 @@ class TranslationRBNConfig(
     LengthMixingConfig,
     MultiplierConfig,
     TrainingConfig,
-    TranslationConfig,
-):
+)
+
+
+@dataclass
+class TranslationRBNConfig(*OWN_OPTIONS, TranslationConfig):
     """fairseq's options for translation, and this package's for a training."""
 
 

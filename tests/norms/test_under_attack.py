@@ -1,4 +1,4 @@
-"""Batches that nobody would wish for: gradients stay finite, running statistics whole."""
+"""Degenerate batches: gradients stay finite, running statistics whole."""
 
 import pytest
 import torch

@@ -1,0 +1,26 @@
+"""`rbn options`: what the plugin adds to a training's command line, and nothing of fairseq's."""
+
+import re
+from pathlib import Path
+
+from command import rbn
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_options_are_those_of_the_plugin():
+    text = rbn("options").stdout
+    told = set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE))
+    rows = re.search(r"## Options of the plugin.*?\n## ", README.read_text(), re.DOTALL)[0]
+    first_columns = " ".join(re.findall(r"^\| ([^|]*) \|", rows, re.MULTILINE))
+    in_readme = set(re.findall(r"--[a-z][\w-]+", first_columns))
+    assert len(in_readme) > 20 and in_readme <= told
+    assert not {"--dropout", "--label-smoothing", "--left-pad-source", "--save-dir"} & told
+    # Of all others the README says where to look: parameters of norms, steps of multipliers.
+    for name in told - in_readme:
+        assert re.match("--norm-[a-z]+-[a-z]|--rbn-target-(step|cap)", name), name
+
+
+def test_help_of_a_training_says_where_options_are_listed():
+    text = " ".join(rbn("train", "--help").stdout.split())
+    assert "`rbn options` lists those of the plugin" in text
