@@ -28,6 +28,9 @@ def scores(bleu, kinds=("tokenised", "sacrebleu"), **signatures):
 
 def norm_of(name):
     """What the runs of a name have; other names are free to have anything."""
+    others = {"pn": "power", "pn_ls": "groupscale+power", "brn": "renorm", "mabn": "mabn"}
+    if name in others:
+        return {"model.norm_encoder": others[name]}
     if name not in ("ln", "bn", "rbn", "rbn_official"):
         return {}
     weight = 0.1 if name.startswith("rbn") else 0.0

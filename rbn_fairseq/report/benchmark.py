@@ -20,6 +20,12 @@ _NORMS = {  # by name: batch norm in the encoder, RBN penalty
     "rbn": (True, True),
     "rbn_official": (True, True),
 }
+_PLANS = {  # by name: norms of the encoder
+    "pn": "power",
+    "pn_ls": "groupscale+power",
+    "brn": "renorm",
+    "mabn": "mabn",
+}
 _NAME = re.compile(rf"({'|'.join(PLACEMENTS)})-(.+)-seed(\d+)")
 
 
@@ -107,15 +113,17 @@ def _averaged_epochs(path: Path, state: Mapping[str, Any]) -> tuple[int, ...]:
 def _check_name(run: BenchmarkRun, cfg: Mapping[str, Any]) -> None:
     """Compare what the directory is called with what was trained in it."""
     pre = run.placement == "pre"
-    batch = "batch" in run.settings["model.norm_encoder"]
     weights = (cfg["criterion"].get(f"rbn_{kind}_weight") or 0 for kind in ("mean", "std"))
     held = cfg["criterion"].get("rbn_target_tid") is not None
     penalised = held or any(weight > 0 for weight in weights)
+    plan = run.settings["model.norm_encoder"]
+    batch = "batch" in plan
     expected = _NORMS.get(run.norm, (batch, penalised))
     called = {
         "common.seed": (run.seed, cfg["common"]["seed"]),
         "batch norm in the encoder": (expected[0], batch),
         "RBN penalty": (expected[1], penalised),
+        "model.norm_encoder": (_PLANS.get(run.norm, plan), plan),
         **{
             name: (pre, run.settings[name])
             for name in ("model.encoder_normalize_before", "model.decoder_normalize_before")

@@ -12,7 +12,14 @@ from rich.text import Text
 
 from rbn_fairseq.report.benchmark import BenchmarkRun, UnscoredRun, spans
 from rbn_fairseq.report.missing import missing_commands
-from rbn_fairseq.report.paper import BENCHMARKS, NORMS, Benchmark, table_order, withheld_because
+from rbn_fairseq.report.paper import (
+    BENCHMARKS,
+    NORMS,
+    OTHERS,
+    Benchmark,
+    table_order,
+    withheld_because,
+)
 
 __all__ = ["notes", "print_benchmark", "rows"]
 
@@ -54,7 +61,7 @@ def rows(
     table = []
     for placement, norm in table_order([*runs, *unscored]):
         of_cell = [run for run in runs if (run.placement, run.norm) == (placement, norm)]
-        name = f"{_PLACEMENTS[placement]}-{NORMS.get(norm, norm)}"
+        name = f"{_PLACEMENTS[placement]}-{(NORMS | OTHERS).get(norm, norm)}"
         table.append([name, *(_row(benchmark, of_cell, comparable) if of_cell else [""] * 5)])
     return table
 

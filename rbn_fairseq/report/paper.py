@@ -12,11 +12,13 @@ from rbn_fairseq.models.config import PRESETS
 from rbn_fairseq.report.benchmark import PLACEMENTS, BenchmarkRun, UnscoredRun, spans
 from rbn_fairseq.report.published import published
 
-__all__ = ["BENCHMARKS", "NORMS", "Benchmark", "table_order", "withheld_because"]
+__all__ = ["BENCHMARKS", "NORMS", "OTHERS", "Benchmark", "table_order", "withheld_because"]
 
 #: The norms of the table's rows by the scripts' names; ``rbn_official`` is RBN with the weights
 #: and the convention that the authors published.
 NORMS = {"ln": "LN", "bn": "BN", "rbn": "RBN", "rbn_official": "RBN (official)"}
+#: The paper's others, which have a row where there are runs of them.
+OTHERS = {"pn": "PN-only", "pn_ls": "PN+LS", "brn": "BRN", "mabn": "MABN"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ def _presets(name: str) -> dict[str, str]:
 
 
 def _numbers(dataset: str) -> dict[tuple[str, str], float]:
-    """Name the numbers of layer norm, batch norm and RBN."""
-    families = {"ln": "LN", "bn": "BN", "rbn": "RBN", "rbn_official": "RBN"}
+    families = NORMS | OTHERS | {"rbn_official": "RBN"}
     found = {
         (placement, norm): published().performance(f"{placement.title()}-Norm", family, dataset)
         for placement in PLACEMENTS

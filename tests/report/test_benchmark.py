@@ -152,14 +152,16 @@ def test_wmt_of_another_model(made):
 
 def test_papers_numbers(made):
     made.about(**STANDARD)
-    for norm in ("ln", "bn", "rbn", "rbn_official", "pn"):
+    for norm in ("ln", "bn", "rbn", "rbn_official", "pn", "pn_ls", "brn", "mabn", "mine"):
         made.evaluate("post", norm, 1, 30.0, **PAPER)
     made.evaluate("pre", "rbn", 1, 30.0, **PAPER | paper_model("pre"))
     found = {name: row[-1] for name, row in table(made).items()}
     # Table 2 of the paper.
     assert found == {
         "Post-LN": "35.5", "Post-BN": "34.0", "Post-RBN": "35.5", "Post-RBN (official)": "35.5",
-        "Pre-LN": "", "Pre-BN": "", "Pre-RBN": "35.6", "Pre-RBN (official)": "", "Post-pn": "",
+        "Pre-LN": "", "Pre-BN": "", "Pre-RBN": "35.6", "Pre-RBN (official)": "",
+        "Post-PN-only": "0.0", "Post-PN+LS": "35.6", "Post-BRN": "35.3", "Post-MABN": "0.0",
+        "Post-mine": "",
     }  # fmt: skip
     text = lines(made)
     assert not any("withheld" in line for line in text)
@@ -406,6 +408,11 @@ def test_directory_is_called_what_it_holds(made, changes, name):
     assert str(directory) in message and name in message
     if "layer" not in changes.values():
         assert f"says {next(iter(changes.values()))}" in message
+
+
+def test_directory_of_another_norm_is_called_what_it_holds(made):
+    made.evaluate("post", "pn_ls", 2, 30.0, **{"model.norm_encoder": "power"})
+    assert "`model.norm_encoder` groupscale+power, but its checkpoint says power" in refusal(made)
 
 
 def test_score_without_average(made):
