@@ -123,6 +123,21 @@ def test_numbers_of_wider_models_and_of_rbn_with_bins(found):
         assert all(f" {it.nll:.3f} |" in text for it in run.cost)
 
 
+@pytest.mark.parametrize("name, number", [("target", 7), ("hybrids", 5)])
+def test_numbers_of_targets_and_hybrids(found, name, number):
+    text = (RESULTS / name / "README.md").read_text()
+    runs = [run for run in found if run.name.startswith(f"{name}/")]
+    assert len(runs) == number
+    for run in runs:
+        assert " | ".join(f"{it.nll_loss:.3f}" for it in run.validations) in text, run.name
+        average = run.tid[-1].average
+        assert f"{100 * average.mean_tid:.2f} / {100 * average.var_tid:.2f} |" in text, run.name
+        if run.scores:
+            assert f"{run.scores['tokenised']['bleu']:.2f}" in text, run.name
+        for it in run.cost:
+            assert f" {it.nll:.3f} " in text, run.name
+
+
 def test_numbers_of_mixed_lengths_and_pre_norm(found):
     text = (RESULTS / "pre_norm" / "README.md").read_text()
     (run,) = (run for run in found if run.name.startswith("pre_norm/"))

@@ -45,9 +45,9 @@ def multipliers(group: Group, colours: dict[str, str], suffix: str = "") -> list
         notes.append(f"Drawn: the first {len(shown)} of {len(found)} runs; CSV has all.")
     caption = (
         "Multipliers of the penalty at the end of each epoch, and what they hold: the smoothed "
-        "distance (root mean square) of batch from running statistics, relative to ||σ||, with "
-        "its target dashed. A line a batch norm. A multiplier grows while its gap is above the "
-        "target, and falls to 0 where the target is slack."
+        "distance (root mean square) of batch from running statistics, relative to the batch's "
+        "||σ||, with its target dashed. A line a batch norm. A multiplier grows while its gap is "
+        "above the target, and falls to 0 where the target is slack."
     )
     header = ("run", "epoch", "layer", *(name for name, *_ in _PANELS))
     title = "Multipliers of the target TID"
