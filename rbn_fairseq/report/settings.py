@@ -82,6 +82,13 @@ def _defaults(config: type) -> dict[str, Any]:
     return {item.name: item.default for item in dataclasses.fields(config) if item.name != "_name"}
 
 
+def _complete_penalty(criterion: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what acts on nothing without a target; its defaults have not always been these."""
+    full = _defaults(RBNPenaltyConfig) | dict(criterion)
+    unused = ("rbn_target_step", "rbn_target_cap") if full["rbn_target_tid"] is None else ()
+    return full | dict.fromkeys(unused)
+
+
 def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
@@ -95,7 +102,7 @@ def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
     sections["model"] = _complete(cfg["model"])
     sections["task"] = _defaults(LengthMixingConfig) | dict(sections["task"])
     if "rbn_mean_weight" in sections["criterion"]:
-        sections["criterion"] = _defaults(RBNPenaltyConfig) | dict(sections["criterion"])
+        sections["criterion"] = _complete_penalty(sections["criterion"])
     sections["common"] = {name: cfg["common"].get(name) for name in _PRECISION}
     flat = {
         f"{section}.{name}": value

@@ -91,6 +91,17 @@ def test_settings_are_not_mixed(make):
     assert {one.label for one in group.series} >= {"RBN (λ 1, ν 0, lr 0.0005)"}
 
 
+@pytest.mark.parametrize("target, number", [(None, 1), ("1,1", 2)])
+def test_step_and_cap_count_where_there_is_a_target(make, target, number):
+    """Without one they act on nothing, and a run of before has other defaults."""
+    held = {"model.norm_encoder": "batch", "criterion.rbn_target_tid": target}
+    held["criterion.rbn_mean_weight"] = 0.0 if target else 1.0
+    steps = {"criterion.rbn_target_step": 1e-4, "criterion.rbn_target_cap": 1.0}
+    runs = [make("now", seed=1, changes=held), make("before", seed=2, changes=held | steps)]
+    (group,) = group_runs(runs)
+    assert len(group.series) == number
+
+
 def test_options_that_older_versions_did_not_have_are_at_their_defaults(make):
     old, mixed, new = (
         make(name, "BN", seed=seed, changes=changes)
