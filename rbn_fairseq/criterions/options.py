@@ -129,7 +129,11 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
             f"--rbn-warmup-updates must be >= 0, but is {rbn.rbn_warmup_updates}. 0 gives the "
             "penalty its whole weight from the start."
         )
-    _check_use(rbn)
+    if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
+        raise ValueError(
+            f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
+            "--rbn-mean-weight, --rbn-std-weight or --rbn-target-tid, or leave it out."
+        )
     guided = {
         "--rbn-target-tid": rbn.rbn_target_tid is not None,
         "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
@@ -142,22 +146,6 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
             )
     if rbn.rbn_target_tid is not None:
         _check_target(rbn)
-
-
-def _check_use(rbn: RBNPenaltyConfig) -> None:
-    """Refuse what would do nothing."""
-    if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
-        raise ValueError(
-            f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
-            "--rbn-mean-weight, --rbn-std-weight or --rbn-target-tid, or leave it out."
-        )
-    for name in ("rbn_target_step", "rbn_target_cap"):
-        value = getattr(rbn, name)
-        if rbn.rbn_target_tid is None and value != getattr(RBNPenaltyConfig, name):
-            raise ValueError(
-                f"{_option(name)} is {value:g}, but there is no target. Give --rbn-target-tid, or "
-                "leave it out."
-            )
 
 
 def _check_target(rbn: RBNPenaltyConfig) -> None:

@@ -38,11 +38,20 @@ for seed in "$@"; do
         translate "long-$run-seed$seed" score checkpoint8.pt
     done
     translate "long-bn-seed$seed" global checkpoint8.pt --model-overrides "{'norm_batch_length_bins': 1}"
+    for run in ln bn; do
+        averaged=$work/long-$run-seed$seed/average.pt
+        [[ -f $averaged ]] || rbn average --inputs "${averaged%/*}" --last 4 --output "$averaged"
+    done
+    (cd "$work/long-bn-seed$seed" && { [[ -f average.jsonl ]] || rbn cost average.pt --output average.jsonl; })
+    validated=$work/long-ln-seed$seed/average.txt
+    [[ -f $validated ]] ||
+        fairseq-validate "$bin" --user-dir "$(rbn user-dir)" --task translation_rbn --cpu \
+            --path "${validated%.txt}.pt" --valid-subset valid --max-tokens 6000 --num-workers 0 >"$validated"
 done
 
 bash results/keep.sh results/longer/runs "$work"/long-{ln,bn,rbn}-seed[0-9]
-for scores in "$work"/long-bn-seed[0-9]/global.json; do
-    cp "$scores" "results/longer/runs/$(basename "$(dirname "$scores")")"
+for run in "$work"/long-bn-seed[0-9]; do
+    cp "$run"/{global.json,average.jsonl} "results/longer/runs/$(basename "$run")"
 done
 rbn report results/longer/runs/* --out "$work/report-longer" \
     --title "IWSLT14 De-En, 48.8k-pair subset, longer trainings"

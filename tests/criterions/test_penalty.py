@@ -427,11 +427,6 @@ REFUSED = {
         {"rbn_warmup_updates": 9},
         "--rbn-warmup-updates is 9, but there is no penalty. .*--rbn-mean-weight.*leave it out",
     ),
-    "step of nothing": (
-        {"rbn_target_step": 0.5, "rbn_mean_weight": 0.1},
-        "--rbn-target-step is 0.5, but there is no target. .*--rbn-target-tid, or leave it out",
-    ),
-    "cap of nothing": ({"rbn_target_cap": 2.0}, "--rbn-target-cap is 2, but there is no target"),
 }
 
 
@@ -439,6 +434,12 @@ REFUSED = {
 def test_refuses_options(task, options, message):
     with pytest.raises(ValueError, match=message):
         build_criterion(task, **options)
+
+
+def test_a_checkpoint_of_other_defaults_is_read(task):
+    """A step and a cap without a target do nothing; a version before had others as defaults."""
+    criterion = build_criterion(task, rbn_target_step=1e-4, rbn_target_cap=1.0)
+    assert not criterion.rbn.penalises
 
 
 @pytest.mark.parametrize("text", ["1", "61", "1,2,3", "0:1", "1:-1", "1:inf", "nan,1", "a:b", ""])

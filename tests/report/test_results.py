@@ -113,6 +113,10 @@ def test_numbers_of_longer_trainings(found):
     for seed in (1, 2):
         path = RESULTS / "longer" / "runs" / f"long-bn-seed{seed}" / "global.json"
         assert f"{json.loads(path.read_text())['tokenised']['bleu']:.2f}" in text
+        averages = path.with_name("average.jsonl").read_text().splitlines()
+        assert len(averages) == 7
+        for nll in [json.loads(line)["nll"] for line in averages]:
+            assert re.search(rf"[ (]{nll:.3f}[,) ]", text), nll
 
 
 def test_numbers_of_wider_models_and_of_rbn_with_bins(found):
@@ -123,7 +127,7 @@ def test_numbers_of_wider_models_and_of_rbn_with_bins(found):
         assert all(f" {it.nll:.3f} |" in text for it in run.cost)
 
 
-@pytest.mark.parametrize("name, number", [("target", 7), ("hybrids", 5)])
+@pytest.mark.parametrize("name, number", [("target", 8), ("hybrids", 2)])
 def test_numbers_of_targets_and_hybrids(found, name, number):
     text = (RESULTS / name / "README.md").read_text()
     runs = [run for run in found if run.name.startswith(f"{name}/")]

@@ -87,7 +87,7 @@ def _draw(shown: Sequence[tuple[Series, Run]]) -> Canvas:
                     style = {"color": GREY, "linestyle": "--", "linewidth": 1}
                     axes.axhline(factor * targets[name], label="target", **style)
                 axes.set(xlabel="epoch", ylabel=label)
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes in grid[0]:
             axes.set_ylim(bottom=0)
         legend_below(canvas, canvas.axes)
