@@ -74,7 +74,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         (place,) = places
         axes.set(xlim=(place - 0.5, place + 0.5), xticks=[place])
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:

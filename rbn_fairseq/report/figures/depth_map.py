@@ -73,7 +73,7 @@ def _draw_maps(
             centres = [(a + b) / 2 for a, b in zip(edges[:-1], edges[1:], strict=True)]
             step = -(-len(own) // 8)
             one.set_xticks(centres[::step], [str(epoch) for epoch in own[::step]])
-            one.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            one.yaxis.set_major_locator(MaxNLocator(integer=True))
         for one in axes[len(maps) :]:
             one.axis("off")
         canvas.colorbar(image, ax=axes, label=unit)

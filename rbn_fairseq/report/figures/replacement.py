@@ -105,7 +105,7 @@ def _draw(lines: Sequence[tuple[str, list[tuple[Any, ...]]]], unit: str) -> Canv
                 )
         for axes, label in ((tids, "variance TID of the last BN, %"), (gaps, unit)):
             axes.set(xlabel="L, bottom layers with BN", ylabel=label)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         tids.set_title("TID by L")
         tids.set_ylim(bottom=0)
         gaps.set_title("gap by L")
