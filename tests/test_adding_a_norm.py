@@ -47,7 +47,7 @@ def test_it_is_what_its_docstring_says(page):
 
 
 def test_its_options_become_fields(page):
-    fields = {name: (kind, field) for name, kind, field in config._norm_fields()}
+    fields = {name: (kind, field) for name, kind, field in config.norm_fields()}
     kind, field = fields["norm_peak_floor"]
     assert kind is float and field.default == 1e-3 and "smallest divisor" in field.metadata["help"]
 

@@ -95,6 +95,7 @@ def test_benchmarks_have_the_same_numbers():
     for name, dataset in (("iwslt14", "IWSLT14"), ("wmt16", "WMT16")):
         bleu = BENCHMARKS[name].bleu
         assert bleu["pre", "rbn_official"] == PAPER.performance("Pre-Norm", "RBN", dataset)
-        assert len(bleu) == 8
+        assert bleu["post", "pn_ls"] == PAPER.performance("Post-Norm", "PN+LS", dataset)
+        assert len(bleu) == 2 * 8
     assert PAPER.average_tid["ResNet18"] == (0.8, 0.9)
     assert PAPER.deviation == {"Transformer": (11, 13), "ResNet18": (4, 4)}
