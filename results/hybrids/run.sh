@@ -2,7 +2,7 @@
 # Usage: bash results/hybrids/run.sh TEXT BIN WORK SEED...
 #
 # Trains, for each seed, RBN in the lower two layers of the encoder with layer norm above, and RBN
-# behind RMS norm in all of them, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN
+# behind RMS norm in all of them, and for two epochs BN in the lower 1, 2 and 3, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN
 # and WORK are its own. Takes half an hour a training on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
@@ -17,4 +17,11 @@ for seed in "$@"; do
     done
 done
 
-bash results/keep.sh results/hybrids/runs "$work"/hybrid-{layers,rms}-seed[0-9]
+epochs=2
+for seed in "$@"; do
+    train "bn1-seed$seed" --seed "$seed" "${batch[@]}" --norm-encoder batch@0:layer
+    train "bn2-seed$seed" --seed "$seed" "${batch[@]}" --norm-encoder batch@0-1:layer
+    train "bn3-seed$seed" --seed "$seed" "${batch[@]}" --norm-encoder batch@0-2:layer
+done
+
+bash results/keep.sh results/hybrids/runs "$work"/{hybrid-layers,hybrid-rms,bn1,bn2,bn3}-seed[0-9]

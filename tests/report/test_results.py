@@ -127,7 +127,7 @@ def test_numbers_of_wider_models_and_of_rbn_with_bins(found):
         assert all(f" {it.nll:.3f} |" in text for it in run.cost)
 
 
-@pytest.mark.parametrize("name, number", [("target", 8), ("hybrids", 2)])
+@pytest.mark.parametrize("name, number", [("target", 8), ("hybrids", 5)])
 def test_numbers_of_targets_and_hybrids(found, name, number):
     text = (RESULTS / name / "README.md").read_text()
     runs = [run for run in found if run.name.startswith(f"{name}/")]
