@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Usage: bash results/hybrids/run.sh TEXT BIN WORK SEED...
 #
-# Trains, for each seed, RBN in the lower two layers of the encoder with layer norm above, and RBN
-# behind RMS norm in all of them, and for two epochs BN in the lower 1, 2 and 3, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN
-# and WORK are its own. Takes half an hour a training on one core, and goes on where it was cut off.
+# Trains, for each seed, RBN in the lower two layers of the encoder with layer norm above, RBN behind
+# RMS norm in all of them, and for two epochs BN in the lower 1, 2 and 3, otherwise as
+# results/ladder/run.sh, and measures them; TEXT, BIN and WORK are its own. Takes a quarter of an
+# hour for two epochs on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
