@@ -62,7 +62,7 @@ class _Normalise(torch.autograd.Function):
         tokens: ValidTokens = ctx.tokens
         options, shape, dtypes = ctx.options, ctx.shape, ctx.dtypes
         grad = torch.zeros_like(rows) if grad_y is None else grad_y.reshape(rows.shape)
-        grad, x = tokens.clear(grad).to(mean.dtype), rows.to(mean.dtype)
+        grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
         weight, inverse = weight.to(mean.dtype), options.std(var).reciprocal()
         alone, plain = world_size(ctx.sync) == 1, grad_mean is None and grad_var is None
         served = has_kernels(x, tokens) and tokens.valid is None and options.eps_mode == "add"

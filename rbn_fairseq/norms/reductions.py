@@ -5,8 +5,6 @@ mean is right to about 1e-6 of itself. Elsewhere the formulas are written out; p
 zero, not dropped.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -85,19 +83,19 @@ def gradient_sums(
     They are the gradients of bias and weight.
 
     Args:
-        grad: ``(tokens, C)``, zero at padding.
-        rows: ``(tokens, C)``, in the dtype of ``grad``; anything at padding.
+        grad: ``(tokens, C)``.
+        rows: ``(tokens, C)``, in the dtype of ``grad``.
         mean: ``(C,)``.
         inverse_std: ``(C,)``.
         tokens: which rows are real.
     """
     if not has_kernels(rows, tokens):
-        return grad.sum(0), (grad * (tokens.clear(rows) - mean)).sum(0) * inverse_std
-    needs = (False, True, True)
-    _, dot, total = batch_norm_backward(grad, rows, None, mean, inverse_std, needs)
-    if tokens.valid is not None and not math.isfinite(dot.sum()):  # as padding may be: 0 * inf
-        rows = tokens.clear(rows)
-        _, dot, total = batch_norm_backward(grad, rows, None, mean, inverse_std, needs)
+        grad, rows = tokens.clear(grad), tokens.clear(rows)
+        return grad.sum(0), (grad * (rows - mean)).sum(0) * inverse_std
+    dot, total = torch.zeros_like(mean), torch.zeros_like(mean)
+    for part in zip(tokens.parts(grad), tokens.parts(rows), strict=True):
+        _, *sums = batch_norm_backward(*part, None, mean, inverse_std, (False, True, True))
+        dot, total = dot + sums[0], total + sums[1]
     return total, dot
 
 

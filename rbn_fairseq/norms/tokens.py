@@ -15,8 +15,7 @@ class ValidTokens:
     Norms work on the flattened ``(tokens, C)`` activations, most of them on *packed* rows. Packing
     drops the padding rows by an index where that is cheap (CPU) and zeroes them elsewhere: the
     length of an index depends on the data, so that making one would let a GPU wait for the host.
-    Batch norm copies less: on the CPU it takes ``parts`` and ``clear``, its kernels the ``flat``
-    mask.
+    Batch norm copies less: on the CPU it takes ``parts``, its kernels the ``flat`` mask.
 
     Args:
         valid: boolean mask, True = real token, with the leading shape of the activations
@@ -161,15 +160,8 @@ class ValidTokens:
         return rows.index_copy_(0, self._index, packed)
 
     def clear(self, rows: Tensor) -> Tensor:
-        """Return ``rows: (tokens, C)`` with zeros at padding: itself where they are there."""
-        if self.valid is None:
-            return rows
-        if not self.drops:
-            return rows.masked_fill(self._padding, 0)
-        padding = rows.index_select(0, self._padding_index)
-        if not padding.count_nonzero():  # NaN counts
-            return rows
-        return rows.index_fill(0, self._padding_index, 0)
+        """Return ``rows: (tokens, C)`` with zeros at padding."""
+        return rows if self.valid is None else rows.masked_fill(self._padding, 0)
 
     def clear_(self, rows: Tensor) -> Tensor:
         """Put zeros at the padding of ``rows: (tokens, C)``, in place."""
