@@ -3,8 +3,8 @@
 #
 # Measures what results/performance shows: rows as JSON and figures in OUTPUT (default: cpu beside
 # this file, gpu where there is one). DATA-BIN is that of results/iwslt14_subset/run.sh. Leave the
-# machine alone meanwhile: about 25 minutes on two cores. On the CPU, norms alone (norm, evaluation,
-# pads) run at one thread and at two, all else at one.
+# machine alone meanwhile: about 40 minutes on two cores. On the CPU, norms alone (norm, evaluation,
+# pads) and updates run at one thread and at two, all else at one.
 set -euo pipefail
 data=$(realpath "$1")
 output=${2:+$(realpath -m "$2")}
@@ -30,10 +30,12 @@ common=(
 )
 bench norm norm "$data" --name iwslt --norms batch,torch-batch --rounds 8 "${norm[@]}"
 bench evaluation norm "$data" --name iwslt --evaluation --rounds 8 "${norm[@]}"
-bench generate generate "$data" --rounds 6 --steps "$steps" -- "${common[@]}" "$small"
+bench generate generate "$data" --rounds 16 --steps "$steps" -- "${common[@]}" "$small"
 for size in "${tokens[@]}"; do
     bench "train-$size" train "$data" --rounds 8 --updates 5 -- "${common[@]}" "$size"
 done
+[[ $gpu ]] || bench "train-$small-threads-2" train "$data" --threads 2 --rounds 8 --updates 5 -- \
+    "${common[@]}" "$small"
 bench tid tid "$data" --rounds 5 --batches 4 -- "${common[@]}" "$small" --norm-encoder batch
 bench profile profile "$data" --updates 3 -- "${common[@]}" "$small"
 for sweep in tokens channels layers processes; do
