@@ -64,6 +64,8 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x).transpose(0, 1)  # (T, B, C)
+        if not self.training:  # as in the encoder
+            x = x.contiguous()
 
         padding = prev_output_tokens.eq(self.padding_idx)  # (B, T)
         padding = padding if padding.any() else None

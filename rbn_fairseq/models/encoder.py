@@ -44,6 +44,9 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         if has_pads:
             x = x * (1 - padding.unsqueeze(-1).type_as(x))
         x = x.transpose(0, 1)  # (T, B, C)
+        if not self.training:
+            # In evaluation most norms keep the layout, of which each linear layer makes a copy.
+            x = x.contiguous()
 
         states = [x] if return_all_hiddens else []
         fc_results: list[Any] = []
