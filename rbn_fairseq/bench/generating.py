@@ -9,7 +9,7 @@ from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import Row, summarise
-from rbn_fairseq.bench.training import dtype_of, set_up
+from rbn_fairseq.bench.training import check_batches, dtype_of, set_up
 from rbn_fairseq.tasks.batches import collate, sample
 
 __all__ = ["FLOOR", "PLACEMENTS", "time_inference"]
@@ -118,7 +118,7 @@ def time_inference(
         threads: of torch, as they are set.
 
     Raises:
-        ValueError: if fairseq-train does not take the options.
+        ValueError: if fairseq-train does not take the options, or settings differ in batches.
     """
     models = {}
     for name, own in settings.items():
@@ -126,6 +126,7 @@ def time_inference(
             models[name] = Translator(data, [*common, *own], device, beam, steps)
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from error
+    check_batches({name: model.cfg for name, model in models.items()})
     first, *_ = models.values()
     drawn = first.batches(subset, batches)
     floor: Optional[str] = "the same without norms" if FLOOR in models else None

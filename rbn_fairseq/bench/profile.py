@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.bench.training import draw, make_trainer, train, training_dtype
+from rbn_fairseq.bench.training import check_batches, draw, make_trainer, train, training_dtype
 
 __all__ = ["profile_updates"]
 
@@ -56,12 +56,14 @@ def profile_updates(
         threads: of torch, as they are set.
 
     Raises:
-        ValueError: if fairseq-train does not take the options.
+        ValueError: if fairseq-train does not take the options, or settings differ in batches.
     """
+    trainers = {name: make_trainer(data, [*common, *own], device) for name, own in settings.items()}
+    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
+    first, *_ = trainers.values()
+    batches = draw(first, updates)
     times: dict[str, dict[str, float]] = {}
-    for name, own in settings.items():
-        trainer = make_trainer(data, [*common, *own], device)
-        batches = draw(trainer, updates)
+    for name, trainer in trainers.items():
         train(trainer, batches)
         times[name] = _own_times(trainer, batches, device)
     shown = _largest(times, top)
@@ -82,7 +84,7 @@ def profile_updates(
                 norm=name,
                 device=device,
                 threads=threads,
-                dtype=training_dtype(trainer.cfg),
+                dtype=training_dtype(first.cfg),
                 case=operator,
                 ms=ms,
                 ratio_to_layer=ms / reference if reference else None,

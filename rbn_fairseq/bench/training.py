@@ -3,7 +3,7 @@
 import contextlib
 import io
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rbn_fairseq.tasks.batches import collate, sample_batches
 
 __all__ = [
     "DEFAULTS",
+    "check_batches",
     "draw",
     "dtype_of",
     "make_trainer",
@@ -79,13 +80,42 @@ def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
     """Return fairseq's trainer, with model and task, for options of fairseq-train.
 
     Raises:
-        ValueError: if fairseq-train does not take the options.
+        ValueError: if fairseq-train does not take the options, or they cannot be timed.
     """
     cfg, task = set_up(data, arguments, device)
+    if list(cfg.optimization.update_freq) != [1]:
+        raise ValueError("--update-freq must be 1: an update is timed on one batch.")
+    if getattr(cfg.criterion, "rbn_target_tid", None) is not None:
+        raise ValueError(
+            "--rbn-target-tid penalises nothing in a training's first updates, which are timed. "
+            "Give --rbn-mean-weight and --rbn-std-weight, whose penalty takes as long."
+        )
     model = task.build_model(cfg.model)
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     _ = trainer.optimizer  # made when asked for, and perhaps refused
+    trainer.get_train_iterator(epoch=1)  # as in training; bins of lengths are cut here
     return trainer
+
+
+def check_batches(configs: Mapping[str, Any]) -> None:
+    """Refuse settings, by name, that would not have the same batches in the same precision.
+
+    Raises:
+        ValueError: if they differ in such options.
+    """
+
+    def shared(cfg: Any) -> tuple[Any, ...]:
+        task = cfg.task
+        return cfg.dataset, cfg.common.seed, task.data, task.length_mixing, training_dtype(cfg)
+
+    first, *_ = configs.values()
+    for name, cfg in configs.items():
+        if shared(cfg) != shared(first):
+            raise ValueError(
+                f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed, "
+                "--length-mixing and the like) or choose the precision (--fp16 and the like) must "
+                "be the same for all settings. Give them behind `--`."
+            )
 
 
 def dtype_of(cfg: Any) -> str:

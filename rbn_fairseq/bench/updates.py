@@ -12,6 +12,7 @@ from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles, summarise
 from rbn_fairseq.bench.training import (
     DEFAULTS,
+    check_batches,
     draw,
     make_trainer,
     product_dtype,
@@ -26,23 +27,6 @@ SETTINGS = {
     "batch": "--norm-encoder batch",
     "rbn": "--norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01",
 }
-
-
-def _batch_options(trainer: Any) -> tuple[Any, ...]:
-    cfg = trainer.cfg
-    return cfg.dataset, cfg.common.seed, cfg.optimization.update_freq, cfg.task.data
-
-
-def _check_batches(trainers: Mapping[str, Any]) -> None:
-    first, *_ = trainers.values()
-    for name, trainer in trainers.items():
-        if list(trainer.cfg.optimization.update_freq) != [1]:
-            raise ValueError("--update-freq must be 1: an update is timed on one batch.")
-        if _batch_options(trainer) != _batch_options(first):
-            raise ValueError(
-                f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed and "
-                "the like) must be the same for all settings. Give them behind `--`."
-            )
 
 
 def _memory(
@@ -109,7 +93,7 @@ def time_updates(
             trainers[name] = makers[name]()
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from error
-    _check_batches(trainers)
+    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
     first, *_ = trainers.values()
     batches = draw(first, updates)
     same: dict[str, Any] = {

@@ -7,7 +7,7 @@ import torch
 
 from command import rbn
 from rbn_fairseq.bench import updates
-from rbn_fairseq.bench.training import product_dtype, set_up, training_dtype
+from rbn_fairseq.bench.training import check_batches, product_dtype, set_up, training_dtype
 from rbn_fairseq.bench.updates import SETTINGS, penalty_row
 from runs import TINY
 
@@ -98,3 +98,14 @@ def test_settings_really_train(data_bin, monkeypatch):
     assert list(memory) == list(settings)
     # Weights, their gradients and two moments of Adam, at least.
     assert memory["layer"] > 4 * sum(4 * weight.numel() for weight in timed[0].model.parameters())
+
+
+def test_settings_have_one_precision(data_bin):
+    options = [*TINY, "--optimizer", "adam", "--max-tokens", "600"]
+    configs = {
+        name: set_up(str(data_bin), [*options, *own], "cpu")[0]
+        for name, own in (("plain", []), ("half", ["--fp16"]))
+    }
+    with pytest.raises(ValueError, match="`half`: .* precision"):
+        check_batches(configs)
+    check_batches({"a": configs["half"], "b": configs["half"]})

@@ -13,6 +13,7 @@ FIELDS = {
     "bench", "norm", "device", "threads", "dtype", "case", "ms", "ratio_to_layer", "floor_ratio",
     "n", "spread", "machine", "versions",
 }  # fmt: skip
+CRITERION = "label_smoothed_cross_entropy_rbn"
 SMALL = ("--", *TINY, "--optimizer", "adam", "--max-tokens", 600)
 QUICK = ("--tokens", 64, "--pads", 25, "--channels", 8, "--depth", 2, "--rounds", 1)
 
@@ -93,12 +94,26 @@ def test_scaling(tmp_path):
         (["ln:", "x: --normm-encoder rms"], "`x`: unrecognized arguments: --normm-encoder rms"),
         (["ln:", "x: --max-tokens 99"], "`x`: options that make the batches"),
         (["ln:", "x: --seed 9"], "`x`: options that make the batches"),
+        (["ln:", "x: --length-mixing 4"], "`x`: options that make the batches"),
         (["ln: --update-freq 2"], "--update-freq must be 1"),
     ],
 )
 def test_refused_settings(capsys, data_bin, settings, said):
     given = [part for each in settings for part in ("--setting", each)]
     assert said in user_error(capsys, "bench", "train", data_bin, *given, *SMALL)
+
+
+def test_a_target_is_not_timed(capsys, data_bin):
+    setting = f"x: --criterion {CRITERION} --norm-encoder batch --rbn-target-tid 1,1"
+    said = user_error(capsys, "bench", "train", data_bin, "--setting", setting, *SMALL)
+    assert "`x`: --rbn-target-tid penalises nothing" in said
+
+
+@pytest.mark.parametrize("verb", ["profile", "generate"])
+def test_settings_share_their_batches(capsys, data_bin, verb):
+    given = ("--setting", "ln:", "--setting", "x: --max-tokens 99")
+    said = user_error(capsys, "bench", verb, data_bin, *given, *SMALL)
+    assert "`x`: options that make the batches" in said
 
 
 @pytest.mark.parametrize(
