@@ -169,7 +169,7 @@ def _read_run(
         norm,
         seed,
         epochs,
-        _updates(state),
+        max(map(_updates, (state, _last_state(directory)))),  # the end may lie within an epoch
         settings,
         about,
         scores,
@@ -195,11 +195,18 @@ def _is_scored(directory: Path) -> bool:
     return max(made) <= score.stat().st_mtime_ns
 
 
-def _is_trained(directory: Path) -> bool:
-    """Tell whether the end is reached; past a damaged checkpoint, training goes on."""
+def _last_state(directory: Path) -> dict[str, Any]:
+    """Read the last checkpoint; empty where there is none, or past whose damage one trains on."""
     try:
-        state = read_checkpoint(directory / "checkpoint_last.pt", mmap=True)
+        return read_checkpoint(directory / "checkpoint_last.pt", mmap=True)
     except ValueError:
+        return {}
+
+
+def _is_trained(directory: Path) -> bool:
+    """Tell whether the end is reached."""
+    state = _last_state(directory)
+    if not state:
         return False
     wanted = state["cfg"]["optimization"]
     if 0 < wanted["max_update"] <= _updates(state):

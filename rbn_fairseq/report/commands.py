@@ -1,33 +1,29 @@
 """The commands that would fill what the tables of a report lack."""
 
 import shlex
+from pathlib import PurePath
 from typing import Optional
 
+from rbn_fairseq.models.config import PRESETS
+from rbn_fairseq.report.paper import BENCHMARKS
 from rbn_fairseq.report.series import Group, Series
-from rbn_fairseq.report.setups import BY_LENGTH
+from rbn_fairseq.report.setups import BY_LENGTH, Setup
 
-__all__ = ["AGAINST", "BATCHING", "COST", "SCORE", "TID", "train_command"]
+__all__ = ["AGAINST", "BATCHING", "COST", "SCORE", "TID", "benchmark_of", "train_command"]
 
 #: What would score a run; the same for all, so that a table says it once.
 SCORE = (
-    "`rbn generate DATA --path SAVE_DIR/checkpoint_best.pt --remove-bpe > generated.txt && "
+    "`rbn generate DATA --path SAVE_DIR/checkpoint_last.pt --remove-bpe > generated.txt && "
     "rbn score generated.txt --lang LANG --output SAVE_DIR/score.json`"
 )
 #: What would test a run's difference to layer norm.
-AGAINST = (
-    "`rbn score generated.txt --lang LANG --against LN/generated.txt --output SAVE_DIR/score.json`"
-)
+AGAINST = "the command that made SAVE_DIR/score.json with `--against LN/generated.txt`"
 #: What would measure TID after training.
 TID = "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
-#: What would measure TID with batches made in several ways.
+#: What would measure TID with batches made in several ways; in one call, which replaces its output.
 BATCHING = (
     "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
-    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --output "
-    "SAVE_DIR/tid_batching.jsonl`"
-)
-#: What would measure TID with joint batches.
-JOINT = (
-    "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching joint:2 "
+    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --tid-batching joint:2 "
     "--tid-batching joint:8 --output SAVE_DIR/tid_batching.jsonl`"
 )
 #: What would measure the discrepancy cost.
@@ -52,10 +48,19 @@ def benchmark_of(data: str) -> Optional[str]:
     return next((name for name in ("iwslt14", "wmt16") if name in data.lower()), None)
 
 
+def _scripted(setup: Setup) -> Optional[str]:
+    """Return the benchmark whose scripts have this model and these data where they stand."""
+    name = benchmark_of(setup.data)
+    if name is None or PurePath(setup.path).parts[-3:] != ("data", name, "bin"):
+        return None
+    preset = PRESETS[BENCHMARKS[name].presets["post"]]  # Pre-Norm has the same sizes
+    return name if all(preset[key] == size for key, size in setup.sizes) else None
+
+
 def train_command(group: Group, placement: str, norm: str) -> str:
     """Return what would train a norm that a table lacks, with the settings of the others."""
     known = [one for one in group.series if one.setup.path]
-    benchmark = benchmark_of(known[0].setup.data) if known else None
+    benchmark = _scripted(known[0].setup) if known else None
     if benchmark and norm in _SCRIPTS and placement in ("Post-Norm", "Pre-Norm"):
         words = f"{_SCRIPTS[norm]} {placement.partition('-')[0].lower()} 1 2 3"
         both = (f"bash scripts/{benchmark}/{verb}.sh {words}" for verb in ("train", "evaluate"))

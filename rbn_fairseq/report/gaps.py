@@ -17,6 +17,7 @@ __all__ = [
     "last_epoch",
     "last_tid",
     "nll_gap",
+    "nll_gaps",
     "nll_of",
     "pairs",
     "points",
@@ -39,12 +40,15 @@ class Point:
 
 
 def bleu_kind(runs: Iterable[Run]) -> str:
-    """Return the kind of BLEU that most runs have; of several the paper's, on tokens."""
+    """Return the kind of BLEU that most runs have; of several the paper's, on tokens.
+
+    For WMT16 that is with compounds split, which other data are not scored with.
+    """
     counts: dict[str, int] = {}
     for run in runs:
         for kind in run.scores:
             counts[kind] = counts.get(kind, 0) + 1
-    preferred = ("tokenised", "sacrebleu", *sorted(counts))
+    preferred = ("compound_split", "tokenised", "sacrebleu", *sorted(counts))
     return max(preferred, key=lambda kind: (counts.get(kind, 0), -preferred.index(kind)))
 
 
@@ -91,12 +95,18 @@ def gaps_of(group: Group, series: Series) -> dict[str, list[tuple[float, float]]
     return {run.name: nll_gaps(run, others) for run, others in pairs(group, series)}
 
 
-def nll_gap(group: Group, series: Series) -> Optional[tuple[int, float]]:
+def nll_gap(group: Group, series: Series, measured: bool = False) -> Optional[tuple[int, float]]:
     """Return an epoch and the gap in bits per token there; mean over seeds.
 
-    The epoch is the last that all seeds and their layer norms have.
+    The epoch is the last that all seeds and their layer norms have; with ``measured``, of those
+    with TID: a training that ends within an epoch is validated there, but TID is not measured.
     """
-    found = [dict(gaps) for gaps in gaps_of(group, series).values() if gaps]
+    by_name = {run.name: run for run in series.runs}
+    found = []
+    for name, gaps in gaps_of(group, series).items():
+        tid = last_tid(by_name[name], "var_tid")
+        if gaps:
+            found.append({at: gap for at, gap in gaps if not measured or at in tid or not tid})
     last = last_shared(found)
     return None if last is None else (last, statistics.fmean(gaps[last] for gaps in found))
 
@@ -142,7 +152,7 @@ def points(group: Group) -> list[Point]:
     kind = bleu_kind(group.runs)
     found = []
     for series in group.series:
-        gap = nll_gap(group, series)
+        gap = nll_gap(group, series, measured=True)
         if gap is None:
             continue
         epoch, nll = gap

@@ -122,6 +122,16 @@ def test_wmt_has_compound_split_bleu(made):
     assert f"compound-split BLEU4: {SIGNATURES['compound_split']}" in text
 
 
+def test_wmt_ends_within_an_epoch(made):
+    """The average is of whole epochs, and was made before the last update."""
+    made.about(**STANDARD | {"corpus": "WMT16 En-De"})
+    model = paper_model("pre", "wmt_en_de")
+    ends = {"optimization.max_epoch": 0, "optimization.max_update": 100_000}
+    made.train("pre", "rbn", 1, updates=100_000, **ends, **model)
+    made.evaluate("pre", "rbn", 1, 26.0, kinds=WMT_KINDS, updates=97_000, **ends, **model)
+    assert table(made, "wmt16")["Pre-RBN"][-1] == "26.2"
+
+
 def test_wmt_cut_short(made):
     made.about(**STANDARD | {"corpus": "WMT16 En-De"})
     arguments = {"kinds": WMT_KINDS, **paper_model("pre", "wmt_en_de")}

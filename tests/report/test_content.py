@@ -144,10 +144,13 @@ def test_means_stand_with_deviation(make, blocks):
 
 
 def test_wmt_has_its_numbers(make, blocks):
-    runs = [make("bn", "BN", changes={"task.data": "data/wmt16"})()]
+    runs = [make("bn", "BN", changes={"task.data": "data/wmt16"}, bleu=24.0)()]
+    other = {"bleu": 25.0, "signature": "x"}
+    runs[0].scores.update(tokenised=other | {"bleu": 23.0}, compound_split=other)
     table = blocks(runs)["table2"]
     assert table.columns[-2:] == ("paper, IWSLT14", "paper, WMT16")
     assert rows(table)["Post-BN"][-2:] == ["34.0", "25.0"]
+    assert next(r for r in table.rows if r[0].text == "Post-BN")[1].text == "25.00"
 
 
 def test_other_norms(make, blocks):
@@ -158,13 +161,18 @@ def test_other_norms(make, blocks):
 
 
 def test_gaps_name_their_commands(make, blocks):
-    cells = {
-        row[0].text: row for row in blocks([make("bn", "BN", tid=(0.1, 0.1))()])["table2"].rows
-    }
+    own = {"task.data": "data/iwslt14/bin"}
+    named = {"model._name": "rbn_transformer_iwslt_de_en"}
+    layers = {f"model.{side}_layers": 6 for side in ("encoder", "decoder")}
+    run = make("bn", "BN", changes=own | named | layers, tid=(0.1, 0.1))()
+    cells = {row[0].text: row for row in blocks([run])["table2"].rows}
     layer = cells["Post-LN"][1]
     assert layer.text == "" and layer.value is None
     assert "bash scripts/iwslt14/train.sh ln post 1 2 3 &&" in layer.note
     assert "rbn score" in cells["Post-BN"][1].note
+    for name, changes in (("a", own | named), ("b", named | layers)):  # another model, other data
+        note = blocks([make(name, "BN", changes=changes)()])["table2"].rows[0][1].note
+        assert "scripts" not in note and "`rbn train data/iwslt14" in note
     runs = [make("other", "BN", "Pre-Norm", changes={"task.data": "my data"})()]
     note = next(r for r in blocks(runs)["table2"].rows if r[0].text == "Pre-RBN")[1].note
     assert note.startswith("`rbn train 'my data' --save-dir DIR") and "as in other" in note
@@ -178,7 +186,7 @@ def test_significance(main, blocks):
     assert cells["Post-BN"].text == f"{0.0125:.3f}"
     assert cells["Post-BN"].value == 0.0125 and "1000 samples" in cells["Post-BN"].note
     note = cells["Post-RBN"].note
-    assert "--against" in note and "--output" in note and cells["Post-LN"].note == ""
+    assert "--against" in note and cells["Post-LN"].note == ""
     test["against"] = "runs/old-ln/generate.txt"
     cells = {row[0].text: row[4] for row in blocks(main)["table2"].rows}
     assert cells["Post-BN"].text == "" and "runs/old-ln/generate.txt" in cells["Post-BN"].note

@@ -262,7 +262,11 @@ def test_tid_and_gap_are_of_one_epoch(make):
     # At epoch 2 the last of 2 layers has half of 10 and of 20 %; seed 2's all of it.
     assert point.tid == pytest.approx((15 + 30) / 2) and point.var_tid == pytest.approx(15)
     assert point.nll == pytest.approx((0.5 + 1.0) / 2) and point.bleu is None
+    # A training that ends within an epoch is validated there, but TID is not measured.
     runs[1:] = [replace(run, tid=run.tid[:2]) for run in runs[1:]]
+    (point,) = points(group_runs(runs)[0])
+    assert point.nll == pytest.approx((0.5 + 0.5) / 2) and point.bleu is None
+    runs[1:] = [replace(run, tid=run.tid[:1]) for run in runs[1:]]
     assert points(group_runs(runs)[0]) == []
 
 

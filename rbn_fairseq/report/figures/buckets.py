@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.commands import BATCHING, JOINT
+from rbn_fairseq.report.commands import BATCHING
 from rbn_fairseq.report.figures.batching import KINDS, Measured, measured
 from rbn_fairseq.report.figures.missing import Drawn, Missing
 from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
@@ -68,7 +68,7 @@ _PROCESSES = _Axis(
     "joint", "W", "processes", "processes",
     "TID by number of processes with --norm-sync",
     "no run on fairseq's batches measured TID with joint batches",
-    JOINT,
+    BATCHING,
     "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
     "statistics together; the models were trained as their runs say, without --length-mixing. "
     + _LINES.format("W", " of one process"),
