@@ -132,9 +132,28 @@ hydra_path() {
     fi
 }
 
+# finished RUN: whether its training has made all its updates. fairseq would make one more; where
+# it is the epochs that are numbered, it sees to that itself.
+finished() {
+    local updates override
+    [[ ! $dry_run && -f $1/checkpoint_last.pt ]] || return
+    updates=$(sed -n 's/^ *max_update: *\([0-9]*\).*/\1/p' "configs/${benchmark}_$placement.yaml")
+    for override in "${overrides[@]}"; do
+        [[ $override != optimization.max_update=* ]] || updates=${override#*=}
+    done
+    [[ $updates ]] && python - "$1/checkpoint_last.pt" "$updates" <<'END'
+import sys
+from pathlib import Path
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+state = read_checkpoint(Path(sys.argv[1]), mmap=True)
+sys.exit(state["optimizer_history"][-1]["num_updates"] < int(sys.argv[2]))
+END
+}
+
 # train_runs: train norm, placement and every seed; what is finished is not trained again.
 train_runs() {
-    local world=$((gpus * nodes)) seed command data_bin
+    local world=$((gpus * nodes)) unfinished=() seed command data_bin
     ((batch % world == 0)) ||
         die "--gpus $gpus x --nodes $nodes does not divide the $batch micro-batches of an update"
     command=(fairseq-hydra-train)
@@ -160,6 +179,14 @@ train_runs() {
             command+=(-m)
             ;;
     esac
+    for seed in "${seeds[@]}"; do
+        if finished "$runs/$placement-$norm-seed$seed"; then
+            say "$placement-$norm-seed$seed: is trained"
+        else
+            unfinished+=("$seed")
+        fi
+    done
+    ((${#unfinished[@]})) || return 0
     data_bin=$(hydra_path "$data/bin")
     command+=(--config-dir configs --config-name "${benchmark}_$placement" norm="$group")
     command+=(${preset:+preset="$preset"} task.data="$data_bin")
@@ -172,11 +199,11 @@ train_runs() {
         command+=(distributed_training.distributed_world_size="$world")
         command+=(hydra.sweep.dir="$(hydra_path "$runs")")
         command+=("hydra.sweep.subdir=$placement-$norm-seed\${common.seed}")
-        run "${command[@]}" common.seed="$(IFS=,; echo "${seeds[*]}")" "${overrides[@]}"
+        run "${command[@]}" common.seed="$(IFS=,; echo "${unfinished[*]}")" "${overrides[@]}"
         return
     fi
     command+=(distributed_training.distributed_world_size="$world")
-    for seed in "${seeds[@]}"; do
+    for seed in "${unfinished[@]}"; do
         run "${command[@]}" common.seed="$seed" \
             hydra.run.dir="$(hydra_path "$runs/$placement-$norm-seed$seed")" "${overrides[@]}"
     done

@@ -14,7 +14,8 @@ while (($#)); do
     case $1 in
         -h | --help) usage scripts/soak.sh && exit 0 ;;
         --minutes | --seed | --fuzz)
-            [[ ${2:-} =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "$1 needs a number; --help tells more"
+            [[ ${2:-} =~ ^[0-9]+$ || $1 == --minutes && ${2:-} =~ ^[0-9]+\.[0-9]+$ ]] ||
+                die "$1 needs a number; --help tells more"
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;

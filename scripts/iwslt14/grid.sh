@@ -53,7 +53,8 @@ if [[ ! $dry_run ]]; then
     mkdir -p "$grid"
     echo "$settings" >"$grid/settings"
 fi
-IFS=, read -ra devices <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}"
+IFS=, read -ra devices <<<"${CUDA_VISIBLE_DEVICES-$(seq -s , 0 $((gpus - 1)))}"
+((${#devices[@]})) || devices=('') gpus=1 # hidden
 ((${#devices[@]} >= gpus)) || die "--gpus $gpus, but CUDA_VISIBLE_DEVICES has ${#devices[@]}"
 
 run_of() { echo "$grid/mean$1-std$2/$placement-rbn-seed${seeds[0]}"; } # LAMBDA NU

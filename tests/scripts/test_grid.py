@@ -116,6 +116,13 @@ def test_cells_on_the_users_gpus(grid, monkeypatch):
     assert sorted(used) == ["4"] * 8 + ["6"] * 8
 
 
+def test_hidden_gpus_stay_hidden(grid, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    grid("--parallel", 2)
+    used = [path.read_text().split(" ")[2] for path in grid.runs.glob("*/*/*/checkpoint_last.pt")]
+    assert used == [""] * 16
+
+
 def test_the_time_is_over(grid, tmp_path):
     """What runs is stopped, and what would not be finished in time is not begun."""
     begun = time.monotonic()
