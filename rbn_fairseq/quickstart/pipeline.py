@@ -56,20 +56,33 @@ def _epochs_done(log: Path) -> float:
     return float(found[-1]) if found else 0.0
 
 
+def _occupied(directory: Path, why: str) -> ValueError:
+    return ValueError(
+        f"`{directory}` {why}. Choose another place with --out, or remove that directory."
+    )
+
+
 def _begin(directory: Path, recipe: Sequence[str], epochs: int) -> dict[str, Any]:
     """Make a run's directory, or go on with it if it holds the same run with no more epochs.
 
     Returns:
         What the run was begun with: machine and versions.
+
+    Raises:
+        ValueError: if the directory holds something else.
     """
     note = directory / "begun.json"
     if note.exists():
         begun: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-        if begun["recipe"] == list(recipe) and begun["epochs"] <= epochs:
-            write_whole(note, json.dumps({**begun, "epochs": epochs}, indent=1))
-            return begun
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
+        if begun["recipe"] != list(recipe):
+            raise _occupied(directory, "was trained with another recipe or on another device")
+        if begun["epochs"] > epochs:
+            raise _occupied(directory, f"was trained for {begun['epochs']} epochs, not {epochs}")
+        write_whole(note, json.dumps({**begun, "epochs": epochs}, indent=1))
+        return begun
+    if directory.exists() and any(directory.iterdir()):
+        raise _occupied(directory, "holds something that no quickstart made")
+    directory.mkdir(exist_ok=True)
     begun = {"recipe": list(recipe), "epochs": epochs}
     begun |= {"machine": _machine(), "versions": _versions()}
     write_whole(note, json.dumps(begun, indent=1))
@@ -165,7 +178,7 @@ def _sample(data: Data, hypotheses: dict[str, list[str]], number: int = 10) -> l
 
 def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
     table = Table("norm", box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in ("BLEU", "valid loss", "mean TID %", "variance TID %", "minutes"):
+    for column in ("BLEU", "valid nll", "mean TID %", "variance TID %", "minutes"):
         table.add_column(column, justify="right")
     table.add_row("copying the source", f"{copying.bleu:.1f}")
     for run in runs:

@@ -130,7 +130,7 @@ def test_killed_and_called_again(done, text, forked, tmp_path, monkeypatch):
 
 
 def test_other_number_of_epochs(tmp_path, monkeypatch):
-    """More epochs go on with a run, fewer begin it anew; nothing keeps an old score."""
+    """More epochs go on with a run, fewer are refused; nothing keeps an old score."""
     data = Data(tmp_path / "bin", [], [], {})
     directory = tmp_path / "layer"
 
@@ -146,19 +146,24 @@ def test_other_number_of_epochs(tmp_path, monkeypatch):
     assert job(2).is_finished() and not job(3).is_finished()
     assert (directory / "checkpoint_last.pt").exists()
     pretend(job(3))
-    assert not job(2).is_finished()
-    assert not (directory / "checkpoint_last.pt").exists()
+    with pytest.raises(ValueError, match="trained for 3 epochs, not 2. Choose another place"):
+        job(2)
+    assert job(3).is_finished() and (directory / "checkpoint_last.pt").exists()
 
 
-def test_other_recipe_begins_anew(tmp_path, monkeypatch):
+def test_nothing_is_deleted(tmp_path, monkeypatch):
     data = Data(tmp_path / "bin", [], [], {})
     pipeline._job("rbn", tmp_path, data, 2)
     (tmp_path / "rbn" / "checkpoint_last.pt").touch()
     pipeline._job("rbn", tmp_path, data, 2)
     assert (tmp_path / "rbn" / "checkpoint_last.pt").exists()
     monkeypatch.setitem(NORMS, "rbn", ("--norm-encoder", "batch", "--rbn-mean-weight", "1"))
-    pipeline._job("rbn", tmp_path, data, 2)
-    assert not (tmp_path / "rbn" / "checkpoint_last.pt").exists()
+    with pytest.raises(ValueError, match="another recipe"):
+        pipeline._job("rbn", tmp_path, data, 2)
+    (tmp_path / "rbn" / "begun.json").unlink()
+    with pytest.raises(ValueError, match="no quickstart made"):
+        pipeline._job("rbn", tmp_path, data, 2)
+    assert (tmp_path / "rbn" / "checkpoint_last.pt").exists()
 
 
 def test_language_that_cannot_be_scored(text, tmp_path):
