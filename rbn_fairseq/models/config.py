@@ -225,6 +225,9 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         )
     weight = str(full.norm_weight)
     depths = full.encoder_layers, full.decoder_layers
+    for side, depth in zip(("encoder", "decoder"), depths, strict=True):
+        if depth < 1:
+            raise ValueError(f"--{side}-layers must be at least 1, but is {depth}.")
     kept = (
         kept_layers(full.encoder_layers_to_keep, depths[0], "encoder"),
         kept_layers(full.decoder_layers_to_keep, depths[1], "decoder"),

@@ -1,5 +1,6 @@
 """Norms, residuals and wrappers of a stack of layers, as the configuration plans them."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
 from rbn_fairseq.norms import NORMS, NormPlace, NormPlan, build_norm, parse_norms
 
 __all__ = ["place_norms", "scale_by_depth", "wrap"]
+
+logger = logging.getLogger(__name__)
 
 _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's name
     "self": "self_attn_layer_norm",
@@ -66,11 +69,17 @@ def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
                 inner = hidden if site == "ffn" else place
                 norm = build_norm(read.norms(number, site), inner, norms.options)
                 place_sub_norm(layer, site, norm)
+    if stack.layer_norm is None:
+        if final != "layer":
+            logger.warning(
+                "%s-final %s is not used: only Pre-Norm has a norm behind the last layer",
+                *(option, final),
+            )
+        return
     if causal:
         _refuse_leaks(names, f"{option}-final")
         _refuse_lengths(names, norms.options, f"{option}-final")
-    if stack.layer_norm is not None:
-        stack.layer_norm = build_norm(names, place, norms.options)
+    stack.layer_norm = build_norm(names, place, norms.options)
 
 
 def scale_by_depth(layers: Any, cfg: TransformerConfig, side: int) -> None:

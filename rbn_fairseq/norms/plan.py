@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 
 __all__ = ["NormPlan", "parse_norms"]
 
@@ -58,13 +59,20 @@ class NormPlan:
 
     Raises:
         ValueError: for a malformed rule, an unknown norm or site, a layer outside the stack, or
-            a place that no rule covers.
+            a place that no rule covers, or a rule behind one for all places.
     """
 
     def __init__(
         self, text: str, layers: int, sites: Sequence[str], known: Collection[str], option: str
     ) -> None:
         rules = [_parse_rule(rule, text, layers, sites, known, option) for rule in text.split(":")]
+        for one, behind in pairwise(rules):
+            if one.layers is None and one.site is None:
+                raise ValueError(
+                    f"{option}: in the plan `{text}`, `{one.text}` is for all places, so that "
+                    f"`{behind.text}` behind it never applies: the first match wins. Put the rule "
+                    "for all places last."
+                )
         self._norms: dict[tuple[int, str], tuple[str, ...]] = {}
         for layer in range(layers):
             for site in sites:

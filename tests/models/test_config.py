@@ -174,3 +174,20 @@ def test_an_older_config_still_builds():
     assert shapes(model) == shapes(build(cfg))
     norm = model.encoder.layers[0].final_layer_norm
     assert isinstance(norm, BatchNorm) and not norm.sync and norm.options.momentum == 0.05
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_refuses_a_model_without_layers(side):
+    with pytest.raises(ValueError, match=f"--{side}-layers must be at least 1, but is 0"):
+        resolve(from_argparse("rbn_transformer", f"--{side}-layers", "0"))
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_final_norm_that_is_not_used_is_told(side, caplog):
+    option = f"--norm-{side}-final"
+    build(from_argparse("rbn_transformer_tiny", option, "instance"))  # no decoder may have it
+    assert f"{option} instance is not used: only Pre-Norm" in caplog.text
+    caplog.clear()
+    build(from_argparse("rbn_transformer_tiny_pre", option, "rms"))
+    build(from_argparse("rbn_transformer_tiny"))
+    assert "is not used" not in caplog.text

@@ -284,8 +284,28 @@ def test_groups_are_the_heads_of_their_own_stack():
         assert set(groups) == {heads} and len(groups) > 4
 
 
+@WITH_SUB
+@pytest.mark.parametrize("name", ["layer", "batch", "none"])
+@torch.no_grad()
+def test_in_evaluation_no_linear_layer_has_to_copy_its_input(name, placement):
+    model = build(**placement, **everywhere(name)).eval()
+    dense = []
+    for part in (*model.encoder.layers, *model.decoder.layers):
+        for layer in (part.self_attn, part.fc1, part.fc2):
+            layer.register_forward_hook(
+                lambda _, args, kwargs, __: dense.extend(
+                    it.is_contiguous() for it in args or (kwargs["query"],)
+                ),
+                with_kwargs=True,
+            )
+    source = sentences((5, 3), total=6, left_pad=True)
+    target = sentences((4, 6), total=6, left_pad=False)
+    model(source, None, target)
+    assert len(dense) >= 4 * 3 and all(dense)
+
+
 def test_an_unused_rule_for_a_leaking_norm_is_no_harm():
-    assert len(kinds(build(norm_decoder="layer:instance"))) == 2 * 2 + 2 * 3
+    assert len(kinds(build(norm_decoder="layer@0-1:instance"))) == 2 * 2 + 2 * 3
 
 
 @POST_AND_SUB
@@ -323,7 +343,6 @@ def test_layerdrop_trains(placement, count):
         ),
         ({"norm_decoder": "layer+instance"}, ["--norm-decoder:", "`instance`"]),
         ({"norm_decoder_final": "instance", **PRE}, ["--norm-decoder-final:", "`instance`"]),
-        ({"norm_decoder_final": "instance"}, ["--norm-decoder-final:", "`instance`"]),
         (
             {"norm_encoder": "group", "norm_group_groups": 3},
             ["--norm-group-groups", "C = 16", "is 3.", "2 and 4"],

@@ -40,12 +40,17 @@ def test_forms(text, expected):
     ("text", "expected"),
     [
         ("layer@0:batch@0-1:layer", [[L, L, L], [B, B, B], [L, L, L], [L, L, L]]),
-        ("batch:layer@0", [[B, B, B]] * 4),
         ("layer@1.self:batch@1:layer@self:batch", [[L, B, B], [L, B, B], [L, B, B], [L, B, B]]),
     ],
 )
 def test_first_match_wins(text, expected):
     assert places(text) == expected
+
+
+@pytest.mark.parametrize("text", ["batch:layer@0", "batch@1:batch:layer", "batch:layer:power"])
+def test_rules_that_never_apply(text):
+    with pytest.raises(ValueError, match="--norm-encoder: .*`batch` is for all.*`layer(@0)?` beh"):
+        places(text)
 
 
 @pytest.mark.parametrize(
