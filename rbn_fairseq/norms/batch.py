@@ -1,6 +1,5 @@
 """Batch normalisation over the real tokens of a batch."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import kernels, scope
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.lengths import check_rule
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import normalise
@@ -57,26 +57,13 @@ class BatchNormOptions:
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise ValueError(
-                f"`momentum` (--norm-batch-momentum) is the weight of the new value and must be in "
-                f"(0, 1], but is {self.momentum}. The default is 0.05."
-            )
-        if not 0 < self.eps < math.inf:
-            raise ValueError(
-                f"`eps` (--norm-batch-eps) must be positive and finite, but is {self.eps}. "
-                "The default is 1e-5."
-            )
-        if self.eps_mode not in ("add", "clamp"):
-            raise ValueError(
-                "`eps_mode` (--norm-batch-eps-mode) must be `add` or `clamp`, but is "
-                f"`{self.eps_mode}`."
-            )
-        if self.length_bins < 1:
-            raise ValueError(
-                "`length_bins` (--norm-batch-length-bins) is a number of bins of at least 1, but "
-                f"is {self.length_bins}. 1, the default, is ordinary batch norm."
-            )
+        rules = {
+            "momentum": (0 < self.momentum <= 1, "in (0, 1], as the weight of the new value"),
+            "eps": positive(self.eps),
+            "eps_mode": (self.eps_mode in ("add", "clamp"), "`add` or `clamp`"),
+            "length_bins": (self.length_bins >= 1, "at least 1, which is ordinary batch norm"),
+        }
+        check_rules("batch", self, rules)
         try:
             check_rule(self.length_edges, self.length_bins)
         except ValueError as error:

@@ -20,8 +20,8 @@ class LengthBatchNorm(BatchNorm):
     the length, and ordinary running statistics do not. Training is that of :class:`BatchNorm` to
     the bit; besides, every batch moves the running statistics of the bins that its sentences are
     in. Evaluation looks scale and shift up for each sentence, ``(B, C)``: one multiply-add per
-    element, whatever else is in the batch. The penalty's gap is to what the bins expect of a batch
-    of these lengths.
+    element, whatever else is in the batch; ``affine_map`` is that of all lengths together, by which
+    nothing is evaluated. The penalty's gap is to what the bins expect of a batch of these lengths.
 
     Not for decoders: in generation the length is not known yet.
 

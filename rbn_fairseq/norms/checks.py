@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-__all__ = ["check_groups", "check_positive", "check_rules", "group_count"]
+__all__ = ["check_groups", "check_rules", "group_count", "positive"]
 
 
 def check_rules(norm: str, options: Any, rules: dict[str, tuple[bool, str]]) -> None:
@@ -26,17 +26,9 @@ def check_rules(norm: str, options: Any, rules: dict[str, tuple[bool, str]]) -> 
             )
 
 
-def check_positive(norm: str, option: str, value: float, default: str) -> None:
-    """Refuse an option that is not positive and finite.
-
-    Raises:
-        ValueError: naming the option, the rule, the value and the default.
-    """
-    if not 0 < value < math.inf:
-        raise ValueError(
-            f"`{option}` (--norm-{norm}-{option.replace('_', '-')}) must be positive and finite, "
-            f"but is {value}. The default is {default}."
-        )
+def positive(value: float) -> tuple[bool, str]:
+    """Return the rule that a value is positive and finite."""
+    return 0 < value < math.inf, "positive and finite"
 
 
 def check_groups(norm: str, groups: int) -> None:

@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_positive
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["DynamicTanh", "DynamicTanhOptions"]
@@ -25,7 +25,7 @@ class DynamicTanhOptions:
     )
 
     def __post_init__(self) -> None:
-        check_positive("dyt", "alpha_init", self.alpha_init, "0.5")
+        check_rules("dyt", self, {"alpha_init": positive(self.alpha_init)})
 
 
 class DynamicTanh(nn.Module):

@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_groups, check_positive, group_count
+from rbn_fairseq.norms.checks import check_groups, check_rules, group_count, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["GroupNorm", "GroupNormOptions"]
@@ -28,7 +28,7 @@ class GroupNormOptions:
 
     def __post_init__(self) -> None:
         check_groups("group", self.groups)
-        check_positive("group", "eps", self.eps, "1e-5")
+        check_rules("group", self, {"eps": positive(self.eps)})
 
 
 class GroupNorm(nn.Module):

@@ -6,7 +6,7 @@ from typing import Optional
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_groups, check_positive, group_count
+from rbn_fairseq.norms.checks import check_groups, check_rules, group_count, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["GroupScale", "GroupScaleOptions"]
@@ -30,7 +30,7 @@ class GroupScaleOptions:
 
     def __post_init__(self) -> None:
         check_groups("groupscale", self.groups)
-        check_positive("groupscale", "eps", self.eps, "1e-5")
+        check_rules("groupscale", self, {"eps": positive(self.eps)})
 
 
 class GroupScale(nn.Module):

@@ -6,7 +6,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_positive
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["InstanceNorm", "InstanceNormOptions"]
@@ -23,7 +23,7 @@ class InstanceNormOptions:
     eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
 
     def __post_init__(self) -> None:
-        check_positive("instance", "eps", self.eps, "1e-5")
+        check_rules("instance", self, {"eps": positive(self.eps)})
 
 
 class InstanceNorm(nn.Module):

@@ -1,11 +1,11 @@
 """Layer normalisation, by torch."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Optional
 
 from torch import Tensor, nn
 
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["LayerNorm", "LayerNormOptions"]
@@ -22,11 +22,7 @@ class LayerNormOptions:
     eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
 
     def __post_init__(self) -> None:
-        if not 0 < self.eps < math.inf:
-            raise ValueError(
-                f"`eps` (--norm-layer-eps) must be positive and finite, but is {self.eps}. "
-                "The default is 1e-5."
-            )
+        check_rules("layer", self, {"eps": positive(self.eps)})
 
 
 class LayerNorm(nn.LayerNorm):

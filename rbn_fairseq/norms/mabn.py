@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.checks import check_rules
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -52,7 +52,7 @@ class MovingAverageBatchNormOptions:
         rules = {
             "window": (self.window >= 1, "at least 1"),
             "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
-            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "eps": positive(self.eps),
             "warmup": (self.warmup >= 0, "at least 0"),
             "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
             "r_start": (

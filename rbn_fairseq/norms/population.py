@@ -151,7 +151,7 @@ class PopulationNorm(nn.Module):
         """Compute scale and shift of evaluation once, where no gradient is wanted.
 
         fairseq calls this before it generates: parameters and statistics do not change any more
-        (but by loading a state, casts, and moves to a device).
+        (but by training mode, loading a state, casts, and moves to a device).
         """
         self._keeps = True
 
@@ -162,6 +162,12 @@ class PopulationNorm(nn.Module):
         if self._kept is None:
             self._kept = self.affine_map()
         return multiply_add(x, *self._kept)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; what training changes is not kept."""
+        if mode:
+            self._kept = None
+        return super().train(mode)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._kept = None

@@ -1,6 +1,5 @@
 """PowerNorm: each channel by a running quadratic mean, with an approximate backward."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.checks import check_rules
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 from rbn_fairseq.norms.tokens import ValidTokens
@@ -50,7 +49,7 @@ class PowerNormOptions:
         rules = {
             "alpha_forward": (0 <= self.alpha_forward < 1, "in [0, 1)"),
             "alpha_backward": (0 <= self.alpha_backward < 1, "in [0, 1)"),
-            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "eps": positive(self.eps),
             "warmup": (self.warmup >= 0, "at least 0"),
             "backward": (self.backward in ("batch", "running"), "`batch` or `running`"),
         }

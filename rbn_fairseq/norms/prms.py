@@ -1,12 +1,13 @@
 """pRMSNorm: RMSNorm with the root mean square of some of the channels."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_positive
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PartialRMSNorm", "PartialRMSNormOptions"]
@@ -29,12 +30,8 @@ class PartialRMSNormOptions:
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(
-                "`p` (--norm-prms-p) is the part of the channels that is measured and must be in "
-                f"(0, 1], but is {self.p}. The default is 0.0625."
-            )
-        check_positive("prms", "eps", self.eps, "1e-5")
+        part = (0 < self.p <= 1, "in (0, 1], as a part of the channels")
+        check_rules("prms", self, {"p": part, "eps": positive(self.eps)})
 
 
 class PartialRMSNorm(nn.Module):
@@ -57,9 +54,10 @@ class PartialRMSNorm(nn.Module):
         self.options = options or PartialRMSNormOptions()
         self.measured = int(channels * self.options.p)
         if self.measured < 1:
+            least = math.ceil(1e6 / channels) / 1e6
             raise ValueError(
                 f"`p` (--norm-prms-p) must leave at least one channel to measure, but {channels} * "
-                f"{self.options.p} is less than 1. Give at least {1 / channels:.6g}, or use `rms`."
+                f"{self.options.p} is less than 1. Give at least {least:g}, or use `rms`."
             )
         self.weight = nn.Parameter(torch.ones(channels))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.batch import BatchNorm
-from rbn_fairseq.norms.checks import check_rules
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import Moments
 from rbn_fairseq.norms.population import PopulationStatistics, RunningStatistics
 
@@ -47,7 +47,7 @@ class BatchRenormOptions:
     def __post_init__(self) -> None:
         rules = {
             "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
-            "eps": (0 < self.eps < math.inf, "positive and finite"),
+            "eps": positive(self.eps),
             "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
             "d_max": (0 <= self.d_max < math.inf, "at least 0 and finite"),
             "start": (self.start >= 0, "at least 0"),
@@ -97,7 +97,8 @@ class RunningMeanStd(PopulationStatistics):
 
     def get(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance, each ``(C,)``: the eps inside the deviation is not in it."""
-        return self.running_mean, self.running_std.square() - self._options.eps
+        var = self.running_std.square() - self._options.eps
+        return self.running_mean, var.clamp(min=0)
 
     @torch.no_grad()
     def update(self, batch: Moments) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_positive
+from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["RMSNorm", "RMSNormOptions"]
@@ -35,12 +35,8 @@ class RMSNormOptions:
     )
 
     def __post_init__(self) -> None:
-        check_positive("rms", "eps", self.eps, "1e-5")
-        if self.eps_mode not in ("inside", "outside"):
-            raise ValueError(
-                "`eps_mode` (--norm-rms-eps-mode) must be `inside` or `outside`, but is "
-                f"`{self.eps_mode}`. The default is `inside`."
-            )
+        modes = (self.eps_mode in ("inside", "outside"), "`inside` or `outside`")
+        check_rules("rms", self, {"eps": positive(self.eps), "eps_mode": modes})
 
 
 class RMSNorm(nn.Module):

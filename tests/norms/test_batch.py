@@ -484,7 +484,7 @@ def test_refuses_tokens_of_another_shape():
 
 @pytest.mark.parametrize("momentum", [0.0, -0.1, 1.0001, float("nan"), float("inf")])
 def test_refuses_momentum(momentum):
-    with pytest.raises(ValueError, match=rf"--norm-batch-momentum.*\(0, 1\], but is {momentum}"):
+    with pytest.raises(ValueError, match=rf"--norm-batch-momentum.*\(0, 1\], .*but is {momentum}"):
         BatchNormOptions(momentum=momentum)
 
 
@@ -496,7 +496,7 @@ def test_refuses_eps(eps):
 
 @pytest.mark.parametrize("eps_mode", ["", "Add", "max"])
 def test_refuses_eps_mode(eps_mode):
-    with pytest.raises(ValueError, match=f"--norm-batch-eps-mode.*`clamp`, but is `{eps_mode}`"):
+    with pytest.raises(ValueError, match=f"--norm-batch-eps-mode.*`clamp`, but is {eps_mode}"):
         BatchNormOptions(eps_mode=eps_mode)
 
 

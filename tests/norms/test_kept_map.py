@@ -55,6 +55,23 @@ def test_generation_follows_a_state_that_is_loaded(kind):
 
 @KINDS
 @torch.no_grad()
+def test_generation_follows_statistics_that_are_set(kind):
+    norm = trained(kind)
+    norm.make_generation_fast_()
+    before = norm(X)
+    norm.train().population.set(torch.ones(3), torch.full((3,), 9.0))
+    after = norm.eval()(X)
+    assert torch.equal(after, trained_alike(norm)(X)) and not torch.equal(after, before)
+
+
+def trained_alike(norm):
+    other = type(norm)(3).eval()
+    other.load_state_dict(norm.state_dict())
+    return other
+
+
+@KINDS
+@torch.no_grad()
 def test_generation_follows_casts(kind):
     norm = trained(kind)
     norm.make_generation_fast_()

@@ -71,7 +71,8 @@ def test_refuses_eps(eps):
         PartialRMSNormOptions(eps=eps)
 
 
-def test_refuses_to_measure_no_channel():
-    with pytest.raises(ValueError, match=r"--norm-prms-p.*15 \* 0.0625.*0.0666667.*`rms`"):
-        PartialRMSNorm(15)
-    assert PartialRMSNorm(15, PartialRMSNormOptions(p=0.0666667)).measured == 1
+@pytest.mark.parametrize("channels, least", [(15, 0.066667), (49, 0.020409), (512, 0.001954)])
+def test_refuses_to_measure_no_channel(channels, least):
+    with pytest.raises(ValueError, match=rf"--norm-prms-p.*{channels} \* 0.001 .*{least},.*`rms`"):
+        PartialRMSNorm(channels, PartialRMSNormOptions(p=0.001))
+    assert PartialRMSNorm(channels, PartialRMSNormOptions(p=least)).measured == 1

@@ -72,10 +72,10 @@ def test_has_a_gain_and_no_bias():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"eps": 0.0}, ["--norm-rms-eps", "positive", "0.0", "1e-5"]),
+        ({"eps": 0.0}, ["--norm-rms-eps", "positive", "0.0", "1e-05"]),
         ({"eps": float("nan")}, ["--norm-rms-eps", "nan"]),
         ({"eps": float("inf")}, ["--norm-rms-eps", "finite", "inf"]),
-        ({"eps_mode": "beside"}, ["--norm-rms-eps-mode", "`inside`", "`outside`", "`beside`"]),
+        ({"eps_mode": "beside"}, ["--norm-rms-eps-mode", "`inside`", "`outside`", "beside"]),
     ],
 )
 def test_refuses(options, words):
