@@ -72,8 +72,9 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
                 "take the bins away first (rbn recalibrate --length-bins 1)."
             )
         for name, value in model.items():
+            summed = value.is_floating_point() and name in total
             wide = value.double() if value.is_floating_point() else value
-            total[name] = total[name] + wide if name in total and wide is not value else wide
+            total[name] = total[name] + wide if summed else wide
     for name, value in model.items():
         if value.is_floating_point():
             model[name] = (total[name] / len(paths)).to(value.dtype)

@@ -67,7 +67,12 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
         if name.partition(".population.")[0] not in lacking
     }
     model.load_state_dict(own | taken)
-    tied = {name for name in taken if not torch.equal(own[name], taken[name].to(own[name].dtype))}
+    # In place of NaN something that is equal to itself.
+    tied = {
+        name
+        for name, value in taken.items()
+        if not torch.equal(own[name].nan_to_num(), value.to(own[name].dtype).nan_to_num())
+    }
     if tied:
         raise ValueError(
             f"--init-from `{path}` has weights of their own for what this model shares with "

@@ -8,11 +8,15 @@ from rbn_fairseq.cli import about, doctor
 
 __all__ = ["app"]
 
+_HAS_FAIRSEQ = sys.modules.get("fairseq") is not None
+_LACKING = "fairseq cannot be imported, so that most commands are missing: rbn doctor tells why."
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Regularised Batch Normalization for fairseq Transformers.",
+    epilog=None if _HAS_FAIRSEQ else _LACKING,
 )
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -21,7 +25,7 @@ app.command("user-dir")(about.user_dir)
 app.command("norms")(about.norms)
 app.command("doctor")(doctor.doctor)
 
-if sys.modules.get("fairseq") is not None:  # else there is only `rbn doctor` to say why not
+if _HAS_FAIRSEQ:
     from rbn_fairseq.cli import (
         bench,
         checkpoints,

@@ -29,7 +29,8 @@ class Multipliers:
 
         min(lambda, cap t^2 / s^2) (h / t)^2
 
-    so that no constraint costs more than the cap, however far out of reach. With every update
+    so that no constraint costs more than the cap on average over batches, however far out of
+    reach. With every update
 
         s^2    <- (1 - SMOOTHING) s^2 + SMOOTHING h^2     (the first h^2 takes its place)
         lambda <- clip(lambda + step min(s^2 / t^2 - 1, 1), 0, cap)

@@ -64,7 +64,8 @@ class RBNPenaltyConfig(FairseqDataclass):
         default=0.01,
         metadata={
             "help": "RBN: no multiplier grows beyond this, and its penalty adds no more to the "
-            "loss per token, in nats, however far out of reach the target is; positive"
+            "loss per token, in nats and on average over batches, however far out of reach the "
+            "target is; positive"
         },
     )
     rbn_warmup_updates: int = field(

@@ -12,6 +12,7 @@ from torch import nn
 
 from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.other_norms import load_weights
+from rbn_fairseq.checkpoints.saves import LAST
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, set_population
 from rbn_fairseq.diagnostics.batch_norms import population_norms
 from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
@@ -66,7 +67,7 @@ class InitFromTask:
         if asked:
             self._refuse_other_starts()
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
-        if asked and not (Path(self.cfg.save_dir) / "checkpoint_last.pt").exists():
+        if asked and not (Path(self.cfg.save_dir) / LAST).exists():
             path = Path(self.cfg.init_from)
             state = read_checkpoint(path)
             refuse_folded(path, state, "Give --init-from the checkpoint that was folded.")
@@ -78,7 +79,7 @@ class InitFromTask:
 
     def _refuse_other_starts(self) -> None:
         defaults = {
-            "restore_file": "checkpoint_last.pt",
+            "restore_file": LAST,
             "finetune_from_model": None,
             "continue_once": None,
         }

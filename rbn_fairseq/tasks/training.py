@@ -86,11 +86,13 @@ class CheckedTask:
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         if not from_checkpoint:
             refuse(OF_TRAINING, self.cfg, model)  # type: ignore[attr-defined]
-        self._model = model
+            self._model = model
         return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion and check that the model gives its penalty something to act on.
+
+        Not for a model from a checkpoint: it is validated, and may have been folded.
 
         Raises:
             ValueError: if it does not.

@@ -1,6 +1,7 @@
 """Batches from which no good statistics come: told once, with layer and update."""
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ class TroubleWatch:
             self._note(records, update)
         if not self._names:
             self._names = {
-                part: name.removeprefix("module.")
+                part: re.sub(r"^(module\.)+", "", name)  # of wrappers
                 for name, part in model.named_modules()
                 if isinstance(part, PopulationNorm)
             }

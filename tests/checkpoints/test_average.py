@@ -50,6 +50,15 @@ def test_average_is_the_mean(rbn_run):
     assert average["rbn_fairseq"] == {"averaged": [str(path) for path in paths]}
 
 
+def test_average_of_doubles(tmp_path):
+    paths = [tmp_path / f"{i}.pt" for i in range(3)]
+    for number, path in enumerate(paths):
+        value = torch.tensor([1.0 + number], dtype=torch.double)
+        write_checkpoint(path, {"model": {"w": value}})
+    model = average_checkpoints(paths)["model"]
+    assert model["w"].tolist() == [2.0] and model["w"].dtype == torch.double
+
+
 def test_average_of_halves_is_summed_in_fp64(tmp_path):
     # In half precision 60000 + 60000 overflows.
     paths = [tmp_path / f"{i}.pt" for i in range(2)]

@@ -1,20 +1,34 @@
 """fairseq's commands on a generated corpus: train, resume, validate, average, translate, sweep."""
 
+import re
+
+import pytest
 import torch
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.checkpoints.fold import fold_checkpoint
 from rbn_fairseq.models import RBNTransformerModel
 
 
-def test_validate_finds_the_loss_that_training_logged(data_bin, rbn_run):
+def validate(data_bin, path):
     out = runs.call(
         "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", rbn_run / "checkpoint_last.pt", "--max-tokens", 1000, "--cpu",
-        "--num-workers", 0, "--no-progress-bar",
+        "--path", path, "--max-tokens", 1000, "--cpu", "--num-workers", 0, "--no-progress-bar",
     )  # fmt: skip
+    return float(re.search(r"\| loss ([0-9.]+) ", out)[1])
+
+
+def test_validate_finds_the_loss_that_training_logged(data_bin, rbn_run):
     logged = read_checkpoint(rbn_run / "checkpoint_last.pt")["extra_state"]["val_loss"]
-    assert f"| loss {logged} " in out
+    assert validate(data_bin, rbn_run / "checkpoint_last.pt") == logged
+
+
+def test_validate_takes_a_folded_model(data_bin, rbn_run, tmp_path):
+    """It has no batch norm left for the penalty of its training."""
+    whole, folded = rbn_run / "checkpoint_last.pt", tmp_path / "folded.pt"
+    write_checkpoint(folded, fold_checkpoint(whole))
+    assert validate(data_bin, folded) == pytest.approx(validate(data_bin, whole), abs=2e-3)
 
 
 def test_the_whole_test_set_is_translated(data_bin, rbn_run, corpus):

@@ -70,6 +70,16 @@ def test_first_norm_and_update_are_named(caplog):
         assert text in message
 
 
+def test_names_without_wrappers(caplog):
+    task = Watched(log_interval=1)
+    for _ in range(2):  # each has what it wraps as `module`
+        wrapper = nn.Module()
+        wrapper.module, wrapper.forward = task.model, task.model.forward
+        task.model = wrapper
+    task.step(1, spoil)
+    assert caplog.messages[0].startswith("second, update 1")
+
+
 @pytest.mark.parametrize(
     "tell", [lambda task: task.step(10), lambda t: t.begin_valid_epoch(1, t.model)]
 )
