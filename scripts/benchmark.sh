@@ -146,7 +146,10 @@ import sys
 from pathlib import Path
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
-state = read_checkpoint(Path(sys.argv[1]), mmap=True)
+try:
+    state = read_checkpoint(Path(sys.argv[1]), mmap=True)
+except ValueError:  # training mends it, or says why it cannot
+    sys.exit(1)
 sys.exit(state["optimizer_history"][-1]["num_updates"] < int(sys.argv[2]))
 END
 }

@@ -38,7 +38,7 @@ def plan(text):
 
 @given(st.lists(RULE, max_size=4), NORM)
 def test_plans_mean_what_they_are_made_of(rules, rest):
-    rules = [*rules, (rest, None, None)]
+    rules = [rule for rule in rules if rule[1:] != (None, None)] + [(rest, None, None)]
     read = plan(":".join(written(*rule) for rule in rules))
     for layer in range(LAYERS):
         for site in SITES:
