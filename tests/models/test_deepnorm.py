@@ -45,13 +45,14 @@ def norm(rows):
 
 
 @pytest.mark.parametrize("depths", [(1, 2), (3, 1)])
+@pytest.mark.usefixtures("double_softmax")
 def test_layers_by_their_formula(depths):
     sizes = {"encoder_layers": depths[0], "decoder_layers": depths[1]}
     heads = {f"{side}_attention_heads": 1 for side in ("encoder", "decoder")}
     model = build(**DEEP, **STILL, **sizes, **heads).eval().double()
     (alpha, _), (decoder_alpha, _) = deepnorm(*depths)
     x, memory = torch.randn(2, 4, 16, dtype=torch.double)
-    close = {"rtol": 1e-6, "atol": 1e-6}  # fairseq's softmax is in fp32
+    close = {"rtol": 1e-12, "atol": 1e-12}
     for layer in model.encoder.layers:
         after = norm(alpha * x + attend(layer.self_attn, x, x))
         wanted = norm(alpha * after + feed(layer, after))

@@ -180,6 +180,7 @@ def test_beam_search_finds_the_same(plan, placement):
 
 
 @pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
+@pytest.mark.usefixtures("double_softmax")
 def test_decoding_step_by_step(placement):
     options = BATCH | FINALS | placement
     model = trained(**options)
@@ -192,8 +193,7 @@ def test_decoding_step_by_step(placement):
         new.decoder(target[:, : t + 1], encoded, incremental_state=state)[0]
         for t in range(target.shape[1])
     ]
-    # Step by step, fairseq's attention has its softmax in fp32.
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_embeddings_stay_tied():
