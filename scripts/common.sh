@@ -20,13 +20,23 @@ from_caller() {
     fi
 }
 
-# Print the first Python that this project supports, or fail with the way out.
+# supported PYTHON: whether it is a Python that this project supports.
+supported() {
+    command -v "$1" >/dev/null 2>&1 &&
+        "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
+            >/dev/null 2>&1
+}
+
+# Print $PYTHON, or the first Python that this project supports, or fail with the way out.
 find_python() {
     local candidate
+    if [[ ${PYTHON:-} ]]; then
+        supported "$PYTHON" || die "PYTHON=$PYTHON is no Python 3.11 or 3.12"
+        printf '%s\n' "$PYTHON"
+        return
+    fi
     for candidate in python3.11 python3.12 python3; do
-        if command -v "$candidate" >/dev/null 2>&1 &&
-            "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
-                >/dev/null 2>&1; then
+        if supported "$candidate"; then
             printf '%s\n' "$candidate"
             return
         fi
@@ -34,24 +44,52 @@ find_python() {
     die "no Python 3.11 or 3.12 found; install one (Debian: apt-get install python3-venv)"
 }
 
-# make_venv EXTRAS: make .venv, or bring it up to date with pyproject.toml, and put it first
-# on the path.
-# torch comes first and by exact version, so that a build for CPUs that is there already stays.
+# python_of PYTHON: its version, 3.11 or 3.12; nothing if it does not run.
+python_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
+pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"; }
+
+# Install torch, by exact version, so that a build that is there already stays. Without a GPU
+# driver that is the build for CPUs, where PyTorch's own index can be reached.
+install_torch() {
+    local torch='torch==2.13.0' cpu=https://download.pytorch.org/whl/cpu
+    if .venv/bin/python -c 'import torch, sys; sys.exit(not torch.__version__.startswith("2.13.0"))' \
+        2>/dev/null; then
+        return
+    fi
+    if command -v nvidia-smi >/dev/null; then
+        say "installing torch with CUDA: 2.7 GB to download, 5 GB on disk, some minutes"
+        pip_install "$torch"
+    elif .venv/bin/python -c "import urllib.request as u; u.urlopen('$cpu/torch/', timeout=10)" \
+        2>/dev/null; then
+        say "no GPU driver (nvidia-smi): installing torch's build for CPUs, 190 MB to download, half a minute"
+        pip_install --index-url "$cpu" "$torch"
+    else
+        say "no GPU driver (nvidia-smi), but $cpu cannot be reached: installing the torch that pip finds;"
+        say "from PyPI that is the one with CUDA, 2.7 GB to download, 5 GB on disk, some minutes"
+        pip_install "$torch"
+    fi
+}
+
+# make_venv EXTRAS: make .venv, or bring it up to date with pyproject.toml and $PYTHON, and put it
+# first on the path.
 make_venv() {
-    local stamp wanted python found=
+    local stamp wanted python has='' found=
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
+    [[ ! -x .venv/bin/python ]] || has=$(python_of .venv/bin/python)
+    if [[ ! $has ]] || [[ ${PYTHON:-} && $(python_of "$(find_python)") != "$has" ]]; then
+        python=$(find_python)
+        "$python" -m venv --clear .venv ||
+            die "$python cannot make a virtual environment (Debian: apt-get install python3-venv)"
+    fi
     for stamp in .venv/.installed-"$1"*; do # with other extras it does where none are asked for
         [[ -f $stamp && $(cat "$stamp") == "$wanted" ]] && found=yes
     done
     if [[ ! $found ]]; then
-        if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-            python=$(find_python)
-            "$python" -m venv --clear .venv ||
-                die "$python cannot make a virtual environment (Debian: apt-get install python3-venv)"
-        fi
         say "installing into .venv"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}"
+        install_torch
+        say "installing fairseq and the other packages: 130 MB to download, a minute"
+        pip_install --editable ".${1:+[$1]}"
         printf '%s' "$wanted" >".venv/.installed-$1"
     fi
     export PATH="$PWD/.venv/bin:$PATH"

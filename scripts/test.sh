@@ -1,16 +1,27 @@
 #!/usr/bin/env bash
-# Usage: bash scripts/test.sh [PYTEST ARGUMENTS]
+# Usage: bash scripts/test.sh [--cpu default|avx2] [PYTEST ARGUMENTS]
 #
 # Makes .venv if there is none, then runs ruff, mypy, shellcheck and pytest.
-# Needs Python 3.11 or 3.12.
+# Needs Python 3.11 or 3.12; PYTHON=python3.12 chooses one.
+#
+#   --cpu default|avx2   compute as an older processor would: torch's kernels without vector
+#                        instructions, or with AVX2 alone. Tests must not depend on the processor.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    usage scripts/test.sh
-    exit 0
-fi
+case ${1:-} in
+    -h | --help)
+        usage scripts/test.sh
+        exit 0
+        ;;
+    --cpu)
+        [[ ${2:-} == default || ${2:-} == avx2 ]] || die "--cpu must be default or avx2"
+        # torch's own kernels, and its libraries for matrix products, which have no lower setting.
+        export ATEN_CPU_CAPABILITY=$2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+        shift 2
+        ;;
+esac
 
 make_venv test
 ruff check .

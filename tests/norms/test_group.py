@@ -59,8 +59,10 @@ def test_one_group_is_layer_norm():
 def test_large_mean_leaves_the_variance_right():
     x = 1000 + 0.1 * torch.randn(20, 3, 512)
     exact = definition(8, 1e-5)(x.double(), 1, 0)
-    # The fp32 mean is off by 1e-4 at most, over a standard deviation of 0.1.
-    torch.testing.assert_close(GroupNorm(512, heads=8)(x).double(), exact, rtol=0, atol=2e-3)
+    # A sum of 64 numbers in fp32, in any order, is off by 63 * 6e-8 of their size at most: the
+    # mean by 4e-3, over a standard deviation of 0.1. By squares the variance would be off by 0.06
+    # where it is 0.01.
+    torch.testing.assert_close(GroupNorm(512, heads=8)(x).double(), exact, rtol=0, atol=0.04)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,11 +9,20 @@ from shell import ROOT, refusal, succeed
 # What `python -m venv` and the Python in it do, as far as the scripts can see.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
+    *"import torch"*) grep -qs torch== "$LOG.all" ;;
+    *urlopen*) exit "${UNREACHABLE:-0}" ;;
+    *print*) echo "VERSION" ;;
     *"import sys"*) exit "${UNSUPPORTED:-0}" ;;
-    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
-    *"pip install"*) echo "${@: -1}" >>"$LOG" ;;
+    "-m venv "*) rm -rf .venv "$LOG.all" && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    *"pip install"*)
+        words="$*"
+        index=${words#*--index-url }
+        [[ $index == "$words" ]] || echo "${index%% *}" >>"$LOG"
+        echo "${@: -1}" | tee -a "$LOG.all" >>"$LOG"
+        ;;
 esac
 """
+CPU = "https://download.pytorch.org/whl/cpu"
 
 
 @pytest.fixture
@@ -27,8 +36,9 @@ def project(tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("python3.11", "python3.12", "python3"):
-        (tools / name).write_text(PYTHON)
+        (tools / name).write_text(PYTHON.replace("VERSION", name.removeprefix("python")))
         (tools / name).chmod(0o755)
+    monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
     (tmp_path / "make.sh").write_text(
         f"set -euo pipefail\nsource {tmp_path}/scripts/common.sh\n"
@@ -44,14 +54,46 @@ def make(project, extras=""):
     return (project / "log").read_text().split(), python.strip()
 
 
+def add_driver(project):
+    (project / "tools" / "nvidia-smi").write_text("#!/bin/sh")
+    (project / "tools" / "nvidia-smi").chmod(0o755)
+
+
 def test_torch_first_and_by_exact_version(project):
+    add_driver(project)
     python = str(project / ".venv" / "bin" / "python")
     assert make(project) == (["torch==2.13.0", "."], python)
     assert make(project) == ([], python)
-    assert make(project, "test") == (["torch==2.13.0", ".[test]"], python)
+    assert make(project, "test") == ([".[test]"], python)  # torch is there
     assert make(project) == ([], python)
     (project / "pyproject.toml").write_text("two")
+    assert make(project)[0] == ["."]
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU driver")
+def test_without_a_gpu_driver_torchs_build_for_cpus(project, monkeypatch):
+    assert make(project)[0] == [CPU, "torch==2.13.0", "."]
+    shutil.rmtree(project / ".venv")
+    monkeypatch.setenv("UNREACHABLE", "1")
     assert make(project)[0] == ["torch==2.13.0", "."]
+
+
+def test_another_python(project, monkeypatch):
+    add_driver(project)
+    monkeypatch.setenv("PYTHON", "python3.12")
+    assert make(project)[0] == ["torch==2.13.0", "."]
+    assert 'echo "3.12"' in (project / ".venv" / "bin" / "python").read_text()
+    assert make(project)[0] == []
+    monkeypatch.setenv("PYTHON", "python3.11")  # the environment is made anew
+    assert make(project)[0] == ["torch==2.13.0", "."]
+    assert 'echo "3.11"' in (project / ".venv" / "bin" / "python").read_text()
+    monkeypatch.delenv("PYTHON")
+    assert make(project)[0] == []
+
+
+def test_no_such_python(project, monkeypatch):
+    monkeypatch.setenv("PYTHON", "python3.9")
+    assert "PYTHON=python3.9" in refusal(project / "make.sh", "", path=project / "tools")
 
 
 def test_no_python_for_this_project(project, monkeypatch):
