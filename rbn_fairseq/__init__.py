@@ -1,22 +1,59 @@
 """Regularised Batch Normalization (RBN) for fairseq.
 
-The directory of this package is the value of fairseq's ``--user-dir``. Importing it registers
-models, criterions and tasks where fairseq is installed; ``rbn_fairseq.norms`` and
-``rbn_fairseq.diagnostics`` need torch alone.
+The directory of this package is the value of fairseq's ``--user-dir``. ``rbn_fairseq.norms`` and
+``rbn_fairseq.diagnostics`` need torch alone; models, criterions and tasks are registered with
+fairseq as soon as both are imported, in either order.
 """
 
-import warnings
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Optional
 
 from rbn_fairseq.version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "register"]
 
-try:
-    import fairseq  # noqa: F401
-except Exception as error:
-    # Not there, or broken, as `fairseq` 0.12.2 is on Python 3.11: the pure-torch part works all
-    # the same, and `rbn doctor` tells the way out.
-    if not (isinstance(error, ModuleNotFoundError) and error.name == "fairseq"):
-        warnings.warn(f"fairseq cannot be imported ({error}); see `rbn doctor`.", stacklevel=2)
-else:
+
+def register() -> None:
+    """Register the models, criterions and tasks with fairseq; a second call does nothing.
+
+    Raises:
+        ImportError: if fairseq is not installed, or cannot be imported.
+    """
     from rbn_fairseq import checkpoints, criterions, models, tasks  # noqa: F401
+
+
+class _AfterFairseq(MetaPathFinder):
+    """Registers at the end of a later ``import fairseq``."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Optional[Sequence[str]] = None,
+        target: Optional[ModuleType] = None,
+    ) -> Optional[ModuleSpec]:
+        if fullname != "fairseq":
+            return None
+        sys.meta_path.remove(self)  # the others find it
+        spec = importlib.util.find_spec("fairseq")
+        if spec is None or spec.loader is None or spec.origin is None:  # a folder of that name
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_register(module: ModuleType) -> None:
+            load(module)
+            register()
+
+        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+# fairseq's --user-dir imports a module once: what is here before it would not be registered.
+if sys.modules.get("fairseq") is not None:
+    register()
+else:
+    sys.meta_path.insert(0, _AfterFairseq())

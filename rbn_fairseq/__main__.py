@@ -1,6 +1,6 @@
 """``python -m rbn_fairseq`` is ``rbn``."""
 
-from rbn_fairseq.cli import main
+from rbn_fairseq.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

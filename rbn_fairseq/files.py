@@ -1,11 +1,40 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and that cost nobody another file."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["flush", "unfinished", "write_whole"]
+__all__ = ["check_output", "flush", "unfinished", "write_whole"]
+
+
+def check_output(
+    option: str, path: Path, inputs: Iterable[Path] = (), overwrite: bool = False
+) -> None:
+    """Refuse, before any work, to write where that would cost a file, or cannot be done.
+
+    Args:
+        option: that names the file, for messages.
+        path: the file to write; its directory is made when it is written.
+        inputs: files that are read; they are never written over.
+        overwrite: whether the user has said that another file may go.
+
+    Raises:
+        ValueError: naming the file and the way out.
+    """
+    if path.is_dir():
+        raise ValueError(f"{option} `{path}` is a directory. Name a file in it.")
+    above = next(part for part in path.absolute().parents if part.exists())
+    if not above.is_dir():
+        raise ValueError(f"{option} `{path}` cannot be made: `{above}` is a file.")
+    if not path.exists():
+        return
+    if any(source.exists() and path.samefile(source) for source in inputs):
+        raise ValueError(f"{option} `{path}` is what is read. Name another file.")
+    if not overwrite:
+        raise ValueError(
+            f"{option} `{path}` exists. Name another file, or give --overwrite to replace it."
+        )
 
 
 def flush(path: Path) -> None:
@@ -24,8 +53,10 @@ def flush(path: Path) -> None:
 def unfinished(path: Path) -> Iterator[Path]:
     """Yield another name to write ``path`` under: half of it is never taken for the file.
 
-    At the end the file gets its name, and outlasts a power cut. After an error it is removed.
+    Its directory is made if need be. At the end the file gets its name, and outlasts a power cut.
+    After an error it is removed.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".unfinished")
     try:
         yield part

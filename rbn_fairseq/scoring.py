@@ -1,5 +1,6 @@
 """BLEU of what fairseq-generate wrote."""
 
+import locale
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +10,17 @@ from typing import Optional
 import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
 from sacremoses import MosesDetokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 
 __all__ = [
     "Score",
     "Translation",
     "bleu",
+    "check_language",
     "detokenise",
     "fetch_references",
     "read_generated",
+    "read_text",
     "split_compounds",
 ]
 
@@ -40,6 +44,39 @@ class Score:
     signature: str
 
 
+def read_text(path: Path) -> str:
+    """Read a text.
+
+    Raises:
+        ValueError: if there is no such file, or it is not UTF-8; the message names the line.
+    """
+    if not path.is_file():
+        raise ValueError(f"There is no file `{path}`.")
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"Line {line} of `{path}` is not UTF-8. Convert it: iconv -f LATIN1 -t UTF-8 FILE."
+        ) from error
+
+
+def check_language(code: str) -> None:
+    """Refuse what is no language's code.
+
+    Raises:
+        ValueError: naming it.
+    """
+    moses = NonbreakingPrefixes().available_langs.values()
+    # Python's own list of locales, for the many languages that Moses' general rules are for.
+    others = (name.partition("_")[0] for name in locale.locale_alias if "_" in name)
+    if code not in {*moses, *(name for name in others if len(name) < 4)}:
+        raise ValueError(
+            f"--lang: `{code}` is no code of a language. Give one of ISO 639-1, such as de or en."
+        )
+
+
 def read_generated(path: Path) -> list[Translation]:
     """Read the output of fairseq-generate, ordered by the sentences' numbers.
 
@@ -50,7 +87,7 @@ def read_generated(path: Path) -> list[Translation]:
     if not path.is_file():
         raise ValueError(f"There is no output of fairseq-generate `{path}`.")
     fields: dict[int, dict[str, str]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         found = re.match(r"([STD])-(\d+)\t(.*)", line)
         if found:
             kind, index, rest = found.groups()

@@ -7,5 +7,5 @@ batchings=()
 for kind in as-trained random mixed:2 mixed:4 mixed:8 mixed:16 permuted; do
     batchings+=(--tid-batching "$kind")
 done
-rbn tid "$1/$2" "${batchings[@]}" --output "$1/tid_batching.jsonl"
-rbn cost "$1/$2" --output "$1/cost.jsonl"
+rbn tid "$1/$2" "${batchings[@]}" --json "$1/tid_batching.jsonl" --overwrite
+rbn cost "$1/$2" --json "$1/cost.jsonl" --overwrite

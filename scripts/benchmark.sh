@@ -26,7 +26,7 @@ read_arguments() {
     local known=" $1 " name number
     shift
     arguments=() overrides=() given=()
-    data=data/$benchmark runs='' preset='' max_epoch='' last='' output='' dry_run=''
+    data=data/$benchmark runs='' preset='' max_epoch='' last='' json='' dry_run=''
     launcher=local gpus=1 nodes=1 master='' minutes='' parallel=''
     while (($#)); do
         case $1 in
@@ -64,7 +64,7 @@ read_arguments() {
     [[ ' local torchrun slurm ' == *" $launcher "* ]] ||
         die "--launcher must be local, torchrun or slurm, but is '$launcher'"
     runs=${runs:-$(default_runs)}
-    for name in data runs output; do
+    for name in data runs json; do
         [[ ${given[*]} != *"--$name "* ]] || printf -v "$name" %s "$(from_caller "${!name}")"
     done
     last=${last:-$((${max_epoch:-6} < 6 ? max_epoch : 6))}
@@ -237,7 +237,7 @@ score_checkpoint() {
             scoring+=(--test-set wmt14/full --language-pair en-de)
         fi
     fi
-    fresh "$2" "$generated" || run rbn score "$generated" "${scoring[@]}" --output "$2"
+    fresh "$2" "$generated" || run rbn score "$generated" "${scoring[@]}" --json "$2" --overwrite
 }
 
 # evaluate_runs: average, recalibrate, translate and score every seed's run.
@@ -252,13 +252,13 @@ evaluate_runs() {
         [[ -f $settings ]] || die "no $settings, which tells whether $run has running statistics"
         if ! fresh "$run/average.pt" "$run/checkpoint_last.pt" ||
             [[ $(cat "$run/.averaged" 2>/dev/null) != "$last" ]]; then
-            run rbn average --inputs "$run" --last "$last" --output "$run/average.pt"
+            run rbn average "$run" --last "$last" --output "$run/average.pt" --overwrite
             [[ $dry_run ]] || echo "$last" >"$run/.averaged"
         fi
         if grep -Eq '^ *norm_(en|de)coder(_final)?: *[^#]*\b(batch|renorm|power|mabn)\b' "$settings"; then
             fresh "$run/average_recalibrated.pt" "$run/average.pt" ||
-                run rbn recalibrate "$run/average.pt" "$data/bin" \
-                    --output "$run/average_recalibrated.pt"
+                run rbn recalibrate "$run/average.pt" --data "$data/bin" \
+                    --output "$run/average_recalibrated.pt" --overwrite
             score_checkpoint "$run/average.pt" "$run/score_averaged_statistics.json"
             score_checkpoint "$run/average_recalibrated.pt" "$run/score.json"
         else
@@ -273,5 +273,5 @@ print_table() {
     [[ $runs == "$(default_runs)" ]] || options+=(--runs "$runs")
     [[ $data == "data/$benchmark" ]] || options+=(--data "$data")
     run rbn table "$benchmark" --runs "$runs" ${options:+--options "$(quoted "${options[@]}")"} \
-        ${output:+--output "$output"}
+        ${json:+--json "$json" --overwrite}
 }

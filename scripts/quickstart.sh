@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/quickstart.sh [--data PREFIX] [--source-lang de] [--target-lang en]
-#                                   [--out DIR] [--epochs N] [--jobs N]
+#                                   [--output DIR] [--epochs N] [--jobs N]
 #
 # Makes .venv if there is none, then trains small Transformers with layer norm, batch norm and
 # RBN on real text, measures TID at every epoch, translates, scores, and writes a report.
@@ -12,7 +12,7 @@
 #                   Without it: German-English LibreOffice help from two Debian packages, which
 #                   are downloaded (5 MB) and unpacked, not installed; needs apt-get.
 #   --source-lang, --target-lang   the files' endings (de, en)
-#   --out DIR       where everything goes (runs/quickstart; with --data, runs/quickstart-NAME)
+#   --output DIR    where everything goes (runs/quickstart; with --data, runs/quickstart-NAME)
 #   --epochs N      epochs to train (5)
 #   --jobs N        trainings at a time, one thread each (one a core)
 set -euo pipefail

@@ -63,8 +63,8 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
         raise ValueError(f"There is no checkpoint file `{path}`.")
     if not (zipfile.is_zipfile(path) if mmap else is_whole(path)):
         raise ValueError(
-            f"The checkpoint `{path}` is truncated or damaged (or older than torch 1.6). Use an "
-            "earlier one; training resumes from it by itself."
+            f"The file `{path}` is no checkpoint, or a truncated or damaged one (or older than "
+            "torch 1.6). Give another one."
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -124,7 +124,6 @@ def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with unfinished(path) as part:
         torch.save(state, part)
 

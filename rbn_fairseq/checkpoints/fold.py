@@ -9,8 +9,8 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
-from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.models.folding import fold_norms
+from rbn_fairseq.models.transformer import RBNTransformerModel
 
 __all__ = ["fold_checkpoint"]
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import checkpoint_utils, utils
 from torch import nn
 
@@ -21,7 +20,7 @@ class Session:
     """What measuring on a checkpoint takes.
 
     Attributes:
-        model: the model, in evaluation mode, on the GPU if there is one.
+        model: the model, in evaluation mode.
         dataset: its training data.
         iterator: fairseq's iterator over them, with the batches that the model was trained on;
             mixed ones are those of its first epoch.
@@ -64,12 +63,13 @@ class Session:
         return self.task.dataset(subset), iterator
 
 
-def open_session(path: Path, data: str | None = None) -> Session:
+def open_session(path: Path, data: Path | None = None, device: str = "cpu") -> Session:
     """Load a checkpoint of a model with running statistics, and its training data.
 
     Args:
         path: the checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
+        device: for the model.
 
     Raises:
         ValueError: if the file cannot be used, was made without this plugin, is folded, has no norm
@@ -80,9 +80,11 @@ def open_session(path: Path, data: str | None = None) -> Session:
     state = read_checkpoint(path)
     cfg = own_settings(path, state)
     refuse_folded(path, state, "Give the checkpoint that was folded.")
-    data = data or cfg["task"]["data"]
-    check_data(data)
-    overrides = {"data": os.path.abspath(data)}
+    if data is None:
+        check_data(cfg["task"]["data"], way_out="Say with --data where it is now.")
+    else:
+        check_data(str(data))
+    overrides = {"data": os.path.abspath(data or cfg["task"]["data"])}
     (model,), full, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides)
     if not has_population_norm(model):
         raise ValueError(
@@ -104,9 +106,7 @@ def open_session(path: Path, data: str | None = None) -> Session:
         seed=full.common.seed,
         epoch=1,
     )
-    model.eval()
-    if torch.cuda.is_available():
-        model.cuda()
+    model.eval().to(device)
     history = state.get("optimizer_history") or [{}]
     update = int(history[-1].get("num_updates", 0))
     return Session(model, task.dataset(subset), iterator, update, task, full)

@@ -1,46 +1,45 @@
-"""The command ``rbn``."""
+"""The command ``rbn``.
+
+Verbs import what they need when they run: torch and fairseq take seconds, which nobody should
+wait for to read a help text.
+"""
 
 import logging
-import pickle
+import os
 import sys
-from pathlib import Path
+import traceback
 
-from rbn_fairseq.cli.app import app
-
-__all__ = ["main"]
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def _own_error(error: BaseException | None) -> ValueError | None:
-    """Find a ValueError raised by this package among an exception and what it covers.
-
-    Errors from elsewhere keep their traceback: they are not the user's doing.
-    """
-    while error is not None:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        raised_in = Path(trace.tb_frame.f_code.co_filename) if trace else Path()
-        if isinstance(error, ValueError) and raised_in.is_relative_to(_PACKAGE):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+__all__ = ["command", "main"]
 
 
 def main() -> None:
-    """Run the command; a user's error is one line on stderr and exit status 2."""
+    """Run the command; a user's error is a line or two on stderr and exit status 2."""
+    from rbn_fairseq.cli.app import app
+    from rbn_fairseq.cli.errors import explain
+
     # A module of fairseq sets up logging of everything down to DEBUG when it is imported.
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING, force=True)
     try:
         app(prog_name="rbn")
     except Exception as error:
-        own = _own_error(error)
-        if own is not None:
-            message = str(own)
-        elif isinstance(error, pickle.UnpicklingError):
-            message = "The checkpoint holds types that are not safe to load; nothing of it was run."
-        else:
-            raise
+        message = explain(error)
+        if message is None or os.environ.get("RBN_TRACEBACK", "0") != "0":
+            traceback.print_exc()
+        if message is None:
+            sys.exit(1)
         sys.stderr.write(f"rbn: error: {message}\n")
         sys.exit(2)
+
+
+def command() -> None:
+    """Run the command as a process, and end it."""
+    try:
+        main()
+    except SystemExit as end:
+        if not end.code:
+            raise
+        # fairseq's threads that read data would make Python abort where it ends in their midst.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 1)

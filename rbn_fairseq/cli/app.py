@@ -1,52 +1,71 @@
 """All verbs of ``rbn``, put together."""
 
-import sys
+from typing import Annotated
 
 import typer
 
-from rbn_fairseq.cli import about, doctor
+from rbn_fairseq.cli import (
+    about,
+    bench,
+    checkpoints,
+    doctor,
+    fairseq_commands,
+    measure,
+    prepare,
+    recipes,
+    reports,
+    train,
+)
+from rbn_fairseq.version import __version__
 
 __all__ = ["app"]
-
-_HAS_FAIRSEQ = sys.modules.get("fairseq") is not None
-_LACKING = "fairseq cannot be imported, so that most commands are missing: rbn doctor tells why."
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Regularised Batch Normalization for fairseq Transformers.",
-    epilog=None if _HAS_FAIRSEQ else _LACKING,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-app.command("user-dir")(about.user_dir)
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rbn_fairseq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def rbn(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Regularised Batch Normalization for fairseq Transformers."""
+
+
+app.command("train", context_settings=_PASS_ON)(train.train)
+app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
+app.add_typer(recipes.app, name="recipes")
+app.command("options")(about.options)
 app.command("norms")(about.norms)
+app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
+app.command("interactive", context_settings=_PASS_ON)(fairseq_commands.interactive)
+app.command("validate", context_settings=_PASS_ON)(fairseq_commands.validate)
+app.command("tid")(measure.tid)
+app.command("cost")(measure.cost)
+app.command("average")(checkpoints.average)
+app.command("recalibrate")(checkpoints.recalibrate)
+app.command("fold")(checkpoints.fold)
+app.command("score")(reports.score)
+app.command("report")(reports.report)
+app.command("table")(reports.table)
+app.command("quickstart")(reports.quickstart)
+app.add_typer(prepare.app, name="prepare")
+app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor)
-
-if _HAS_FAIRSEQ:
-    from rbn_fairseq.cli import (
-        bench,
-        checkpoints,
-        fairseq_commands,
-        measure,
-        prepare,
-        reports,
-        training_options,
-    )
-
-    app.command("train", context_settings=_PASS_ON)(fairseq_commands.train)
-    app.command("options")(training_options.options)
-    app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
-    app.command("tid")(measure.tid)
-    app.command("cost")(measure.cost)
-    app.command("average")(checkpoints.average)
-    app.command("recalibrate")(checkpoints.recalibrate)
-    app.command("fold")(checkpoints.fold)
-    app.command("score")(reports.score)
-    app.command("report")(reports.report)
-    app.command("table")(reports.table)
-    app.command("quickstart")(reports.quickstart)
-    app.add_typer(prepare.app, name="prepare")
-    app.add_typer(bench.app, name="bench")
+app.command("user-dir")(about.user_dir)

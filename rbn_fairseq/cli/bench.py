@@ -7,26 +7,17 @@ from typing import Annotated, Optional
 
 import typer
 
-from rbn_fairseq.bench.machine import keep_freed_memory
-from rbn_fairseq.bench.machine import threads as with_threads
-from rbn_fairseq.bench.training import DEFAULTS, read_setting
 from rbn_fairseq.cli import bench_norms
-from rbn_fairseq.cli.bench_options import (
-    Device,
-    Json,
-    Rounds,
-    Threads,
-    check_json,
-    choose_device,
-)
-from rbn_fairseq.cli.bench_output import quiet, show
-from rbn_fairseq.tasks.data import check_data
+from rbn_fairseq.cli.bench_options import Rounds, Threads
+from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, choose_device
+from rbn_fairseq.cli.output import check_json
 
 __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure speed: ratios, interleaved in one run. On the CPU freed memory is kept (glibc's "
+    help="Measure speed: norms, training, translation.",
+    epilog="Times are ratios, interleaved in one run. On the CPU freed memory is kept (glibc's "
     "mallopt): page faults would fall on one setting or another by chance.",
 )
 app.command("norm")(bench_norms.norm)
@@ -45,21 +36,29 @@ _Settings = Annotated[
 ]
 
 
-def _check(data: Path, json: Optional[Path], device: Optional[str]) -> str:
+def _check(data: Path, json: Optional[Path], overwrite: bool, device: Optional[str]) -> str:
     """Refuse, before any work, what cannot be read, written or measured on; choose the device."""
+    from rbn_fairseq.tasks.data import check_data
+
     check_data(str(data))
-    check_json(json)
+    check_json(json, overwrite=overwrite)
     return choose_device(device)
 
 
 @contextmanager
 def _measuring(threads: int) -> Iterator[None]:
+    from rbn_fairseq.bench.machine import keep_freed_memory
+    from rbn_fairseq.bench.machine import threads as with_threads
+    from rbn_fairseq.cli.bench_output import quiet
+
     keep_freed_memory()
     with quiet(), with_threads(threads):
         yield
 
 
 def _read_settings(given: list[str]) -> dict[str, list[str]]:
+    from rbn_fairseq.bench.training import read_setting
+
     settings = dict(map(read_setting, given))
     if len(settings) < len(given):
         raise ValueError("--setting: two settings have the same name.")
@@ -80,6 +79,8 @@ def train(
     device: Device = None,
     threads: Threads = 1,
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Time training updates of several settings, in turn, on the same batches; their memory.
 
@@ -88,9 +89,11 @@ def train(
     `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --lr 0.0005
     --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
+    from rbn_fairseq.bench.training import DEFAULTS
     from rbn_fairseq.bench.updates import SETTINGS, time_updates
+    from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, device)
+    device = _check(data, json, overwrite, device)
     settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
@@ -108,6 +111,8 @@ def profile(
     device: Device = None,
     threads: Threads = 1,
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Show where the time of training updates goes, operator by operator, settings side by side.
 
@@ -115,9 +120,11 @@ def profile(
     `rbn bench train` names.
     """
     from rbn_fairseq.bench.profile import profile_updates
+    from rbn_fairseq.bench.training import DEFAULTS
     from rbn_fairseq.bench.updates import SETTINGS
+    from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, device)
+    device = _check(data, json, overwrite, device)
     settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
@@ -146,6 +153,8 @@ def generate(
     device: Device = None,
     threads: Threads = 1,
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Time the encoder's forward and whole generation of models with random weights, in turn.
 
@@ -154,8 +163,10 @@ def generate(
     `rbn bench train` names.
     """
     from rbn_fairseq.bench.generating import PLACEMENTS, time_inference
+    from rbn_fairseq.bench.training import DEFAULTS
+    from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, device)
+    device = _check(data, json, overwrite, device)
     common = context.args or DEFAULTS.split()
     cases = (
         {"given": setting}
@@ -181,6 +192,8 @@ def tid(
     device: Device = None,
     threads: Threads = 1,
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Time what is measured during training, beside the training itself.
 
@@ -189,8 +202,10 @@ def tid(
     names and `--norm-encoder batch`.
     """
     from rbn_fairseq.bench.tid import time_measuring
+    from rbn_fairseq.bench.training import DEFAULTS
+    from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, device)
+    device = _check(data, json, overwrite, device)
     options = context.args or [*DEFAULTS.split(), "--norm-encoder", "batch"]
     with _measuring(threads):
         rows = time_measuring(str(data), options, rounds, batches, device, threads)

@@ -6,26 +6,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from rbn_fairseq.bench.cases import fixed_case
-from rbn_fairseq.bench.machine import keep_freed_memory
-from rbn_fairseq.bench.norms import Conditions, read_norms, time_norms
-from rbn_fairseq.bench.replay import data_cases, name_of
-from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.bench.scaling import SWEEPS
-from rbn_fairseq.bench.scaling import sweep as grow
-from rbn_fairseq.cli.bench_options import (
-    Device,
-    Json,
-    Rounds,
-    Threads,
-    check_figure,
-    check_json,
-    choose_device,
-    numbers,
-)
-from rbn_fairseq.cli.bench_output import quiet, show
+from rbn_fairseq.cli.bench_options import Rounds, Threads, check_figure, numbers
 from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.tasks.data import check_data
+from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, choose_device
+from rbn_fairseq.cli.output import check_json
 
 __all__ = ["norm", "scaling"]
 
@@ -90,6 +74,8 @@ def norm(
     device: Device = None,
     threads: Annotated[str, typer.Option(help="Of torch, on the CPU, joined by commas.")] = "1",
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Time norms in turn, as a model calls them: forward and backward in training.
 
@@ -99,8 +85,14 @@ def norm(
     CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
     mallopt).
     """
+    from rbn_fairseq.bench.cases import fixed_case
+    from rbn_fairseq.bench.machine import keep_freed_memory
+    from rbn_fairseq.bench.norms import Conditions, read_norms, time_norms
+    from rbn_fairseq.bench.rows import Row
+    from rbn_fairseq.cli.bench_output import quiet, show
+
     device = choose_device(device)
-    check_json(json)
+    check_json(json, overwrite=overwrite)
     widths, counts = numbers("--channels", channels), numbers("--threads", threads)
     if device == "cuda" and len(counts) > 1:
         raise ValueError(f"--threads are the CPU's, but --device is cuda: `{threads}` must be one.")
@@ -109,6 +101,9 @@ def norm(
     shares, sizes = numbers("--pads", pads or _PADS, 0), numbers("--tokens", tokens or _TOKENS)
     chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
     if data is not None:
+        from rbn_fairseq.bench.replay import data_cases, name_of
+        from rbn_fairseq.tasks.data import check_data
+
         check_data(str(data))
         with quiet():
             found = data_cases(str(data), name or name_of(data), max_tokens, batches, seed)
@@ -149,6 +144,8 @@ def scaling(
         Optional[Path], typer.Option(metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
     ] = None,
     json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Time norms while one thing grows: tokens, channels, layers, processes.
 
@@ -157,14 +154,19 @@ def scaling(
     norms that can share their statistics do; the rows tell how many collectives a norm takes.
     """
     from rbn_fairseq.bench.figure import draw_scaling
+    from rbn_fairseq.bench.machine import keep_freed_memory
+    from rbn_fairseq.bench.norms import Conditions, read_norms
+    from rbn_fairseq.bench.scaling import SWEEPS
+    from rbn_fairseq.bench.scaling import sweep as grow
+    from rbn_fairseq.cli.bench_output import show
 
     if sweep not in SWEEPS:
         raise ValueError(f"--sweep: unknown `{sweep}`. Known: {', '.join(SWEEPS)}.")
     if sweep == "processes" and device == "cuda":
         raise ValueError("--sweep processes is measured on the CPU. Leave --device out.")
     device = "cpu" if sweep == "processes" else choose_device(device)
-    check_json(json)
-    check_figure(figure)
+    check_json(json, overwrite=overwrite)
+    check_figure(figure, overwrite)
     taken = numbers("--values", values) if values is not None else SWEEPS[sweep].values
     chosen, (kind,) = read_norms(norms.split(",")), _check_dtypes([dtype])
     keep_freed_memory()

@@ -1,7 +1,6 @@
 """What becomes of the rows of `rbn bench`: tables and JSON."""
 
 import itertools
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -9,18 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Optional
 
-import typer
-from rich.console import Console
 from rich.table import Table
 
 from rbn_fairseq.bench.machine import describe
 from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.files import write_whole
+from rbn_fairseq.cli.output import console, write_json
 
 __all__ = ["quiet", "show"]
 
-_STDOUT = Path("-")
 # Heading, and the cell of a row; a column that no row of a table fills is left out.
 _COLUMNS = {
     "norm": lambda row: row.norm,
@@ -76,16 +71,7 @@ def _table(rows: Sequence[Row], about: dict[str, str]) -> Table:
 def show(rows: Sequence[Row], path: Optional[Path], device: str) -> None:
     """Print a table for each bench and setting, and write the rows if asked to."""
     about = describe(device)
-    console = Console(stderr=path == _STDOUT)
-    if not console.is_terminal:
-        console.width = 120  # a file has no lines to end
+    out = console(path)
     for _, group in itertools.groupby(rows, key=lambda row: (row.bench, row.threads, row.dtype)):
-        console.print(_table(list(group), about))
-    if path is None:
-        return
-    text = json.dumps([row.record() | about for row in rows], indent=1) + "\n"
-    if path == _STDOUT:
-        typer.echo(text, nl=False)
-    else:
-        with plain_errors():
-            write_whole(path, text)
+        out.print(_table(list(group), about))
+    write_json(path, [row.record() | about for row in rows])

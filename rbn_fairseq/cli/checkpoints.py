@@ -1,27 +1,30 @@
-"""Verbs that work on saved checkpoints."""
+"""Verbs that make checkpoints of checkpoints."""
 
-from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last, moving_average
-from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-from rbn_fairseq.checkpoints.fold import fold_checkpoint
-from rbn_fairseq.checkpoints.length_bins import check_length_bins, give_length_bins
-from rbn_fairseq.checkpoints.session import Session, open_session
 from rbn_fairseq.cli.options import (
     Batches,
+    Checkpoint,
+    Checkpoints,
+    Data,
+    Device,
     Estimate,
+    LengthBins,
     LengthEdges,
+    Output,
+    Overwrite,
     Seed,
+    UserDir,
     check_population,
+    choose_device,
     progress,
 )
-from rbn_fairseq.diagnostics import ESTIMATES
-from rbn_fairseq.diagnostics import recalibrate as recalibrate_model
-from rbn_fairseq.norms.lengths import RULES
-from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
+from rbn_fairseq.files import check_output
+
+if TYPE_CHECKING:
+    from rbn_fairseq.checkpoints.session import Session
 
 __all__ = ["average", "fold", "recalibrate"]
 
@@ -29,18 +32,10 @@ _STATISTICS = ".population."
 _AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
 
 
-LengthBins = Annotated[
-    Optional[int],
-    typer.Option(
-        min=1,
-        help="Estimate them for each of so many bins of sentence lengths, whatever the checkpoint "
-        "was trained with; 1 = for all sentences together (default: as the checkpoint has it)",
-    ),
-]
-
-
-def _give_bins(session: Session, state: dict[str, Any], number: int, rule: str) -> None:
+def _give_bins(session: "Session", state: dict[str, Any], number: int, rule: str) -> None:
     """Give the model bins, and ``state`` its settings; a moving average has others, and goes."""
+    from rbn_fairseq.checkpoints.length_bins import give_length_bins
+
     bins = give_length_bins(session, number, rule)
     settings = {"norm_batch_length_bins": number, "norm_batch_length_edges": rule}
     state["cfg"]["model"] = {**state["cfg"]["model"], **settings}
@@ -52,20 +47,21 @@ def _give_bins(session: Session, state: dict[str, Any], number: int, rule: str) 
 
 
 def _recalibrate_state(
-    path: Path,
+    session: "Session",
     state: dict[str, Any],
-    data: Path,
     number: int,
     seed: int,
     population: str,
     lengths: tuple[Optional[int], str],
 ) -> dict[str, Any]:
-    """Return ``state``, with the settings of ``path``, and statistics estimated for its weights.
+    """Return ``state`` with statistics estimated for its weights.
 
     ``lengths``: the number of bins of sentence lengths, ``None`` for those that it has, and where
     they end.
     """
-    session = open_session(path, str(data))
+    from rbn_fairseq.diagnostics import recalibrate as recalibrate_model
+    from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
+
     session.model.load_state_dict(state["model"])
     number_of_bins, rule = lengths
     if number_of_bins is not None:
@@ -84,49 +80,63 @@ def _recalibrate_state(
 
 
 def average(
-    inputs: Annotated[
-        list[Path],
-        typer.Option(help="A directory of epoch checkpoints, or a checkpoint file (repeatable)."),
-    ],
-    output: Annotated[Path, typer.Option(help="File to write.")],
+    checkpoints: Checkpoints,
+    output: Output,
     last: Annotated[
         Optional[int], typer.Option(help="How many of the last epochs; with a directory.")
     ] = None,
     recalibrate: Annotated[
-        Optional[Path],
+        bool,
         typer.Option(
-            metavar="DATA-BIN",
-            help="Estimate the population statistics of the averaged weights on this training "
-            "data. Without it they are the averages of the running statistics, which do not "
-            "belong to the averaged weights.",
+            "--recalibrate",
+            help="Estimate the population statistics of the averaged weights on training data. "
+            "Without it they are the averages of the running statistics, which do not belong to "
+            "the averaged weights.",
         ),
-    ] = None,
+    ] = False,
+    data: Data = None,
     batches: Batches = 200,
     seed: Seed = 1,
-    population: Estimate = ESTIMATES[0],
+    population: Estimate = "mean-of-batches",
     length_bins: LengthBins = None,
-    length_edges: LengthEdges = RULES[0],
+    length_edges: LengthEdges = "quantiles",
+    device: Device = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Average the weights of checkpoints and recalibrate the population statistics."""
+    from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
+    from rbn_fairseq.checkpoints.files import write_checkpoint
+    from rbn_fairseq.checkpoints.length_bins import check_length_bins
+    from rbn_fairseq.checkpoints.session import open_session
+    from rbn_fairseq.diagnostics import ESTIMATES
+
     check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
-    if recalibrate is None and length_bins is not None:
-        raise ValueError("--length-bins needs --recalibrate DATA-BIN: bins are estimated on data.")
-    if len(inputs) == 1 and inputs[0].is_dir():
+    for option, value in (("--length-bins", length_bins), ("--data", data)):
+        if not recalibrate and value is not None:
+            raise ValueError(f"{option} is for --recalibrate, which estimates statistics on data.")
+    if len(checkpoints) == 1 and checkpoints[0].is_dir():
         if last is None:
-            raise ValueError("--inputs is a directory: say with --last how many epochs to average.")
-        paths = choose_last(inputs[0], last)
+            raise ValueError(
+                f"`{checkpoints[0]}` is a directory: say with --last how many epochs to average."
+            )
+        paths = choose_last(checkpoints[0], last)
+    elif last is not None and not checkpoints[0].exists():
+        raise ValueError(f"There is no directory `{checkpoints[0]}`.")
     elif last is not None:
-        raise ValueError("--last goes with one directory as --inputs, not with files.")
+        raise ValueError("--last goes with one directory, not with files.")
     else:
-        paths = inputs
+        paths = checkpoints
+    check_output("--output", output, paths, overwrite)
+    computing = choose_device(device)
     state = average_checkpoints(paths)
     for path in paths:
         typer.echo(f"averaged {path}")
-    if recalibrate is not None:
-        lengths = length_bins, length_edges
+    if recalibrate:
+        session = open_session(paths[-1], data, computing)
         state = _recalibrate_state(
-            paths[-1], state, recalibrate, batches, seed, population, lengths
+            session, state, batches, seed, population, (length_bins, length_edges)
         )
         typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
     write_checkpoint(output, state)
@@ -134,9 +144,9 @@ def average(
 
 
 def recalibrate(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Training data.")],
-    output: Annotated[Path, typer.Option(help="File to write.")],
+    checkpoint: Checkpoint,
+    output: Output,
+    data: Data = None,
     ema: Annotated[
         bool,
         typer.Option(
@@ -147,31 +157,44 @@ def recalibrate(
     ] = False,
     batches: Batches = 200,
     seed: Seed = 1,
-    population: Estimate = ESTIMATES[0],
+    population: Estimate = "mean-of-batches",
     length_bins: LengthBins = None,
-    length_edges: LengthEdges = RULES[0],
+    length_edges: LengthEdges = "quantiles",
+    device: Device = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Estimate the population statistics of a checkpoint anew on training data."""
+    from rbn_fairseq.checkpoints.average import moving_average
+    from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+    from rbn_fairseq.checkpoints.length_bins import check_length_bins
+    from rbn_fairseq.checkpoints.session import open_session
+    from rbn_fairseq.diagnostics import ESTIMATES
+
     check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
+    check_output("--output", output, [checkpoint], overwrite)
+    computing = choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
+    session = open_session(checkpoint, data, computing)
     lengths = length_bins, length_edges
-    state = _recalibrate_state(checkpoint, state, data, batches, seed, population, lengths)
+    state = _recalibrate_state(session, state, batches, seed, population, lengths)
     write_checkpoint(output, state)
     used = state["rbn_fairseq"]["recalibrated"]["batches"]
     typer.echo(f"recalibrated on {used} batches, wrote {output}")
 
 
 def fold(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file.")],
-    output: Annotated[Path, typer.Option(help="File to write.")],
+    checkpoint: Checkpoint,
+    output: Output,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Fold norms with running statistics into the linear layers behind them, for translating."""
-    if output.resolve() == checkpoint.resolve():
-        raise ValueError(
-            f"--output `{output}` is the checkpoint itself. A folded checkpoint does not train: "
-            "name another file and keep this one."
-        )
+    from rbn_fairseq.checkpoints.files import write_checkpoint
+    from rbn_fairseq.checkpoints.fold import fold_checkpoint
+
+    check_output("--output", output, [checkpoint], overwrite)
     state = fold_checkpoint(checkpoint)
     write_checkpoint(output, state)
     folded = state["rbn_fairseq"]["folded"]

@@ -4,16 +4,20 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
-import torch
 import typer
 
-from rbn_fairseq.cli.findings import Findings
+from rbn_fairseq.cli.options import Json, Overwrite, UserDir
+from rbn_fairseq.cli.output import check_json, write_json
+
+if TYPE_CHECKING:
+    from rbn_fairseq.cli.findings import Findings
 
 __all__ = ["doctor"]
 
 _FAIRSEQ = "0.12.3"
+_TORCH = (2, 11)
 
 
 def _version(distribution: str) -> Optional[str]:
@@ -23,16 +27,19 @@ def _version(distribution: str) -> Optional[str]:
         return None
 
 
-def _check_installation(findings: Findings) -> bool:
+def _check_installation(findings: "Findings") -> bool:
+    import torch
+
     python = platform.python_version()
     if sys.version_info[:2] in ((3, 11), (3, 12)):
         findings.good(f"Python {python}")
     else:
         findings.bad(f"Python {python}: this plugin is made for 3.11 and 3.12.")
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6):
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= _TORCH:
         findings.good(f"torch {torch.__version__}")
     else:
-        findings.bad(f"torch {torch.__version__} is too old: pip install 'torch>=2.6'.")
+        least = ".".join(map(str, _TORCH))
+        findings.bad(f"torch {torch.__version__} is too old: pip install 'torch>={least}'.")
 
     ours, other = _version("ve-fairseq"), _version("fairseq")
     if other is not None and ours is not None:
@@ -74,7 +81,7 @@ def _check_installation(findings: Findings) -> bool:
     return True
 
 
-def _check_registration(findings: Findings) -> None:
+def _check_registration(findings: "Findings") -> None:
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
@@ -92,35 +99,6 @@ def _check_registration(findings: Findings) -> None:
         findings.good("fairseq knows " + ", ".join(wanted))
 
 
-def _check_data(findings: Findings, data: Path, state: Optional[dict[str, Any]]) -> None:
-    from fairseq.data import Dictionary, data_utils
-
-    from rbn_fairseq.tasks.data import check_data, fingerprint
-
-    try:
-        check_data(str(data))
-    except ValueError as error:
-        findings.bad(str(error))
-        return
-    own = {path.suffixes[0][1:]: Dictionary.load(str(path)) for path in data.glob("dict.*.txt")}
-    sizes = ", ".join(f"{lang} {len(dictionary)} types" for lang, dictionary in own.items())
-    findings.good(f"data `{data}`: {sizes}")
-    if state is None:
-        return
-    saved = (state.get("task_state") or {}).get("dictionaries")
-    task = state["cfg"]["task"]
-    languages = [task.get("source_lang"), task.get("target_lang")]
-    if None in languages:  # not given in training: fairseq inferred them from the data
-        languages = list(data_utils.infer_language_pair(str(data)))
-    if any(language not in own for language in languages):
-        pair = "-".join(str(language) for language in languages)
-        findings.bad(f"the checkpoint translates {pair}; the data has {sizes}.")
-    elif saved is not None and saved != [fingerprint(own[language]) for language in languages]:
-        findings.bad("the data's dictionaries are not those that the checkpoint was trained with.")
-    else:
-        findings.good("data and checkpoint fit each other")
-
-
 def doctor(
     data: Annotated[
         Optional[Path], typer.Option(metavar="DATA-BIN", help="Also check this data directory.")
@@ -128,9 +106,15 @@ def doctor(
     checkpoint: Annotated[
         Optional[Path], typer.Option(help="Also check this checkpoint, running nothing of it.")
     ] = None,
+    json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Check versions, registration, data and checkpoint; exit status 1 if anything is wrong."""
-    findings = Findings()
+    from rbn_fairseq.cli.findings import Findings
+
+    check_json(json, overwrite=overwrite)
+    findings = Findings(to_stderr=json == Path("-"))
     if _check_installation(findings):
         _check_registration(findings)
         state = None
@@ -139,6 +123,9 @@ def doctor(
 
             state = check_checkpoint(findings, checkpoint)
         if data is not None:
-            _check_data(findings, data, state)
+            from rbn_fairseq.cli.doctor_data import check_data_directory
+
+            check_data_directory(findings, data, state)
+    write_json(json, findings.records)
     if findings.problems:
         raise typer.Exit(1)

@@ -1,9 +1,24 @@
-"""Refusals of the system as errors of the user."""
+"""Errors as a person reads them: what is wrong, and the way out."""
 
+import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Optional
 
-__all__ = ["plain_errors"]
+__all__ = ["explain", "plain_errors"]
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class _Raised(NamedTuple):
+    """An exception: its type's name, its text, and the files of its traceback, innermost last."""
+
+    kind: str
+    text: str
+    files: list[str]
 
 
 @contextmanager
@@ -13,3 +28,164 @@ def plain_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise ValueError(f"{error.strerror or error}: `{error.filename or 'a file'}`.") from error
+
+
+def explain(error: BaseException) -> Optional[str]:
+    """Return what to tell the user of an exception; ``None`` if it is no fault of theirs.
+
+    Faults of the user are ValueErrors of this package or of their own --user-dir, what fairseq
+    refuses, and what the system does; an error in the midst of training keeps its traceback.
+    """
+    raised = list(_chain(error))
+    for it in raised:
+        if it.kind == "ValueError" and it.files and _is_ours(it.files[-1]):
+            return it.text
+    for it in raised:
+        for pattern, message in _HINTS:
+            found = re.search(pattern, f"{it.kind}: {it.text}", re.DOTALL)
+            if found:
+                return " ".join(found.expand(message).split())
+    first = raised[0]
+    from_fairseq = first.files and re.search(r"[/\\]fairseq(_cli)?[/\\]", first.files[-1])
+    training = any(re.search(r"fairseq[/\\]trainer\.py", file) for file in first.files)
+    if from_fairseq and not training and first.text and first.kind not in _BUGS:
+        return f"{first.text}\n(fairseq's words; RBN_TRACEBACK=1 shows where it says so)"
+    return None
+
+
+_BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
+
+
+def _is_ours(file: str) -> bool:
+    directories = getattr(sys.modules.get("rbn_fairseq.cli.user_code"), "directories", ())
+    return any(Path(file).resolve().is_relative_to(it) for it in (_PACKAGE, *directories))
+
+
+def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
+    """Yield an exception and those that it covers; one of another process from its text."""
+    while error is not None:
+        kind, text = type(error).__name__, str(error)
+        if kind == "ProcessRaisedException":
+            yield from _from_text(text)
+        files, trace = [], error.__traceback__
+        while trace is not None:
+            files.append(trace.tb_frame.f_code.co_filename)
+            trace = trace.tb_next
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            text = f"{error.strerror}: `{os.fsdecode(error.filename)}`"
+        yield _Raised(kind, text, files)
+        error = error.__cause__ or error.__context__
+
+
+def _from_text(text: str) -> Iterator[_Raised]:
+    """Read the exceptions of a traceback that another process wrote, the last one first."""
+    for part in reversed(text.split("Traceback (most recent call last):")[1:]):
+        files = re.findall(r'^  File "([^"]+)", line', part, re.MULTILINE)
+        found = re.search(r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)", part, re.MULTILINE | re.DOTALL)
+        if found:
+            yield _Raised(found[1], found[2].strip(), files)
+
+
+# What fairseq, torch and the system say (as `kind: text`), and what to say instead.
+_HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"UnpicklingError",
+        "The checkpoint holds types that are not safe to load; nothing of it was run.",
+    ),
+    (
+        r"Must specify batch size",
+        "The size of batches is missing: give --max-tokens 4096 (tokens of a batch, padding "
+        "included; Hydra: dataset.max_tokens) or --batch-size.",
+    ),
+    (
+        r"Please specify criterion|'criterion'.*None",
+        "The criterion is missing: give --criterion label_smoothed_cross_entropy_rbn.",
+    ),
+    (
+        r"--path required",
+        "The checkpoint is missing: give --path CHECKPOINT, such as "
+        "checkpoints/checkpoint_best.pt.",
+    ),
+    (
+        r"[Ss]entences? (?:lengths should not exceed|at index .* exceeds) max_tokens\D*(\d+)",
+        r"A sentence is longer than --max-tokens \1: no batch can hold it. Give more, or leave "
+        "long sentences out: --skip-invalid-size-inputs-valid-test and --max-source-positions.",
+    ),
+    (
+        r"--share-all-embeddings requires",
+        "--share-all-embeddings needs one dictionary for both languages and the same width in "
+        "encoder and decoder. Make the data with fairseq-preprocess --joined-dictionary, or leave "
+        "the option out (--share-decoder-input-output-embed needs no joined dictionary).",
+    ),
+    (
+        r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver",
+        "There is no GPU here, or this torch is built without CUDA. Leave out --fp16 and other "
+        "options of GPUs; `rbn doctor` tells what torch finds.",
+    ),
+    (
+        r"Criterion does not match",
+        "The last checkpoint in --save-dir was trained with another criterion, and fairseq does "
+        "not go on with its optimizer. Give another --save-dir to start anew, or "
+        "--reset-optimizer to go on with a new optimizer.",
+    ),
+    (
+        r"Dataset not found: (\S+) \((.*)\)",
+        r"The data have no part `\1` (`\2` and so on): give one that fairseq-preprocess made, "
+        "such as train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
+    ),
+    (
+        r"mmap length is greater than file size|buffer is smaller than requested|"
+        r"could not be read from the buffer|cannot mmap an empty file|"
+        r"offset must be non-negative and no greater than buffer length",
+        "A file of the data is truncated; `rbn doctor --data DATA-BIN` tells which. Make the data "
+        "again with fairseq-preprocess.",
+    ),
+    (
+        r"Incorrect dictionary format[^\n]*",
+        r"A dict.LANG.txt of the data is malformed (\g<0>). Take the one that fairseq-preprocess "
+        "wrote.",
+    ),
+    (
+        r"Incorrect encoding detected in (\S+?),? ",
+        r"The dictionary `\1` is not UTF-8. Make the data again with fairseq-preprocess.",
+    ),
+    (
+        r"UnicodeDecodeError",
+        "A file that is read is not UTF-8 text. Convert it: iconv -f LATIN1 -t UTF-8 FILE.",
+    ),
+    (
+        r"out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
+        "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
+        "the same update), or a smaller model.",
+    ),
+    (
+        r"The dataset is empty",
+        "There is nothing to train on: fewer sentences than --required-batch-size-multiple (8), or "
+        "all longer than --max-tokens or --max-source-positions allow.",
+    ),
+    (
+        r"Could not infer language pair",
+        "The names of the data's files do not tell the languages: give --source-lang and "
+        "--target-lang, or data that fairseq-preprocess made.",
+    ),
+    (
+        r"Address already in use|EADDRINUSE",
+        "Another training uses this port: give another --distributed-port.",
+    ),
+    (
+        r"MissingConfigException: .*Could not find '(\w+)/(\S+)'\s+Available options in '\w+':"
+        r"(.*?)Config search path",
+        r"Hydra: there is no \1=\2. There are: \3.",
+    ),
+    (
+        r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
+        r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
+        r"InterpolationKeyError|HydraException): (.*?)(?:\n(?:full_key|\s*\n)|\Z).*",
+        r"Hydra: \1",
+    ),
+    (
+        r"(?:FileNotFoundError|FileExistsError|NotADirectoryError|IsADirectoryError|"
+        r"PermissionError|OSError): ([A-Z][^\n]*: `.*`)",
+        r"\1.",
+    ),
+)

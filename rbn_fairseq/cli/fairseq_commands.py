@@ -1,37 +1,76 @@
-"""fairseq's commands with the plugin put in."""
+"""fairseq's commands with the plugin put in, and their errors in plain words."""
 
 import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import typer
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.cli.full_disk import full_disk_as_user_error
+import rbn_fairseq
+from rbn_fairseq.cli.options import UserDir
 
-__all__ = ["generate", "train"]
+__all__ = [
+    "generate",
+    "has",
+    "hydra_train",
+    "interactive",
+    "log_as_fairseq",
+    "plugin_options",
+    "usage_errors",
+    "validate",
+    "value_of",
+]
 
-logger = logging.getLogger(__name__)
+
+# Of what fairseq does that Hydra and torch will not have for ever, and no user can mend.
+_KNOWN_WARNINGS = (
+    r"hydra\.experimental\.\w+\(\) is no longer experimental",
+    r"The version_base parameter is not specified",
+    r"In '.*': Usage of deprecated keyword in package header",
+    r"'.*' is validated against ConfigStore schema with the same name",
+    r"The strict flag in the compose API is deprecated",
+    r"'pin_memory' argument is set as true but no accelerator is found",
+    r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated",
+    r"Support for mismatched key_padding_mask and attn_mask is deprecated",
+)
 
 
-def _option(arguments: list[str], name: str, default: str) -> str:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(name, dest="value", default=default)
+def value_of(arguments: list[str], name: str, default: str) -> str:
+    """Return the value of an option among the arguments; of several the last."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(name, dest="value", nargs="?", default=default)
     value: str = parser.parse_known_args(arguments)[0].value
-    return value
+    return value or default
 
 
-def _has(arguments: list[str], name: str) -> bool:
-    return any(argument == name or argument.startswith(name + "=") for argument in arguments)
+def has(arguments: list[str], *names: str) -> bool:
+    """Tell whether an option is among the arguments, under any of its names."""
+    given = (argument.partition("=")[0] for argument in arguments)
+    return any(name in names for name in given)
 
 
-def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
-    plugin = ["--user-dir", str(Path(__file__).resolve().parent.parent)]
-    task = [] if _has(arguments, "--task") else ["--task", "translation_rbn"]
-    # As fairseq's commands do themselves where they come first; see `main` of this package.
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn what fairseq's parser refuses into errors of the user, without 150 lines of usage."""
+
+    def error(parser: argparse.ArgumentParser, message: str) -> None:
+        from rbn_fairseq.cli.usage import explain_usage
+
+        raise ValueError(explain_usage(parser, message))
+
+    with mock.patch.object(argparse.ArgumentParser, "error", error):
+        yield
+
+
+def log_as_fairseq() -> None:
+    """Set up logging as fairseq's commands do where they come first; and no deprecations."""
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
@@ -39,32 +78,96 @@ def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
         stream=sys.stdout,
         force=True,
     )
-    before, sys.argv = sys.argv, [name, *arguments, *plugin, *task]
-    try:
-        main()
-    finally:
-        sys.argv = before
+    for message in _KNOWN_WARNINGS:
+        warnings.filterwarnings("ignore", message=rf"\s*{message}")
 
 
-def train(context: typer.Context) -> None:
-    """Train: fairseq-train with --user-dir and --task put in; every option is fairseq-train's.
+def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
+    """Run one of fairseq's commands.
 
-    `rbn options` lists those of the plugin, `fairseq-train --help` all others.
+    Args:
+        main: its function.
+        name: of the command, as usage texts have it.
+        arguments: what follows it.
     """
-    from fairseq_cli.train import cli_main
-
-    arguments = list(context.args)
-    with full_disk_as_user_error(Path(_option(arguments, "--save-dir", "checkpoints"))):
-        _run(cli_main, "rbn train", arguments)
+    log_as_fairseq()
+    with usage_errors(), mock.patch.object(sys, "argv", [name, *arguments]):
+        main()
 
 
-def generate(context: typer.Context) -> None:
+def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
+    """Return the options that put the plugin in, or the user's own code, which comes on top."""
+    package = Path(rbn_fairseq.__file__).resolve().parent
+    task = [] if has(arguments, "--task") else ["--task", "translation_rbn"]
+    return ["--user-dir", str(user_dir or package), *task]
+
+
+def generate(context: typer.Context, user_dir: UserDir = None) -> None:
     """Translate: fairseq-generate with --user-dir and --task put in; its options are the same.
 
     `fairseq-generate --help` lists them.
     """
+    rbn_fairseq.register()
     from fairseq_cli.generate import cli_main
 
-    for path in filter(None, _option(context.args, "--path", "").split(":")):
+    from rbn_fairseq.checkpoints.files import read_checkpoint
+
+    for path in filter(None, value_of(context.args, "--path", "").split(":")):
         read_checkpoint(Path(path))
-    _run(cli_main, "rbn generate", list(context.args))
+    _run(cli_main, "rbn generate", context.args + plugin_options(context.args, user_dir))
+
+
+def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
+    """Translate lines of stdin, in pieces: fairseq-interactive with the plugin put in.
+
+    `fairseq-interactive --help` lists its options.
+    """
+    rbn_fairseq.register()
+    from fairseq_cli.interactive import cli_main
+
+    _run(cli_main, "rbn interactive", context.args + plugin_options(context.args, user_dir))
+
+
+def validate(context: typer.Context, user_dir: UserDir = None) -> None:
+    """Validate a checkpoint: fairseq-validate with the plugin put in.
+
+    `fairseq-validate --help` lists its options.
+    """
+    rbn_fairseq.register()
+    from fairseq_cli.validate import cli_main
+
+    _run(cli_main, "rbn validate", context.args + plugin_options(context.args, user_dir))
+
+
+def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
+    """Train by Hydra: fairseq-hydra-train with the plugin and its recipes put in.
+
+    `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
+    trains several. Without --config-dir, names are those of `rbn recipes`.
+    """
+    from rbn_fairseq.recipes import directory, find
+
+    log_as_fairseq()
+    arguments = list(context.args)
+    places = ("--config-dir", "-cd")
+    where = next((value_of(arguments, it, "") for it in places if has(arguments, it)), "")
+    name = value_of(arguments, "--config-name", "") or value_of(arguments, "-cn", "")
+    if not name:
+        raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
+    if not where:
+        find(name, option="--config-name")
+        arguments = ["--config-dir", str(directory()), *arguments]
+    elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
+        # fairseq would take any name, and train by its own defaults.
+        there = ", ".join(sorted(path.stem for path in Path(where).glob("*.yaml"))) or "no .yaml"
+        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`; it has {there}.")
+    rbn_fairseq.register()
+    from fairseq_cli.hydra_train import cli_main
+
+    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
+    if not any(setting.startswith("common.user_dir=") for setting in settings):
+        # Hydra reads settings in one row, which options may follow.
+        place = arguments.index(settings[0]) if settings else len(arguments)
+        arguments.insert(place, f"common.user_dir={plugin_options([], user_dir)[1]}")
+    with mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"):  # errors come here, not to stderr
+        _run(cli_main, "rbn hydra-train", arguments)

@@ -1,38 +1,54 @@
 """Options that several verbs share, and their checks."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional, TypeVar
+from typing import Annotated, Optional, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import track
-
-from rbn_fairseq.checkpoints.files import epoch_checkpoints
-from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.files import write_whole
 
 __all__ = [
     "Batches",
+    "Checkpoint",
     "Checkpoints",
     "Data",
+    "Device",
     "Epochs",
     "Estimate",
+    "Json",
+    "LengthBins",
     "LengthEdges",
     "Output",
+    "Overwrite",
     "Population",
     "Seed",
-    "check_output",
+    "UserDir",
     "check_population",
+    "choose_device",
     "choose_epochs",
     "progress",
-    "write_records",
 ]
 
 _T = TypeVar("_T")
 
+
+def _load(directory: Optional[Path]) -> Optional[Path]:
+    if directory is not None:
+        from rbn_fairseq.cli.user_code import load
+
+        load(directory)
+    return directory
+
+
+Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint file.")]
+Checkpoints = Annotated[list[Path], typer.Argument(help="A save directory, or checkpoint files.")]
+Data = Annotated[
+    Optional[Path],
+    typer.Option(metavar="DATA-BIN", help="Data directory.", show_default="the checkpoint's own"),
+]
+Epochs = Annotated[
+    Optional[str], typer.Option(help="With a directory: an epoch or a range (3-10).")
+]
 Batches = Annotated[
     int, typer.Option(min=0, help="Number of training batches, a seeded uniform sample; 0 = all.")
 ]
@@ -53,6 +69,15 @@ Population = Annotated[
         "statistics in the checkpoint)."
     ),
 ]
+LengthBins = Annotated[
+    Optional[int],
+    typer.Option(
+        min=1,
+        help="Estimate them for each of so many bins of sentence lengths, whatever the checkpoint "
+        "was trained with; 1 = for all sentences together.",
+        show_default="as the checkpoint has it",
+    ),
+]
 LengthEdges = Annotated[
     str,
     typer.Option(
@@ -61,15 +86,32 @@ LengthEdges = Annotated[
         "edges between them, 10:20:40."
     ),
 ]
-Checkpoints = Annotated[list[Path], typer.Argument(help="A save directory, or checkpoint files.")]
-Data = Annotated[
+Device = Annotated[
+    Optional[str],
+    typer.Option(help="`cpu` or `cuda`.", show_default="cuda if there is a GPU"),
+]
+Output = Annotated[Path, typer.Option(help="File to write.")]
+Json = Annotated[
     Optional[Path],
-    typer.Option(metavar="DATA-BIN", help="Data directory (default: the checkpoint's own)"),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Also write the values as a JSON list, or a line each where FILE ends with .jsonl; "
+        "`-` writes the list to stdout, and the table to stderr.",
+    ),
 ]
-Epochs = Annotated[
-    Optional[str], typer.Option(help="With a directory: an epoch or a range (3-10).")
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there already where output goes.")
 ]
-Output = Annotated[Optional[Path], typer.Option(help="Also write the values as JSON lines.")]
+UserDir = Annotated[
+    Optional[Path],
+    typer.Option(
+        metavar="DIR",
+        help="Load your own code too, as fairseq's --user-dir does: norms, models, tasks.",
+        callback=_load,
+        is_eager=True,
+    ),
+]
 
 
 def check_population(population: str, known: Sequence[str]) -> None:
@@ -84,12 +126,32 @@ def check_population(population: str, known: Sequence[str]) -> None:
         )
 
 
+def choose_device(device: Optional[str]) -> str:
+    """Return the device to compute on.
+
+    Raises:
+        ValueError: if it is unknown or not there.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    if device is None:
+        return "cuda" if there else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be `cpu` or `cuda`, but is `{device}`.")
+    if device == "cuda" and not there:
+        raise ValueError("--device cuda: torch finds no such GPU here. Leave it out, or take cpu.")
+    return device
+
+
 def choose_epochs(paths: list[Path], epochs: Optional[str]) -> list[tuple[str, Path]]:
     """Return checkpoint files with the labels that tables show: epochs, or names of files.
 
     Raises:
         ValueError: if there are none of those asked for, or --epochs does not fit.
     """
+    from rbn_fairseq.checkpoints.files import epoch_checkpoints
+
     if len(paths) > 1 or not paths[0].is_dir():
         if epochs is not None:
             raise ValueError("--epochs goes with one directory, not with checkpoint files.")
@@ -116,22 +178,7 @@ def choose_epochs(paths: list[Path], epochs: Optional[str]) -> list[tuple[str, P
 
 def progress(items: Sequence[_T], label: str) -> Iterable[_T]:
     """Iterate with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import track
+
     return track(items, label, console=Console(stderr=True), transient=True)
-
-
-def check_output(output: Optional[Path]) -> None:
-    """Refuse, before any work, a file in no directory.
-
-    Raises:
-        ValueError: naming the directory.
-    """
-    if output is not None and not output.parent.is_dir():
-        raise ValueError(f"--output: the directory `{output.parent}` does not exist.")
-
-
-def write_records(output: Optional[Path], records: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines, if asked for, through a temporary file."""
-    if output is None:
-        return
-    with plain_errors():
-        write_whole(output, "".join(json.dumps(record) + "\n" for record in records))

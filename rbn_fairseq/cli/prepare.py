@@ -85,7 +85,7 @@ def iwslt14(
             "with .gz behind; used as they are.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
         "data/iwslt14"
     ),
     jobs: _Jobs = None,
@@ -100,7 +100,7 @@ def iwslt14(
 ) -> None:
     """Prepare IWSLT14 German-English as fairseq's prepare-iwslt14.sh does.
 
-    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --out. The text is compared
+    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --output. The text is compared
     with the standard one. What is finished is not done again.
     """
     from rbn_fairseq.corpora.iwslt14 import MERGES, IWSLT14FromArchive, IWSLT14FromTokenised
@@ -118,7 +118,7 @@ def iwslt14(
     else:
         assert from_tokenized is not None
         recipe = IWSLT14FromTokenised(from_tokenized, workers, learnt, bpe_codes)
-    _prepare(recipe, out, allow_nonstandard)
+    _prepare(recipe, output, allow_nonstandard)
 
 
 @app.command()
@@ -136,7 +136,7 @@ def wmt16(
             ".gz behind.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
         "data/wmt16"
     ),
     jobs: _Jobs = None,
@@ -150,8 +150,8 @@ def wmt16(
 ) -> None:
     """Prepare WMT16 English-German: valid is newstest2013, test newstest2014.
 
-    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --out, and with --from-raw the
-    raw test text in raw/. What is finished is not done again.
+    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --output, and with --from-raw
+    the raw test text in raw/. What is finished is not done again.
     """
     from rbn_fairseq.corpora.wmt16 import MERGES, WMT16FromArchive, WMT16FromRaw
 
@@ -168,4 +168,4 @@ def wmt16(
                 "out --merges."
             )
         recipe = WMT16FromArchive(archive, workers)
-    _prepare(recipe, out, allow_nonstandard)
+    _prepare(recipe, output, allow_nonstandard)

@@ -1,25 +1,23 @@
-"""Verbs that score, report, and show the whole way once.
+"""Verbs that score, report, and show the whole way once."""
 
-They import what they need when they run: matplotlib alone takes half a second.
-"""
-
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
-from rich.console import Console
 
 from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.files import write_whole
+from rbn_fairseq.cli.options import Json, Overwrite
+from rbn_fairseq.cli.output import check_json, console, write_json
 
 __all__ = ["quickstart", "report", "score", "table"]
 
 
 def _read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    from rbn_fairseq.scoring import read_text
+
+    return read_text(path).removesuffix("\n").split("\n")
 
 
 @plain_errors()
@@ -63,11 +61,13 @@ def score(
             "bootstrap, 1,000 samples).",
         ),
     ] = None,
-    output: Annotated[Optional[Path], typer.Option(help="Also write the scores as JSON.")] = None,
+    json: Json = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
     from rbn_fairseq.scoring import (
         bleu,
+        check_language,
         detokenise,
         fetch_references,
         read_generated,
@@ -79,6 +79,9 @@ def score(
         raise ValueError("--raw-reference and --test-set both name references; give one of them.")
     if (test_set is None) != (language_pair is None):
         raise ValueError("--test-set and --language-pair go together; give both or neither.")
+    read = (generated, reference, raw_reference, against)
+    check_json(json, [path for path in read if path is not None], overwrite)
+    check_language(lang)
     translations = read_generated(generated)
     hypotheses = [translation.hypothesis for translation in translations]
     references = [translation.reference for translation in translations]
@@ -96,7 +99,8 @@ def score(
         split = (split_compounds(side) for side in (hypotheses, others, references))
         texts["compound_split"] = (*split, "none")
     texts["sacrebleu"] = (detokenise(hypotheses, lang), detokenise(others, lang), plain, None)
-    scores = {}
+    scores: dict[str, dict[str, Any]] = {}
+    out = console(json)
     for kind, (own, other, right, tokenize) in texts.items():
         named = {"lang": lang, "test_set": test_set} if kind == "sacrebleu" else {}
         value = bleu(own, right, tokenize, **named)
@@ -106,10 +110,8 @@ def score(
             found = paired_bootstrap(own, other, right, tokenize, lang, against=str(against))
             scores[kind]["significance"] = asdict(found)
             told += f"\n{'':14} BLEU {found.bleu:.2f} against it, p = {found.p:.3f}"
-        typer.echo(told)
-    if output is not None:
-        text = json.dumps(scores, indent=1)
-        write_whole(output, text + "\n")
+        out.print(told, highlight=False, markup=False, soft_wrap=True)
+    write_json(json, scores)
 
 
 def _read_name(text: str) -> tuple[str, Path]:
@@ -130,23 +132,25 @@ def report(
             "running trainings; NAME is what tables and figures call the run.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Directory to write to.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Directory to write to.")],
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Runs",
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw the paper's figures and tables from runs: a page, and every figure and table as files.
 
     What was not measured is named with the command that measures it, and the paper's own numbers
-    stand beside in grey.
+    stand beside in grey. A report that is in DIR already is replaced.
     """
     from rbn_fairseq.report.content import sections
-    from rbn_fairseq.report.export import write_report
+    from rbn_fairseq.report.export import check_directory, write_report
     from rbn_fairseq.report.runs import read_runs
 
+    check_directory("--output", output, overwrite)
     read = read_runs(map(_read_name, runs))
     for run in read:
         for problem in run.problems:
             typer.echo(f"{run.name}: {problem}", err=True)
-    page, *others = write_report(out, title, sections(read))
+    page, *others = write_report(output, title, sections(read), overwrite=overwrite)
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
 
 
@@ -163,31 +167,34 @@ def table(
     options: Annotated[
         str, typer.Option(help="Text that follows each command that the table names.")
     ] = "",
-    output: Annotated[
-        Optional[Path], typer.Option(help="Also write the scores as CSV, a line a run.")
-    ] = None,
+    json: Json = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Print the paper's table of BLEU from runs: mean and standard deviation over seeds.
 
     The paper's numbers stand beside ours where data, model and averaged epochs are the paper's.
     Runs of mixed settings are refused. Not on a terminal, the table is Markdown.
     """
-    from rbn_fairseq.report.benchmark import read_benchmark
+    from rbn_fairseq.report.benchmark import read_benchmark, records
     from rbn_fairseq.report.benchmark_table import print_benchmark
     from rbn_fairseq.report.paper import BENCHMARKS
     from rbn_fairseq.report.settings import check_agreement
-    from rbn_fairseq.report.tables import benchmark_csv
 
+    check_json(json, overwrite=overwrite)
     if benchmark not in BENCHMARKS:
         raise ValueError(
             f"BENCHMARK: unknown benchmark `{benchmark}`. Known: {', '.join(BENCHMARKS)}."
         )
+    if not runs.is_dir():
+        raise ValueError(
+            f"--runs: there is no directory `{runs}`. scripts/{benchmark}/train.sh trains runs in "
+            f"runs/{benchmark}, or where its --runs says."
+        )
     kinds = BENCHMARKS[benchmark].kinds
     scored, unscored = read_benchmark(runs, kinds)
     check_agreement(scored)
-    if output is not None:
-        output.write_text(benchmark_csv(scored, kinds), encoding="utf-8")
-    print_benchmark(Console(), benchmark, scored, unscored, options)
+    print_benchmark(console(json), benchmark, scored, unscored, options)
+    write_json(json, records(scored, kinds))
 
 
 @plain_errors()
@@ -203,9 +210,10 @@ def quickstart(
     ] = None,
     source_lang: Annotated[str, typer.Option(help="Language to translate from.")] = "de",
     target_lang: Annotated[str, typer.Option(help="Language to translate into.")] = "en",
-    out: Annotated[
+    output: Annotated[
         Optional[Path],
         typer.Option(
+            metavar="DIR",
             help="Where everything goes.",
             show_default="runs/quickstart; with --data, runs/quickstart-NAME",
         ),
@@ -223,16 +231,18 @@ def quickstart(
     Without --data the text is German-English LibreOffice help from two Debian packages, which are
     downloaded and unpacked, not installed. What is finished is not done again.
     """
+    from rich.console import Console
+
     from rbn_fairseq import quickstart as pipeline
 
-    if out is None:
-        out = Path("runs") / (
+    if output is None:
+        output = Path("runs") / (
             "quickstart" if data is None else f"quickstart-{Path(data).resolve().name}"
         )
     workers = jobs or min(len(pipeline.NORMS), os.cpu_count() or 1)
-    console = Console(markup=False, highlight=False)
+    display = Console(markup=False, highlight=False)
     try:
-        pipeline.quickstart(out, data, source_lang, target_lang, epochs, workers, console)
+        pipeline.quickstart(output, data, source_lang, target_lang, epochs, workers, display)
     except KeyboardInterrupt:
-        console.print("stopped; the same command goes on from here")
+        display.print("stopped; the same command goes on from here")
         raise typer.Exit(130) from None

@@ -1,34 +1,45 @@
-"""The plugin's options of a training, which fairseq's own ``--help`` does not show."""
+"""The plugin's options of a training, and what each belongs to."""
 
-import argparse
 import dataclasses
+from typing import NamedTuple
 
-import typer
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.models.config import norm_fields
 from rbn_fairseq.tasks.translation_rbn import OWN_OPTIONS
 
-__all__ = ["options"]
+__all__ = ["Group", "groups"]
 
 
-def options() -> None:
-    """List the plugin's options of `rbn train`, which fairseq's --help leaves out."""
-    parser = argparse.ArgumentParser(
-        usage=argparse.SUPPRESS,
-        add_help=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+class Group(NamedTuple):
+    """Options that come with one of fairseq's components.
+
+    Attributes:
+        title: what they are about.
+        owner: what has to be given so that fairseq knows them.
+        configs: their dataclasses.
+    """
+
+    title: str
+    owner: str
+    configs: tuple[type[FairseqDataclass], ...]
+
+    def options(self) -> list[str]:
+        """Return their names on the command line; a field without a help text is no option."""
+        return [
+            "--" + item.name.replace("_", "-")
+            for config in self.configs
+            for item in dataclasses.fields(config)
+            if item.metadata.get("help")
+        ]
+
+
+def groups() -> list[Group]:
+    """Return all options, with those of norms that a user registered."""
     norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))
-    groups = {
-        "norms (--arch rbn_transformer...)": (norms,),
-        "penalty (--criterion label_smoothed_cross_entropy_rbn)": (RBNPenaltyConfig,),
-        "training (--task translation_rbn, which rbn train puts in)": OWN_OPTIONS,
-    }
-    for title, configs in groups.items():
-        group = parser.add_argument_group(title)
-        for config in configs:
-            gen_parser_from_dataclass(group, config())
-    typer.echo(parser.format_help().rstrip())
+    return [
+        Group("norms", "--arch rbn_transformer...", (norms,)),
+        Group("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
+        Group("training", "--task translation_rbn, which rbn train puts in", OWN_OPTIONS),
+    ]

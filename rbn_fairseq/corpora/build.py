@@ -95,9 +95,11 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         _save(note, request)
         return
-    way_out = "Choose another directory with --out, or remove that one."
+    way_out = "Choose another directory with --output, or remove that one."
     if not note.exists():
-        raise ValueError(f"--out: `{out}` holds something that is not from this command. {way_out}")
+        raise ValueError(
+            f"--output: `{out}` holds something that is not from this command. {way_out}"
+        )
     before = _load(note)
     if before != request:
         keys = [key for key in {**before, **request} if before.get(key) != request.get(key)]
@@ -105,7 +107,7 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
             f"{key} was {_short(before.get(key))}, now {_short(request.get(key))}" for key in keys
         )
         raise ValueError(
-            f"--out: `{out}` was made for another request: {'; '.join(parts)}. {way_out}"
+            f"--output: `{out}` was made for another request: {'; '.join(parts)}. {way_out}"
         )
 
 

@@ -1,5 +1,7 @@
 """Criterions with the RBN penalty."""
 
+import fairseq  # noqa: F401 - which registers this and its sister packages
+
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty

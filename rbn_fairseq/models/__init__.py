@@ -1,5 +1,7 @@
 """Transformers with a choice of norms, for fairseq."""
 
+import fairseq  # noqa: F401 - which registers this and its sister packages
+
 from rbn_fairseq.models.transformer import RBNTransformerModel
 
 __all__ = ["RBNTransformerModel"]

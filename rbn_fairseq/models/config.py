@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, get_type_hints
@@ -12,12 +13,12 @@ from omegaconf import DictConfig
 
 from rbn_fairseq.models.pruning import kept_layers
 from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
-from rbn_fairseq.norms import NORMS
+from rbn_fairseq.norms import NORMS, NormEntry
 
 __all__ = [
     "PRESETS",
     "NormConfig",
-    "RBNTransformerConfig",
+    "config_class",
     "fill_preset",
     "norm_fields",
     "resolve",
@@ -137,14 +138,22 @@ def norm_fields() -> Iterator[_Field]:
             )
 
 
-#: fairseq's options for a Transformer and the norms', in one flat dataclass (a subclass of
-#: fairseq's own nested TransformerConfig cannot be composed by fairseq-train).
-RBNTransformerConfig = dataclasses.make_dataclass(
-    "RBNTransformerConfig",
-    [*_fairseq_fields(), *norm_fields()],
-    bases=(FairseqDataclass,),
-    namespace={"__module__": __name__},
-)
+def config_class() -> type[FairseqDataclass]:
+    """Return fairseq's options for a Transformer and those of all norms, in one flat dataclass.
+
+    A subclass of fairseq's own nested TransformerConfig cannot be composed by fairseq-train.
+    """
+    return _config_class(tuple(NORMS.items()))
+
+
+@functools.cache
+def _config_class(norms: tuple[tuple[str, NormEntry], ...]) -> type[FairseqDataclass]:
+    return dataclasses.make_dataclass(
+        "RBNTransformerConfig",
+        [*_fairseq_fields(), *norm_fields()],
+        bases=(FairseqDataclass,),
+        namespace={"__module__": __name__},
+    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +202,7 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
     """
     given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
     full = argparse.Namespace()
-    for item in dataclasses.fields(RBNTransformerConfig):
+    for item in dataclasses.fields(config_class()):
         value = given.get(item.name)
         setattr(full, item.name, item.default if value is None else value)
     fill_preset(full, PRESETS.get(given.get("_name") or given.get("arch") or "", _BASE))

@@ -6,28 +6,33 @@ from functools import partial
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import (
+    MODEL_DATACLASS_REGISTRY,
+    register_model,
+    register_model_architecture,
+)
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerModelBase,
 )
+from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
 from rbn_fairseq.models.centring import centre_weights
-from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset, resolve
+from rbn_fairseq.models.config import PRESETS, config_class, fill_preset, resolve
 from rbn_fairseq.models.decoder import RBNTransformerDecoder
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, explain_other_norms
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
-from rbn_fairseq.norms import LengthBatchNorm, has_population_norm
+from rbn_fairseq.norms import LengthBatchNorm, has_population_norm, on_registration
 
 __all__ = ["RBNTransformerModel"]
 
 logger = logging.getLogger(__name__)
 
 
-@register_model("rbn_transformer", dataclass=RBNTransformerConfig)
+@register_model("rbn_transformer", dataclass=config_class())
 class RBNTransformerModel(TransformerModelBase):
     """fairseq's Transformer in which every norm is a choice.
 
@@ -38,7 +43,7 @@ class RBNTransformerModel(TransformerModelBase):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         """Add the options of the model to fairseq's parser."""
-        gen_parser_from_dataclass(parser, RBNTransformerConfig(), with_prefix="")
+        gen_parser_from_dataclass(parser, config_class()(), with_prefix="")
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RBNTransformerModel":
@@ -141,6 +146,17 @@ class RBNTransformerModel(TransformerModelBase):
                 raise
             raise ValueError(message) from error
 
+
+def _register_config() -> None:
+    """Tell fairseq and Hydra of the options of a norm that was registered."""
+    # As in fairseq's register_model.
+    MODEL_DATACLASS_REGISTRY["rbn_transformer"] = config = config_class()
+    node = config()
+    node._name = "rbn_transformer"
+    ConfigStore.instance().store("rbn_transformer", node, group="model", provider="fairseq")
+
+
+on_registration(_register_config)
 
 for _name, _preset in PRESETS.items():
     if _name != "rbn_transformer":  # registered with the model itself

@@ -4,8 +4,9 @@ Every norm is a module with ``forward(x, tokens=None)``: ``x: (T, B, C)`` or ``(
 ``tokens`` the batch's :class:`ValidTokens`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Optional
 
 from torch import Tensor, nn
@@ -84,9 +85,11 @@ __all__ = [
     "freeze_statistics",
     "has_batch_norm",
     "has_population_norm",
+    "on_registration",
     "parse_norms",
     "record_gaps",
     "record_moments",
+    "register_norm",
 ]
 
 
@@ -195,6 +198,44 @@ NORMS: dict[str, NormEntry] = {
         "no paper: the identity",
     ),
 }
+
+
+_FOLLOWERS: list[Callable[[], None]] = []
+
+
+def on_registration(follow: Callable[[], None]) -> None:
+    """Call a function after every norm that is registered from now on."""
+    _FOLLOWERS.append(follow)
+
+
+def register_norm(name: str, entry: NormEntry) -> None:
+    """Make a norm known: plans can name it, and its parameters are options of the model.
+
+    Args:
+        name: lower-case letters and ``_``; ``--norm-NAME-PARAMETER`` are its options.
+        entry: how it is built, and what is told of it.
+
+    Raises:
+        ValueError: if a plan cannot hold the name or another norm has it, or ``entry.options`` is
+            not a dataclass whose fields have defaults and help texts.
+    """
+    if not re.fullmatch("[a-z_]+", name):
+        raise ValueError(f"register_norm: `{name}` must be lower-case letters and `_`.")
+    if name in NORMS:
+        raise ValueError(f"register_norm: there is a norm `{name}` already. Choose another name.")
+    options = fields(entry.options) if is_dataclass(entry.options) else None
+    if options is None or not all(it.metadata.get("help") for it in options):
+        raise ValueError(
+            f"register_norm: the options of `{name}` must be a dataclass, and every field have "
+            'metadata={"help": ...}, which is what its flag\'s help says.'
+        )
+    try:
+        entry.options()
+    except TypeError as error:
+        raise ValueError(f"register_norm: every option of `{name}` needs a default.") from error
+    NORMS[name] = entry
+    for follow in _FOLLOWERS:
+        follow()
 
 
 class Composition(nn.Sequential):

@@ -31,7 +31,8 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
             near = get_close_matches(name, known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(
-                f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}."
+                f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}; norms "
+                "of your own, with --user-dir."
             )
     return names
 

@@ -72,7 +72,7 @@ class BatchRenormOptions:
         def passed(end: int) -> float:
             if update >= end:
                 return 1.0
-            return max(0.0, (update - self.start) / (end - self.start))
+            return (update - self.start) / (end - self.start) if update > self.start else 0.0
 
         return 1 + (self.r_max - 1) * passed(self.r_end), self.d_max * passed(self.d_end)
 

@@ -22,6 +22,7 @@ __all__ = ["Data", "prepare"]
 _TRAIN, _VALID, _TEST = 13_000, 500, 300
 _LONGEST = 60  # words of a side of a help page's paragraph
 _LONGEST_PIECES = 250
+_FEWEST = 8  # fairseq drops what is no multiple of it (--required-batch-size-multiple)
 _VOCABULARY = 3_000
 
 
@@ -44,6 +45,11 @@ class Data:
 
 def _own_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
     parts = read_text(prefix, *langs)
+    if len(parts["train"]) < _FEWEST:
+        raise ValueError(
+            f"--data: {len(parts['train'])} pairs to train on are too few: {_FEWEST} are the least, "
+            "and a model that translates takes some thousands."
+        )
     if len(parts["test"]) > _TEST:
         chosen = sorted(random.Random(1).sample(range(len(parts["test"])), _TEST))
         parts["test"] = [parts["test"][index] for index in chosen]
@@ -141,7 +147,7 @@ def prepare(
         if about["request"] != wanted:
             raise ValueError(
                 f"`{out}` was made from other text ({about['text']}, "
-                f"{about['request']['languages']}). Choose another directory with --out, or "
+                f"{about['request']['languages']}). Choose another directory with --output, or "
                 "remove that one."
             )
     else:

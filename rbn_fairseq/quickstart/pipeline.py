@@ -58,7 +58,7 @@ def _epochs_done(log: Path) -> float:
 
 def _occupied(directory: Path, why: str) -> ValueError:
     return ValueError(
-        f"`{directory}` {why}. Choose another place with --out, or remove that directory."
+        f"`{directory}` {why}. Choose another place with --output, or remove that directory."
     )
 
 
@@ -95,10 +95,10 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
     device = () if torch.cuda.is_available() else ("--cpu",)
     recipe = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
     train = ("train", str(data.bin), "--save-dir", str(directory), "--log-file", str(log))
-    average = ("average", "--inputs", str(directory), "--last", str(min(_AVERAGED, epochs)))
-    average += ("--output", str(averaged))
+    average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
+    average += ("--output", str(averaged), "--overwrite")
     if NORMS[name]:
-        average += ("--recalibrate", str(data.bin))
+        average += ("--recalibrate",)
     generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
     begun = _begin(directory, recipe, epochs)
@@ -135,7 +135,7 @@ def _check_space(out: Path) -> None:
     if free < _SPACE and not (out / "data").exists():
         raise ValueError(
             f"The disk of `{out}` has {free / 2**20:.0f} MiB left; the quickstart needs "
-            f"{_SPACE / 2**20:.0f}. Make room, or choose another place with --out."
+            f"{_SPACE / 2**20:.0f}. Make room, or choose another place with --output."
         )
 
 

@@ -104,7 +104,7 @@ def _averaged_epochs(path: Path, state: Mapping[str, Any]) -> tuple[int, ...]:
     if not found or None in found:
         raise ValueError(
             f"`{path}` must be an average of epoch checkpoints, but it averages "
-            f"{', '.join(names) or 'nothing that it names'}. Make it with rbn average --inputs "
+            f"{', '.join(names) or 'nothing that it names'}. Make it with rbn average "
             f"{path.parent} --last N, and evaluate the run again."
         )
     return tuple(sorted(int(match[1]) for match in found if match))
@@ -242,6 +242,30 @@ def read_benchmark(
             trained = _is_trained(directory / name)
             unscored.append(UnscoredRun(placement, norm, seed, trained))
     return scored, unscored
+
+
+def records(runs: Sequence[BenchmarkRun], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the scores of runs for JSON: by kind, with and without recalibration.
+
+    Without running statistics there is nothing to recalibrate, and the latter is ``None``.
+    """
+    return [
+        {
+            "placement": run.placement,
+            "norm": run.norm,
+            "seed": run.seed,
+            **{
+                kind: {
+                    "bleu": run.scores[kind]["bleu"],
+                    "without_recalibration": run.unrecalibrated.get(kind, {}).get("bleu"),
+                    "signature": run.scores[kind]["signature"],
+                }
+                for kind in kinds
+            },
+            "averaged_epochs": list(run.epochs),
+        }
+        for run in runs
+    ]
 
 
 def spans(numbers: tuple[int, ...]) -> str:

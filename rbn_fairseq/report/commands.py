@@ -14,12 +14,12 @@ __all__ = ["AGAINST", "BATCHING", "COST", "SCORE", "TID", "benchmark_of", "train
 #: What would score a run; the same for all, so that a table says it once.
 SCORE = (
     "`rbn generate DATA --path SAVE_DIR/checkpoint_last.pt --remove-bpe > generated.txt && "
-    "rbn score generated.txt --lang LANG --output SAVE_DIR/score.json`"
+    "rbn score generated.txt --lang LANG --json SAVE_DIR/score.json`"
 )
 #: What would test a run's difference to layer norm.
 AGAINST = "the command that made SAVE_DIR/score.json with `--against LN/generated.txt`"
 #: What would measure TID after training.
-TID = "`rbn tid SAVE_DIR --output SAVE_DIR/tid.jsonl`"
+TID = "`rbn tid SAVE_DIR --json SAVE_DIR/tid.jsonl`"
 #: What would measure TID with batches made in several ways; in one call, which replaces its output.
 BATCHING = (
     "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
@@ -27,7 +27,7 @@ BATCHING = (
     "--tid-batching joint:8 --output SAVE_DIR/tid_batching.jsonl`"
 )
 #: What would measure the discrepancy cost.
-COST = "`rbn cost SAVE_DIR/checkpoint_last.pt --output SAVE_DIR/cost.jsonl`"
+COST = "`rbn cost SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/cost.jsonl`"
 
 _SCRIPTS = {"LN": "ln", "BN": "bn", "RBN": "rbn", "PN-only": "pn", "PN+LS": "pn_ls", "BRN": "brn",
             "MABN": "mabn"}  # fmt: skip

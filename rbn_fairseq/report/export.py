@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rbn_fairseq.files import write_whole
+from rbn_fairseq.files import check_output, write_whole
 from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
 from rbn_fairseq.report.latex import to_latex
 from rbn_fairseq.report.layout import check_table, has_paper
@@ -15,7 +15,7 @@ from rbn_fairseq.report.page import GENERATOR, check_names, render
 from rbn_fairseq.report.spreadsheet import write_csv
 from rbn_fairseq.report.svg import to_svg
 
-__all__ = ["to_csv", "write_report"]
+__all__ = ["check_directory", "to_csv", "write_report"]
 
 _DPI = 150  # of the PNG files
 _PAGE = "index.html"
@@ -52,8 +52,33 @@ def to_csv(table: Table) -> str:
     return write_csv([*header, *["from the paper"] * paper], rows)
 
 
+def check_directory(option: str, directory: Path, overwrite: bool) -> None:
+    """Refuse, before any work, to replace a page that is not a report's.
+
+    Args:
+        option: that names the directory, for messages.
+        directory: for the report.
+        overwrite: whether the user has said that another page may go.
+
+    Raises:
+        ValueError: naming the page and the way out.
+    """
+    if directory.is_file():
+        raise ValueError(f"{option} `{directory}` is a file. Name a directory.")
+    page = directory / _PAGE
+    if page.exists() and not overwrite and not _is_ours(page):
+        raise ValueError(
+            f"{option} `{directory}` has another page, `{_PAGE}`. Name another directory, or give "
+            "--overwrite to replace it."
+        )
+
+
 def write_report(
-    directory: Path, title: str, sections: Sequence[Section], about: Sequence[tuple[str, str]] = ()
+    directory: Path,
+    title: str,
+    sections: Sequence[Section],
+    about: Sequence[tuple[str, str]] = (),
+    overwrite: bool = False,
 ) -> list[Path]:
     """Write the page and beside it each figure as SVG, PNG and CSV, each table as CSV and more.
 
@@ -67,12 +92,14 @@ def write_report(
         title: the page's heading.
         sections: what the page shows.
         about: what was run on what, as pairs of a name and a text.
+        overwrite: whether files that no report made may be replaced.
 
     Returns:
         The files written, the page first.
 
     Raises:
-        ValueError: if two blocks have the same name, or a table's rows do not fit its columns.
+        ValueError: if two blocks have the same name, a table's rows do not fit its columns, or a
+            file that no report made would be lost.
     """
     check_names(sections)
     blocks = [block for section in sections for block in section.blocks]
@@ -97,9 +124,10 @@ def write_report(
                 files[f"tables/{block.name}.{suffix}"] = form(block).encode()
     page = render(title, sections, about, drawn=drawn)
     older = _files_of(directory / _PAGE)
-    directory.mkdir(parents=True, exist_ok=True)
+    check_directory("--output", directory, overwrite)
+    for name in files:
+        check_output("--output", directory / name, overwrite=overwrite or name in older)
     for name, content in files.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(directory / name, content)
     # Last, so that a report that was interrupted still has a page that names its files.
     write_whole(directory / _PAGE, page)
@@ -108,10 +136,15 @@ def write_report(
     return [directory / name for name in (_PAGE, *files)]
 
 
+def _is_ours(page: Path) -> bool:
+    """Tell whether a report's page is there."""
+    there = page.is_file() and page.read_text(encoding="utf-8", errors="replace")
+    return bool(there) and f'content="{GENERATOR}"' in there
+
+
 def _files_of(page: Path) -> set[str]:
     """Return what a report's page links to; nothing where it is not a page of ours."""
-    text = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
-    if f'content="{GENERATOR}"' not in text:
+    if not _is_ours(page):
         return set()
     linked = r'href="(figures/[\w.-]+\.(?:svg|png|csv)|tables/[\w.-]+\.(?:csv|md|tex))"'
-    return set(re.findall(linked, text))
+    return set(re.findall(linked, page.read_text(encoding="utf-8", errors="replace")))

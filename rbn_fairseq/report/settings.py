@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
-from rbn_fairseq.criterions import RBNPenaltyConfig
-from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, fill_preset
+from rbn_fairseq.criterions.options import RBNPenaltyConfig
+from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
 from rbn_fairseq.tasks.conditioning import ConditioningConfig
 from rbn_fairseq.tasks.length_mixing import LengthMixingConfig
 from rbn_fairseq.tasks.monitor import MonitorConfig
@@ -70,7 +70,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _complete(model: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in what the named architecture or the defaults set, which a config may leave out."""
-    fields = dataclasses.fields(RBNTransformerConfig)
+    fields = dataclasses.fields(config_class())
     given = {name: value for name, value in model.items() if value is not None}
     full = Namespace(**{item.name: item.default for item in fields} | given)
     fill_preset(full, PRESETS.get(model["_name"], PRESETS["rbn_transformer"]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, Optional
 
-from rbn_fairseq.models.config import RBNTransformerConfig
+from rbn_fairseq.models.config import config_class
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.settings import flatten
 
@@ -136,7 +136,7 @@ def _bottom(flat: Mapping[str, Any], depth: int) -> Optional[int]:
 def _with_plain_model(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Keep of the model's settings its own: older configurations have all options there."""
     model = cfg["model"]
-    own = {item.name: model.get(item.name) for item in fields(RBNTransformerConfig)}
+    own = {item.name: model.get(item.name) for item in fields(config_class())}
     return {**cfg, "model": own | {"_name": model.get("_name") or model.get("arch")}}
 
 

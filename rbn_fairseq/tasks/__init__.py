@@ -1,5 +1,7 @@
 """fairseq tasks for models with batch norms."""
 
+import fairseq  # noqa: F401 - which registers this and its sister packages
+
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
 __all__ = ["TranslationRBNTask"]

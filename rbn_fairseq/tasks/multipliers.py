@@ -10,8 +10,8 @@ from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.criterions import RBNPenalty
 from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.penalty import RBNPenalty
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.records import write_records
 from rbn_fairseq.tasks.tensorboard import write_multipliers

@@ -32,5 +32,4 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
     where it resumed.
     """
     kept = [old for old in read_records(path) if old["update"] < records[0]["update"]]
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(json.dumps(record) + "\n" for record in kept + records))

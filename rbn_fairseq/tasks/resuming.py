@@ -1,5 +1,6 @@
 """A training that was interrupted goes on as if it had not been."""
 
+import logging
 import sys
 import zipfile
 from pathlib import Path
@@ -18,11 +19,27 @@ from rbn_fairseq.tasks.data import fingerprint
 
 __all__ = ["ResumableTask"]
 
+logger = logging.getLogger(__name__)
+
 
 def _patience() -> dict[str, Any]:
     """Return where --patience stands: fairseq keeps it in attributes of a function."""
     train = sys.modules.get("fairseq_cli.train")
     return vars(train.should_stop_early) if train else {}
+
+
+def _check_restored(path: Path, save_dir: Path) -> None:
+    """Refuse a file of --restore-file that is missing; fairseq would train from scratch.
+
+    Raises:
+        ValueError: naming it, unless it is in the save directory: a command that is given again
+            after an interruption may name what the training will have saved by then.
+    """
+    if path.exists() or "://" in str(path):
+        return
+    if not path.resolve().is_relative_to(save_dir.resolve()):
+        raise ValueError(f"--restore-file: there is no file `{path}`. Name one, or leave it out.")
+    logger.warning("--restore-file %s is not there yet: training begins anew", path)
 
 
 class ResumableTask:
@@ -67,8 +84,9 @@ class ResumableTask:
         """Build the model.
 
         Raises:
-            ValueError: if training should resume from a damaged checkpoint and there is no other,
-                start from a folded one, or lose the bins of lengths of the one it starts from.
+            ValueError: if training should resume from a missing or damaged checkpoint and there
+                is no other, start from a folded one, or lose the optimizer's state or the bins of
+                lengths of the one it starts from.
         """
         if not from_checkpoint and process_rank() == 0:  # which writes, checks and measures
             self._check_start(cfg)
@@ -81,15 +99,25 @@ class ResumableTask:
         # As in fairseq's checkpoint_utils.load_checkpoint.
         if cfg.restore_file != LAST:
             start = Path(cfg.restore_file)
+            _check_restored(start, last.parent)
         else:
             mend(last.parent)
             other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
                 start = Path(other)
+        resumes = start == last or cfg.restore_file != LAST
         if zipfile.is_zipfile(start):  # or there is none, or it is older than torch 1.6
             state = read_checkpoint(start, mmap=True)
             refuse_folded(start, state, "Train from the checkpoint that was folded.")
             refuse_lost_length_bins(start, state["model"], model_cfg)
+            if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:
+                raise ValueError(
+                    f"`{start}` has no state of the optimizer, as an average has none: training "
+                    "would go on from its epoch with a new optimizer and the learning rate of the "
+                    "first update. Give --reset-optimizer if it should, or start a new training "
+                    "from its weights: --finetune-from-model, or --init-from, and another "
+                    "--save-dir."
+                )
             if start == last:  # fairseq saves the task's state, but does not restore it
                 self.load_state_dict(state.get("task_state") or {})
 

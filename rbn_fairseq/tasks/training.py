@@ -12,7 +12,7 @@ from fairseq.logging import progress_bar
 from omegaconf import II
 from torch import nn
 
-from rbn_fairseq.criterions import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
 from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm, has_population_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
@@ -33,6 +33,8 @@ class TrainingConfig(FairseqDataclass):
     max_epoch: int = II("optimization.max_epoch")
     max_update: int = II("optimization.max_update")
     update_freq: list[int] = II("optimization.update_freq")
+    lr: list[float] = II("optimization.lr")
+    reset_optimizer: bool = II("checkpoint.reset_optimizer")
     # What norms may not go with.
     ddp_backend: str = II("distributed_training.ddp_backend")
     broadcast_buffers: bool = II("distributed_training.broadcast_buffers")
@@ -64,7 +66,7 @@ class CheckedTask:
         """Set the task up, free of what an earlier run in this process left behind.
 
         Raises:
-            ValueError: if the data directory is missing or empty.
+            ValueError: if the data directory is missing or empty, or lacks a language.
         """
         # fairseq keeps these for the life of the process: the next job of a sweep would inherit
         # the best score and the patience, and write into the first job's TensorBoard files.
@@ -74,20 +76,31 @@ class CheckedTask:
         for writer in progress_bar._tensorboard_writers.values():
             writer.close()
         progress_bar._tensorboard_writers.clear()
-        check_data(cfg.data)
+        languages = (getattr(cfg, f"{side}_lang", None) for side in ("source", "target"))
+        check_data(cfg.data, languages)
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """Build the model.
 
         Raises:
-            ValueError: if its norms do not go with a mode of the training.
+            ValueError: if its norms do not go with a mode of the training, or it would not learn.
         """
+        if not from_checkpoint:
+            self._check_learning_rate()
         model: nn.Module = super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
         if not from_checkpoint:
             refuse(OF_TRAINING, self.cfg, model)  # type: ignore[attr-defined]
             self._model = model
         return model
+
+    def _check_learning_rate(self) -> None:
+        for value in self.cfg.lr:  # type: ignore[attr-defined]
+            if not 0 < value < math.inf:
+                raise ValueError(
+                    f"--lr must be positive, but is {value}: nothing would be learnt. Give the "
+                    "peak learning rate, such as 0.0005."
+                )
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion and check that the model gives its penalty something to act on.

@@ -36,7 +36,7 @@ score() { # PLACEMENT NORM
     rbn generate "$data" --path "$out/checkpoint_last.pt" --cpu --beam 1 \
         --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 \
         >"$out/generated.txt"
-    rbn score "$out/generated.txt" --lang en "${against[@]}" --output "$out/score.json"
+    rbn score "$out/generated.txt" --lang en "${against[@]}" --json "$out/score.json" --overwrite
     [[ $2 == ln ]] && return
     bash results/measure.sh "$out" checkpoint_last.pt
 }
@@ -51,4 +51,4 @@ for placement in post pre; do
 done
 
 bash results/keep.sh results/diagnostics/runs "$work"/{post,pre}-{ln,bn,rbn}-seed1
-rbn report results/diagnostics/runs/* --out "$work/report" --title "4 + 2 layers, $epochs epochs"
+rbn report results/diagnostics/runs/* --output "$work/report" --title "4 + 2 layers, $epochs epochs"

@@ -34,7 +34,7 @@ train() { # NAME OPTIONS...
     rbn generate "$work/bin" --path "$out/checkpoint_last.pt" --cpu --beam 5 --lenpen 1 \
         --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 \
         >"$out/generated.txt"
-    rbn score "$out/generated.txt" --lang en --reference "$text/test.en" --output "$out/score.json"
+    rbn score "$out/generated.txt" --lang en --reference "$text/test.en" --json "$out/score.json" --overwrite
 }
 
 train ln
@@ -46,6 +46,6 @@ bash results/measure.sh "$work/bn" checkpoint10.pt
 bash results/measure.sh "$work/rbn_official" checkpoint10.pt
 
 bash results/keep.sh results/iwslt14_subset/runs "$work"/{ln,bn,rbn_paper,rbn_official}
-rbn report results/iwslt14_subset/runs/* --out "$work/report" \
+rbn report results/iwslt14_subset/runs/* --output "$work/report" \
     --title "IWSLT14 De-En, 48.8k-pair subset"
 cp "$work"/report/figures/{figure1,figure4,batching,buckets,cost}.png results/iwslt14_subset

@@ -15,7 +15,7 @@ joint() { # NAME CHECKPOINT
         batchings+=(--tid-batching "$kind")
     done
     [[ -f $work/$1/tid_batching.jsonl ]] ||
-        (cd "$work/$1" && rbn tid "$2" "${batchings[@]}" --output tid_batching.jsonl)
+        (cd "$work/$1" && rbn tid "$2" "${batchings[@]}" --json tid_batching.jsonl --overwrite)
 }
 
 for seed in "$@"; do
@@ -38,7 +38,7 @@ bash results/keep.sh results/ladder/runs "$work"/{ln,bn,rbn}-seed[0-9]
 for scores in "$work"/bn-seed[0-9]/{global,pooled,bins16}.json "$work"/rbn-seed[0-9]/bins16.json; do
     cp "$scores" "results/ladder/runs/$(basename "$(dirname "$scores")")"
 done
-rbn report results/ladder/runs/* --out "$work/report" \
+rbn report results/ladder/runs/* --output "$work/report" \
     --title "IWSLT14 De-En, 48.8k-pair subset, three seeds"
 cp "$work"/report/figures/{figure1,figure3_right,figure4,cost,cost_by_epoch,processes}.png \
     results/ladder

@@ -34,7 +34,7 @@ train() { # NAME OPTIONS...
 cost() { # NAME CHECKPOINT...
     local run=$work/$1
     shift
-    [[ -f $run/cost.jsonl ]] || (cd "$run" && rbn cost "$@" --output cost.jsonl)
+    [[ -f $run/cost.jsonl ]] || (cd "$run" && rbn cost "$@" --json cost.jsonl)
 }
 
 translate() { # NAME OUTPUT CHECKPOINT OPTIONS...
@@ -42,12 +42,12 @@ translate() { # NAME OUTPUT CHECKPOINT OPTIONS...
     [[ -f $out.json ]] && return
     rbn generate "$bin" --path "$run/$3" --cpu --beam 5 --lenpen 1 --max-len-a 1 \
         --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 "${@:4}" >"$out.txt"
-    rbn score "$out.txt" --lang en --reference "$text/test.en" --output "$out.json"
+    rbn score "$out.txt" --lang en --reference "$text/test.en" --json "$out.json"
 }
 
 recalibrate() { # NAME OUTPUT OPTIONS...
     local run=$work/$1 out=$2.pt
     [[ -f $run/$out ]] ||
-        rbn recalibrate "$run/checkpoint4.pt" "$bin" --output "$run/$out" "${@:3}"
+        rbn recalibrate "$run/checkpoint4.pt" --data "$bin" --output "$run/$out" "${@:3}"
     translate "$1" "$2" "$out"
 }

@@ -15,14 +15,15 @@ checkpoints=()
 for epoch in 2 4 6 8 10; do
     checkpoints+=("$work/bn/checkpoint$epoch.pt")
 done
-rbn cost "${checkpoints[@]}" --output "$work/bn/cost.jsonl"
+rbn cost "${checkpoints[@]}" --json "$work/bn/cost.jsonl" --overwrite
 
-rbn recalibrate "$work/bn/checkpoint10.pt" "$work/bin" --length-bins 16 --output "$out/bn16.pt"
+rbn recalibrate "$work/bn/checkpoint10.pt" --data "$work/bin" --length-bins 16 \
+    --output "$out/bn16.pt" --overwrite
 rbn generate "$work/bin" --path "$out/bn16.pt" --cpu --beam 5 --lenpen 1 --max-len-a 1 \
     --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 >"$out/bn16.txt"
 rbn score "$out/bn16.txt" --lang en --reference "$reference" --against "$work/bn/generated.txt" \
-    --output "$out/score.json"
+    --json "$out/score.json" --overwrite
 
 bash results/keep.sh "$here/runs" "$work"/{ln,bn}
-rbn report "$here"/runs/* --out "$out/report"
+rbn report "$here"/runs/* --output "$out/report"
 cp "$out/report/figures/cost_by_epoch.png" "$here"

@@ -25,14 +25,14 @@ validate() { # SEED SET STATISTICS DATA CHECKPOINT [OVERRIDES]
 for seed in "$@"; do
     for epoch in 1 2 3; do
         to=$work/recalibrated-$seed-epoch$epoch-4-quantiles.pt
-        [[ -f $to ]] || rbn recalibrate "$work/bn-seed$seed/checkpoint$epoch.pt" "$bin" \
-            --output "$to" --length-bins 4
+        [[ -f $to ]] || rbn recalibrate "$work/bn-seed$seed/checkpoint$epoch.pt" \
+            --data "$bin" --output "$to" --length-bins 4
         validate "$seed" valid "epoch $epoch recalibrated 4:quantiles" "$bin" "$to"
     done
     ln=$work/ln-seed$seed/checkpoint4.pt bn=$work/bn-seed$seed/checkpoint4.pt
     for cut in 2:quantiles 4:quantiles 8:quantiles 16:quantiles 64:quantiles 16:tokens 16:geometric; do
         to=$work/recalibrated-$seed-${cut/:/-}.pt
-        [[ -f $to ]] || rbn recalibrate "$bn" "$bin" --output "$to" \
+        [[ -f $to ]] || rbn recalibrate "$bn" --data "$bin" --output "$to" \
             --length-bins "${cut%:*}" --length-edges "${cut#*:}"
         validate "$seed" valid "recalibrated $cut" "$bin" "$to"
     done

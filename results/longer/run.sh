@@ -22,7 +22,7 @@ go_on() { # NAME OPTIONS...
 cost_more() { # NAME CHECKPOINT...
     cd "$work/$1" || return
     if [[ ! -f later.jsonl ]]; then
-        rbn cost "${@:2}" --output later.jsonl
+        rbn cost "${@:2}" --json later.jsonl
         cat later.jsonl >>cost.jsonl
     fi
     cd - >/dev/null || return
@@ -40,9 +40,9 @@ for seed in "$@"; do
     translate "long-bn-seed$seed" global checkpoint8.pt --model-overrides "{'norm_batch_length_bins': 1}"
     for run in ln bn; do
         averaged=$work/long-$run-seed$seed/average.pt
-        [[ -f $averaged ]] || rbn average --inputs "${averaged%/*}" --last 4 --output "$averaged"
+        [[ -f $averaged ]] || rbn average "${averaged%/*}" --last 4 --output "$averaged"
     done
-    (cd "$work/long-bn-seed$seed" && { [[ -f average.jsonl ]] || rbn cost average.pt --output average.jsonl; })
+    (cd "$work/long-bn-seed$seed" && { [[ -f average.jsonl ]] || rbn cost average.pt --json average.jsonl; })
     validated=$work/long-ln-seed$seed/average.txt
     [[ -f $validated ]] ||
         fairseq-validate "$bin" --user-dir "$(rbn user-dir)" --task translation_rbn --cpu \
@@ -53,6 +53,6 @@ bash results/keep.sh results/longer/runs "$work"/long-{ln,bn,rbn}-seed[0-9]
 for run in "$work"/long-bn-seed[0-9]; do
     cp "$run"/{global.json,average.jsonl} "results/longer/runs/$(basename "$run")"
 done
-rbn report results/longer/runs/* --out "$work/report-longer" \
+rbn report results/longer/runs/* --output "$work/report-longer" \
     --title "IWSLT14 De-En, 48.8k-pair subset, longer trainings"
 cp "$work"/report-longer/figures/{figure1,figure4,cost_by_epoch}.png results/longer

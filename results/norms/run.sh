@@ -60,7 +60,7 @@ score() { # RUN: every fifth sentence of the test set
     rbn generate "$work/test" -s de -t en --path "$1/checkpoint$epochs.pt" --cpu --beam 5 \
         --lenpen 1 --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 \
         >"$1/generated$epochs.txt"
-    rbn score "$1/generated$epochs.txt" --lang en --output "$1/score$epochs.json"
+    rbn score "$1/generated$epochs.txt" --lang en --json "$1/score$epochs.json" --overwrite
 }
 export -f train score
 export common schedules

@@ -121,4 +121,4 @@ for mean in "${weights[@]}"; do
     fi
 done
 ((${#whole[@]})) || die "no row of the grid is whole yet"
-rbn report "${whole[@]}" --out "$grid/report" --title "Penalty weights, $placement, seed ${seeds[0]}"
+rbn report "${whole[@]}" --output "$grid/report" --title "Penalty weights, $placement, seed ${seeds[0]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/iwslt14/prepare.sh [--archive de-en.tgz | --from-tokenized DIR]
-#                                        [--out DIR] [--jobs N] [MORE OPTIONS]
+#                                        [--output DIR] [--jobs N] [MORE OPTIONS]
 #
 # IWSLT14 De-En from the raw archive to data for fairseq, in data/iwslt14: clean, tokenise,
 # lower-case, split, joint BPE of 10,000 merges, joined dictionary. Verifies the numbers of pairs,
@@ -9,7 +9,7 @@
 #   --archive FILE         the archive; without it, it is downloaded to data/ (20 MB)
 #   --from-tokenized DIR   train, valid and test as .de and .en (or .de.gz, .en.gz), tokenised and
 #                          lower-cased already, instead of an archive
-#   --out DIR              where the data go (data/iwslt14)
+#   --output DIR           where the data go (data/iwslt14)
 #   --jobs N               processes (one a core)
 #   --allow-nonstandard    go on with other data than the standard; the table then shows no
 #                          number of the paper
@@ -21,12 +21,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 address=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 
-has_source='' out=(--out data/iwslt14)
+has_source='' out=(--output data/iwslt14)
 for argument; do
     case $argument in
         -h | --help) usage scripts/iwslt14/prepare.sh && exit ;;
         --archive | --archive=* | --from-tokenized | --from-tokenized=*) has_source=yes ;;
-        --out | --out=*) out=() ;;
+        --output | --output=*) out=() ;;
     esac
 done
 use_environment
@@ -34,6 +34,6 @@ if [[ ! $has_source ]]; then
     download "$address" data/de-en.tgz
     set -- --archive "$PWD/data/de-en.tgz" "$@"
 fi
-[[ ${out[*]} && ! $caller -ef . ]] && out=(--out "$PWD/data/iwslt14")
+[[ ${out[*]} && ! $caller -ef . ]] && out=(--output "$PWD/data/iwslt14")
 cd "$caller"
 exec rbn prepare iwslt14 "${out[@]}" "$@"

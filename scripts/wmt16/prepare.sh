@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/wmt16/prepare.sh --archive wmt16_en_de.tar.gz | --from-raw DIR
-#                                      [--out DIR] [--jobs N] [MORE OPTIONS]
+#                                      [--output DIR] [--jobs N] [MORE OPTIONS]
 #
 # WMT16 En-De to data for fairseq, in data/wmt16: valid is newstest2013, test is newstest2014.
 # Verifies the numbers of pairs. What is finished is not done again.
@@ -10,7 +10,7 @@
 #                    https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8
 #   --from-raw DIR   train, newstest2013 and newstest2014 as .en and .de (or .en.gz, .de.gz), raw
 #                    text, one sentence a line: tokenise, clean, joint BPE
-#   --out DIR        where the data go (data/wmt16)
+#   --output DIR     where the data go (data/wmt16)
 #   --jobs N         processes (one a core)
 #
 # `rbn prepare wmt16 --help` lists the rest.
@@ -18,14 +18,14 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-out=(--out data/wmt16)
+out=(--output data/wmt16)
 for argument; do
     case $argument in
         -h | --help) usage scripts/wmt16/prepare.sh && exit ;;
-        --out | --out=*) out=() ;;
+        --output | --output=*) out=() ;;
     esac
 done
 use_environment
-[[ ${out[*]} && ! $caller -ef . ]] && out=(--out "$PWD/data/wmt16")
+[[ ${out[*]} && ! $caller -ef . ]] && out=(--output "$PWD/data/wmt16")
 cd "$caller"
 exec rbn prepare wmt16 "${out[@]}" "$@"

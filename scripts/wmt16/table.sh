@@ -6,7 +6,7 @@
 # the paper's number where data, model and epochs are the paper's, and the
 # commands that fill what is missing.
 #
-#   --output FILE   also write the rows as CSV
+#   --json FILE     also write the scores as JSON, an entry a run
 #   --runs DIR, --data DIR, --preset NAME, --max-epoch N, --dry-run
 #                   as for train.sh
 #
@@ -15,7 +15,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../benchmark.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
 
-read_arguments "--data --runs --preset --max-epoch --output" "$@"
+read_arguments "--data --runs --preset --max-epoch --json" "$@"
 ((${#arguments[@]} == 0)) || die "table.sh takes options only, not '${arguments[0]}'"
 [[ $dry_run ]] || use_environment
 print_table

@@ -25,7 +25,7 @@ def rbn(*arguments):
 def averaged(rbn_run, data_bin, tmp_path_factory):
     path = tmp_path_factory.mktemp("average") / "average.pt"
     out = rbn(
-        "average", "--inputs", rbn_run, "--last", 2, "--output", path, "--recalibrate", data_bin
+        "average", rbn_run, "--last", 2, "--output", path, "--recalibrate", "--data", data_bin
     )
     for epoch in (2, 3):
         assert f"averaged {rbn_run / f'checkpoint{epoch}.pt'}" in out
@@ -131,8 +131,8 @@ def test_it_translates(averaged, data_bin):
 
 def test_it_is_deterministic_and_leaves_no_other_file(averaged, rbn_run, data_bin, tmp_path):
     rbn(
-        "average", "--inputs", rbn_run, "--last", 2, "--output", tmp_path / "again.pt",
-        "--recalibrate", data_bin,
+        "average", rbn_run, "--last", 2, "--output", tmp_path / "again.pt",
+        "--recalibrate",
     )  # fmt: skip
     one, other = read_checkpoint(averaged)["model"], read_checkpoint(tmp_path / "again.pt")["model"]
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -140,7 +140,7 @@ def test_it_is_deterministic_and_leaves_no_other_file(averaged, rbn_run, data_bi
 
 
 def test_files_as_inputs(rbn_run, tmp_path):
-    files = ("--inputs", rbn_run / "checkpoint1.pt", "--inputs", rbn_run / "checkpoint3.pt")
+    files = (rbn_run / "checkpoint1.pt", rbn_run / "checkpoint3.pt")
     rbn("average", *files, "--output", tmp_path / "out.pt")
     expected = average_checkpoints([rbn_run / "checkpoint1.pt", rbn_run / "checkpoint3.pt"])
     model = read_checkpoint(tmp_path / "out.pt")["model"]
@@ -153,5 +153,5 @@ def test_files_as_inputs(rbn_run, tmp_path):
 def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
     inputs = rbn_run / "checkpoint1.pt" if arguments else rbn_run
     with pytest.raises(ValueError, match=words):
-        rbn("average", "--inputs", inputs, *arguments, "--output", tmp_path / "out.pt")
+        rbn("average", inputs, *arguments, "--output", tmp_path / "out.pt")
     assert not list(tmp_path.iterdir())

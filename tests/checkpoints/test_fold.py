@@ -126,8 +126,8 @@ def test_a_folded_checkpoint_is_refused(folded, verb, data_bin, tmp_path, capsys
     output = ("--output", tmp_path / "out.pt")
     arguments = {
         "fold": (folded, *output),
-        "recalibrate": (folded, data_bin, *output),
-        "average": ("--inputs", folded, *output),
+        "recalibrate": (folded, "--data", data_bin, *output),
+        "average": (folded, *output),
     }
     message = user_error(capsys, verb, *arguments.get(verb, (folded,)))
     assert f"`{folded}` is folded" in message
@@ -186,7 +186,7 @@ def test_the_checkpoint_itself_is_not_replaced(post_run, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     for path in (checkpoint, "link.pt"):
         message = user_error(capsys, "fold", path, "--output", "a.pt")
-        assert "--output `a.pt` is the checkpoint itself" in message
+        assert "--output `a.pt` is what is read" in message
         assert checkpoint.read_bytes() == before
 
 

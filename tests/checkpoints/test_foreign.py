@@ -12,7 +12,7 @@ from omegaconf import open_dict
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
-from rbn_fairseq.models.config import RBNTransformerConfig
+from rbn_fairseq.models.config import config_class
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
 BATCH = ("--norm-encoder", "batch")
@@ -93,7 +93,7 @@ def without(state, *names):
 
 
 # Without --norm-encoder no one can know which norms they are; all else has its default here.
-MODEL = [name for name in fields(RBNTransformerConfig) if name.startswith("norm_")]
+MODEL = [name for name in fields(config_class()) if name.startswith("norm_")]
 MODEL.remove("norm_encoder")
 TASK = fields(TranslationRBNConfig, TranslationConfig)
 NEW = {

@@ -47,7 +47,7 @@ def mixed(varied, tmp_path_factory):
 
 
 def recalibrated(path, data, output, *options):
-    result = rbn("recalibrate", path, data, "--output", output, *options)
+    result = rbn("recalibrate", path, "--data", data, "--output", output, *options)
     assert result.exit_code == 0, result.exception
     return read_checkpoint(output)
 
@@ -292,8 +292,8 @@ def test_training_goes_on(binned, varied, tmp_path):
 
 
 def test_average(binned, ordinary, varied, tmp_path):
-    output = ("--output", tmp_path / "out.pt", "--recalibrate", varied, "--length-bins", 5)
-    result = rbn("average", "--inputs", ordinary, "--inputs", ordinary, *output)
+    output = ("--output", tmp_path / "out.pt", "--recalibrate", "--length-bins", 5)
+    result = rbn("average", ordinary, ordinary, *output)
     assert result.exit_code == 0, result.exception
     assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
     assert "left out: the moving average" in result.output
@@ -323,14 +323,14 @@ def test_other_bins_have_no_average(binned, tmp_path, capsys):
     state["model"]["encoder.layer_norm.population.edges"][2] += 1
     other = tmp_path / "other.pt"
     write_checkpoint(other, state)
-    arguments = ("--inputs", binned, "--inputs", other, "--output", tmp_path / "out.pt")
+    arguments = (binned, other, "--output", tmp_path / "out.pt")
     message = user_error(capsys, "average", *arguments)
     assert "other bins of sentence lengths" in message and "--length-bins 1" in message
     assert str(binned) in message and str(other) in message
 
 
 def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
-    result = rbn("cost", binned, "--output", tmp_path / "out.jsonl", "--length-bins", 5)
+    result = rbn("cost", binned, "--json", tmp_path / "out.jsonl", "--length-bins", 5)
     assert result.exit_code == 0, result.exception
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     nll = {row["statistics"]: row["nll"] for row in rows}
@@ -382,13 +382,13 @@ def test_nothing_to_fold(capsys, binned, tmp_path):
     ],
 )
 def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path, options, words):
-    message = refused(capsys, tmp_path, "recalibrate", ordinary, varied, *options)
+    message = refused(capsys, tmp_path, "recalibrate", ordinary, "--data", varied, *options)
     assert all(word in message for word in words), message
 
 
 def test_average_estimates_bins_on_data(capsys, ordinary, tmp_path):
-    message = refused(capsys, tmp_path, "average", "--inputs", ordinary, "--length-bins", 2)
-    assert "--length-bins needs --recalibrate DATA-BIN" in message
+    message = refused(capsys, tmp_path, "average", ordinary, "--length-bins", 2)
+    assert "--length-bins is for --recalibrate" in message
 
 
 @pytest.mark.parametrize(
@@ -405,6 +405,6 @@ def test_average_estimates_bins_on_data(capsys, ordinary, tmp_path):
 def test_models_that_cannot_have_bins(varied, tmp_path_factory, tmp_path, norms, words):
     path = trained(varied, tmp_path_factory, *norms, updates=1)
     output = tmp_path / "out.pt"
-    result = rbn("recalibrate", path, varied, "--output", output, "--length-bins", 4)
+    result = rbn("recalibrate", path, "--data", varied, "--output", output, "--length-bins", 4)
     assert isinstance(result.exception, ValueError) and words in str(result.exception)
     assert not output.exists()

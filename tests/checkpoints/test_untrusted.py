@@ -77,9 +77,9 @@ def test_no_verb_runs_anything(gift, give, verb, tmp_path, data_bin):
     file, output = tmp_path / "gift.pt", ("--output", tmp_path / "out.pt")
     arguments = {
         "doctor": ("--checkpoint", file),
-        "recalibrate": (file, data_bin, *output),
+        "recalibrate": (file, "--data", data_bin, *output),
         "fold": (file, *output),
-        "average": ("--inputs", file, "--recalibrate", data_bin, *output),
+        "average": (file, "--recalibrate", "--data", data_bin, *output),
     }
     result = rbn(verb, *arguments.get(verb, (file,)))
     assert isinstance(result.exception, (ValueError, SystemExit, type(None)))

@@ -19,7 +19,7 @@ def text(tmp_path):
 
 def test_iwslt14_to_the_end(monkeypatch, text, tmp_path):
     monkeypatch.setattr(iwslt14, "STANDARD", Standard({"train": 1000, "valid": 5, "test": 6}))
-    command = ("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    command = ("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     command += ("--merges", 30, "--jobs", 1)
     result = rbn(*command)
     assert result.exit_code == 0, result.output
@@ -64,7 +64,7 @@ def test_full_disk(capsys, monkeypatch, text, tmp_path):
 
     monkeypatch.setattr(iwslt14, "write_lines", write)
     line = user_error(
-        capsys, "prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out"
+        capsys, "prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out"
     )
     assert "No space left on device: `" in line and "train.de" in line
 
@@ -78,7 +78,7 @@ def test_full_disk_under_fairseq(capsys, monkeypatch, text, tmp_path):
         make(source, out, *rest)
 
     monkeypatch.setattr(build, "binarise", binarise)
-    command = ("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    command = ("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     line = user_error(capsys, *command, "--merges", 20, "--allow-nonstandard")
     assert "fairseq-preprocess failed" in line and "dict.de.txt" in line
     assert not (tmp_path / "out/bin").exists()
@@ -89,6 +89,6 @@ def test_interrupt(monkeypatch, text, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(iwslt14, "write_lines", interrupt)
-    result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--out", tmp_path / "out")
+    result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     assert result.exit_code == 130
     assert "the same command goes on from here" in result.output

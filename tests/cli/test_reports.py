@@ -26,7 +26,7 @@ def generated(tmp_path):
 
 
 def test_score(generated, tmp_path):
-    result = rbn("score", generated, "--lang", "en", "--output", tmp_path / "score.json")
+    result = rbn("score", generated, "--lang", "en", "--json", tmp_path / "score.json")
     assert result.exit_code == 0, result.output
     scores = json.loads((tmp_path / "score.json").read_text())
     assert "tok:none" in scores["tokenised"]["signature"]
@@ -78,7 +78,7 @@ def write_log(directory, loss):
 
 def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
-    result = rbn("report", f"layer={first}", second, "--out", tmp_path / "out", "--title", "A & B")
+    result = rbn("report", f"layer={first}", second, "--output", tmp_path / "out", "--title", "A & B")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
     assert [row["run"] for row in rows] == ["layer", "bn"]
@@ -90,14 +90,14 @@ def test_report(tmp_path):
 
 def test_directories_with_an_equals_sign(tmp_path):
     directory = write_log(tmp_path / "lr=0.1", "4.5")
-    result = rbn("report", directory, f"own={directory}", "--out", tmp_path / "out")
+    result = rbn("report", directory, f"own={directory}", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
     assert [row["run"] for row in rows] == ["lr=0.1", "own"]
 
 
 def test_report_refusals(capsys, tmp_path):
-    out = ("--out", tmp_path / "out")
+    out = ("--output", tmp_path / "out")
     nothing = user_error(capsys, "report", tmp_path / "absent", *out)
     assert "nothing to report" in nothing and str(tmp_path / "absent") in nothing
     same = write_log(tmp_path / "ln", "4.5")
@@ -105,13 +105,13 @@ def test_report_refusals(capsys, tmp_path):
 
 
 def test_quickstart_refusals(capsys, tmp_path):
-    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "out")
+    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--output", tmp_path / "out")
     assert f"{tmp_path}/no.train.de" in line
     # The text is German-English whatever the files are called.
-    line = user_error(capsys, "quickstart", "--target-lang", "fr", "--out", tmp_path / "out")
+    line = user_error(capsys, "quickstart", "--target-lang", "fr", "--output", tmp_path / "out")
     assert "--target-lang fr" in line and "--data" in line
     (tmp_path / "file").touch()
-    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--out", tmp_path / "file")
+    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--output", tmp_path / "file")
     assert str(tmp_path / "file") in line
 
 
@@ -132,7 +132,7 @@ def test_score_tests_the_difference_to_another(tmp_path):
         )
     output = tmp_path / "score.json"
     arguments = (tmp_path / "own", "--lang", "en", "--against", tmp_path / "other")
-    said = rbn("score", *arguments, "--output", output).output
+    said = rbn("score", *arguments, "--json", output, "--overwrite").output
     scores = json.loads(output.read_text())
     assert set(scores) == {"tokenised", "sacrebleu"}
     for score in scores.values():
@@ -140,5 +140,5 @@ def test_score_tests_the_difference_to_another(tmp_path):
         assert found["against"] == str(tmp_path / "other") and found["samples"] == 1000
         assert found["bleu"] < score["bleu"] == pytest.approx(100) and found["p"] < 0.05
     assert said.count("against it, p = 0.0") == 2
-    without = rbn("score", *arguments[:3], "--output", output)
+    without = rbn("score", *arguments[:3], "--json", output, "--overwrite")
     assert without.exit_code == 0 and "significance" not in output.read_text()

@@ -120,7 +120,7 @@ def test_another_request(make, recipe, tmp_path, stages):
     before = bytes_of(tmp_path)
     with pytest.raises(ValueError, match="made for another request: merges was 30, now 31") as e:
         make(tmp_path, replace(recipe, learnt=31))
-    assert "--out" in str(e.value) and str(tmp_path) in str(e.value)
+    assert "--output" in str(e.value) and str(tmp_path) in str(e.value)
     assert bytes_of(tmp_path) == before
 
 

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.models.config import RBNTransformerConfig, resolve
+from rbn_fairseq.models.config import config_class, resolve
 from rbn_fairseq.norms import NORMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -84,7 +84,7 @@ def test_a_target_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
 )
 def test_settings_of_norms_are_known(path):
     settings = OmegaConf.load(path).model
-    merged = OmegaConf.merge(OmegaConf.structured(RBNTransformerConfig), settings)
+    merged = OmegaConf.merge(OmegaConf.structured(config_class()), settings)
     pre = settings.get("norm_placement") == "sub"  # for Pre-Norm recipes only
     merged.encoder_normalize_before = merged.decoder_normalize_before = pre
     _, norms = resolve(merged)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 import composing
 import runs
 from rbn_fairseq.models import RBNTransformerModel
-from rbn_fairseq.models.config import PRESETS, RBNTransformerConfig, resolve
+from rbn_fairseq.models.config import PRESETS, config_class, resolve
 from rbn_fairseq.norms import NORMS, BatchNorm
 
 ARCHES = sorted(PRESETS)
@@ -38,7 +38,7 @@ def from_argparse(arch, *given):
 
 def from_hydra(arch, **given):
     """The model's config as fairseq-hydra-train composes it."""
-    schema = OmegaConf.structured(RBNTransformerConfig)
+    schema = OmegaConf.structured(config_class())
     OmegaConf.set_struct(schema, False)
     return OmegaConf.merge(schema, {"_name": arch, **given})
 

@@ -80,14 +80,14 @@ def test_other_text_is_refused(done, text, tmp_path):
     other = shutil.copytree(text, tmp_path / "other")
     with (other / "train.de").open("a") as file, (other / "train.en").open("a") as target:
         file.write("eins\n"), target.write("one\n")
-    with pytest.raises(ValueError, match="made from other text.*--out"):
+    with pytest.raises(ValueError, match="made from other text.*--output"):
         call(done[0], other)
 
 
 def test_disk_without_room(text, tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")(2**40, 2**40 - 2**20, 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(ValueError, match="has 1 MiB left; the quickstart needs 512.*--out"):
+    with pytest.raises(ValueError, match="has 1 MiB left; the quickstart needs 512.*--output"):
         call(tmp_path / "out", text)
 
 

@@ -251,7 +251,7 @@ def test_nothing_measured(make):
     (found,) = (it for it in sections([make("ln")()]) if it.title == "Not measured")
     commands = {row[0].text: row[2].text for row in found.blocks[0].rows}
     for command in commands.values():  # what only prints its result fills nothing
-        assert "rbn tid" not in command or "--output" in command
+        assert "rbn tid" not in command or "--json" in command
     for title, command in (
         ("Figure 4: average TID", "rbn tid"),
         ("Discrepancy cost", "rbn cost"),

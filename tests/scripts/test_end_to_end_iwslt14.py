@@ -20,7 +20,7 @@ def iwslt14(tmp_path_factory, forked):
     data, runs = directory / "data", directory / "runs"
     write_corpus(directory / "text", {"train": 300, "valid": 30, "test": 21})
     text = directory / "text"
-    options = ("--from-tokenized", text, "--out", data, "--merges", 200, "--jobs", 1)
+    options = ("--from-tokenized", text, "--output", data, "--merges", 200, "--jobs", 1)
     assert "standard" in refusal("iwslt14/prepare.sh", *options, path=forked)
     succeed("iwslt14/prepare.sh", *options, "--allow-nonstandard", path=forked)
     places = ("--data", data, "--runs", runs, *SMALL)

@@ -23,7 +23,7 @@ def wmt16(tmp_path):
 def test_wmt16(wmt16, forked):
     """The other direction, from raw text, with compounds split."""
     data, runs = wmt16 / "data", wmt16 / "runs"
-    options = ("--from-raw", "text", "--out", data, "--merges", 200, "--jobs", 1)
+    options = ("--from-raw", "text", "--output", data, "--merges", 200, "--jobs", 1)
     assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *options, cwd=wmt16, path=forked)
     # Seen from where the caller stands, not from the repository.
     places = ("--data", "data", "--runs", "runs", *SMALL)

@@ -84,7 +84,7 @@ def test_all_cells(grid, tmp_path):
     assert sorted(trained) == sorted(NAMES) and reported == set(NAMES)
     # Of a Post-Norm model with seed 1, and all in one place.
     assert [path.name for path in grid.runs.iterdir()] == ["post-seed1"]
-    assert f"--out {grid.runs / 'post-seed1' / 'report'} " in (tmp_path / "report").read_text()
+    assert f"--output {grid.runs / 'post-seed1' / 'report'} " in (tmp_path / "report").read_text()
     # Again: everything is there.
     done, trained, reported = grid("--parallel", 4)
     assert done.returncode == 0 and trained == [] and reported == set(NAMES)

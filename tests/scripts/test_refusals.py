@@ -100,7 +100,7 @@ def test_grid_needs_its_box():
 
 @pytest.mark.parametrize("name", ["iwslt14/prepare.sh", "wmt16/prepare.sh"])
 def test_prepare_hands_on_what_it_does_not_know(name, forked, tmp_path):
-    options = ("--archive", tmp_path / "none.tgz", "--out", tmp_path / "out")
+    options = ("--archive", tmp_path / "none.tgz", "--output", tmp_path / "out")
     done = script(name, *options, path=forked)
     assert done.returncode == 2
     assert re.search(r"rbn: error: .*none\.tgz", done.stderr)

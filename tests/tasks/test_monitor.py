@@ -49,7 +49,7 @@ def test_processes_measure_on_batches_put_together_as_in_training(grouped, monke
 
 def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
     output = tmp_path / "tid.jsonl"
-    result = CliRunner().invoke(app, ["tid", str(rbn_run), "--output", str(output)])
+    result = CliRunner().invoke(app, ["tid", str(rbn_run), "--json", str(output)])
     assert result.exit_code == 0, result.exception
     found = [json.loads(line) for line in output.read_text().splitlines()]
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]

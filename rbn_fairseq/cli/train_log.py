@@ -1,0 +1,76 @@
+"""A training's log file: what is logged, and its progress as JSON lines, whatever is shown."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Optional
+from unittest import mock
+
+from fairseq.logging import progress_bar
+
+__all__ = ["logged_to"]
+
+_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
+
+
+class _Recorded(progress_bar.BaseProgressBar):
+    """A progress bar of fairseq's whose values also go to a file, as its JSON bar writes them."""
+
+    def __init__(self, shown: progress_bar.BaseProgressBar, file: logging.Handler) -> None:
+        self._shown, self._file = shown, file
+        self.epoch, self.n = shown.epoch, shown.n
+        self._batch = self.n
+
+    def __iter__(self) -> Iterator[Any]:
+        for self._batch, sample in enumerate(self._shown, start=self.n):  # noqa: B020
+            yield sample
+
+    def __len__(self) -> int:
+        return len(self._shown)
+
+    def log(self, stats: Any, tag: Optional[str] = None, step: Optional[int] = None) -> None:
+        """Show and record values within an epoch; fairseq calls it every --log-interval."""
+        self._shown.log(stats, tag=tag, step=step)
+        place = (self._batch + 1) / len(self)
+        self._record(tag, {"epoch": self.epoch, "update": round(self.epoch - 1 + place, 3)}, stats)
+
+    def print(self, stats: Any, tag: Optional[str] = None, step: Optional[int] = None) -> None:
+        """Show and record the values of an epoch."""
+        self._shown.print(stats, tag=tag, step=step)
+        named = {f"{tag}_{name}" if tag else name: value for name, value in stats.items()}
+        self._record(tag, {"epoch": self.epoch}, named)
+
+    def update_config(self, config: Any) -> None:
+        """Pass on the configuration."""
+        self._shown.update_config(config)
+
+    def _record(self, tag: Optional[str], place: dict[str, Any], stats: Any) -> None:
+        values = {name: progress_bar.format_stat(value) for name, value in stats.items()}
+        line = json.dumps(place | values)
+        about = {"name": tag or __name__, "levelno": logging.INFO, "levelname": "INFO", "msg": line}
+        self._file.handle(logging.makeLogRecord(about))
+
+
+@contextmanager
+def logged_to(path: Path) -> Iterator[None]:
+    """Append to a file what is logged meanwhile, and the values of progress bars as JSON lines.
+
+    What a progress bar shows in its own format is left out.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = logging.FileHandler(path, encoding="utf-8")
+    file.setFormatter(logging.Formatter(_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
+    file.addFilter(lambda record: record.module != "progress_bar")
+    make = progress_bar.progress_bar
+    root = logging.getLogger()
+    root.addHandler(file)
+    try:
+        with mock.patch.object(
+            progress_bar, "progress_bar", lambda *args, **kw: _Recorded(make(*args, **kw), file)
+        ):
+            yield
+    finally:
+        root.removeHandler(file)
+        file.close()

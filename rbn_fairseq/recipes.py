@@ -1,0 +1,121 @@
+"""Recipes: all settings of a training, in ``configs/`` or in a file of the user's.
+
+They are Hydra's: a recipe takes in ``base.yaml`` and one file of each group, such as ``norm``.
+"""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Optional
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+__all__ = ["DEFAULT", "GROUPS", "compose_recipe", "directory", "find", "names", "summary"]
+
+DEFAULT = "default"
+#: The groups of which a recipe takes in a file that one can choose for a single training.
+GROUPS = ("norm", "preset")
+
+_COMPONENTS = {  # sections of fairseq's configuration whose `_name` is an option of its own
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
+_LEFT_TO_RBN = ("user_dir", "save_dir", "data", "log_format")
+
+
+def directory() -> Path:
+    """Return where the recipes lie: in the installed package, or beside it in a clone."""
+    package = Path(__file__).resolve().parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def names(group: str = "") -> list[str]:
+    """Return the names of all recipes, or of the files of a group."""
+    files = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
+    return [name for name in files if name != "base"]
+
+
+def summary(path: Path) -> str:
+    """Return the first sentence of the comment at a file's head."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("# ")
+        if not line.startswith("#") or (lines and text in ("#", "")):
+            break
+        if not text.startswith("@"):
+            lines.append(text)
+    return re.split(r"\.(?= [A-Z]|$)", " ".join(lines))[0]
+
+
+def find(name: str, group: str = "", option: str = "--recipe") -> Path:
+    """Return the file of a name, or a file of the user's.
+
+    Raises:
+        ValueError: if there is none; the message names those that there are.
+    """
+    own = Path(name)
+    if own.suffix in (".yaml", ".yml") and own.is_file():
+        return own.resolve()
+    known = names(group)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"{option}: there is no `{name}`.{hint} There are {', '.join(known)}.")
+    return directory() / group / f"{name}.yaml"
+
+
+def _chosen(recipe: Path, group: str, name: str) -> str:
+    """Return the override of a group; `rbn_official` is a file for each placement."""
+    placed = f"{name}_{'pre' if recipe.stem.endswith('_pre') else 'post'}"
+    return f"{group}={placed if placed in names(group) else find(name, group, f'--{group}').stem}"
+
+
+def compose_recipe(name: str, chosen: Mapping[str, Optional[str]]) -> tuple[list[str], str]:
+    """Read a recipe as options of fairseq-train.
+
+    Settings that are their own default, null or Hydra's (such as where a run goes) are left out.
+
+    Args:
+        name: of a recipe, or a file.
+        chosen: the files of :data:`GROUPS`; ``None`` = those that the recipe names.
+
+    Returns:
+        The options, and the name of the norm's file.
+
+    Raises:
+        ValueError: if there is no such recipe or file of a group.
+    """
+    path = find(name)
+    overrides = [_chosen(path, group, file) for group, file in chosen.items() if file is not None]
+    if path.parent != directory():
+        overrides.append(f"hydra.searchpath=[file://{directory()}]")
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(path.parent), version_base="1.3"):
+        composed = compose(path.stem, overrides, return_hydra_config=True)
+    norm = str(composed.hydra.runtime.choices.get("norm"))
+    settings: Any = OmegaConf.to_container(composed, resolve=False)
+    settings.pop("hydra")
+    arguments: list[str] = []
+    for section, values in settings.items():
+        for key, value in values.items():
+            if key == "_name":
+                arguments += [_COMPONENTS[section], str(value)]
+            elif key not in _LEFT_TO_RBN and not re.search(r"\$\{hydra|^\?\?\?$", str(value)):
+                arguments += _option(key, value)
+    return arguments, norm
+
+
+def _option(key: str, value: Any) -> list[str]:
+    option = "--" + key.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option]
+    return [option, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
