@@ -15,7 +15,7 @@ def check_output(
 
     Args:
         option: that names the file, for messages.
-        path: the file to write; its directory is made when it is written.
+        path: the file to write.
         inputs: files that are read; they are never written over.
         overwrite: whether the user has said that another file may go.
 
@@ -24,9 +24,8 @@ def check_output(
     """
     if path.is_dir():
         raise ValueError(f"{option} `{path}` is a directory. Name a file in it.")
-    above = next(part for part in path.absolute().parents if part.exists())
-    if not above.is_dir():
-        raise ValueError(f"{option} `{path}` cannot be made: `{above}` is a file.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option}: the directory `{path.parent}` does not exist. Make it first.")
     if not path.exists():
         return
     if any(source.exists() and path.samefile(source) for source in inputs):

@@ -159,7 +159,7 @@ train_runs() {
     local world=$((gpus * nodes)) unfinished=() seed command data_bin
     ((batch % world == 0)) ||
         die "--gpus $gpus x --nodes $nodes does not divide the $batch micro-batches of an update"
-    command=(fairseq-hydra-train)
+    command=(rbn hydra-train)
     case $launcher in
         local)
             ((nodes == 1)) || die "--nodes $nodes needs --launcher torchrun or slurm"
@@ -174,7 +174,7 @@ train_runs() {
             else
                 command+=(--standalone)
             fi
-            command+=(--no-python fairseq-hydra-train)
+            command+=(--no-python rbn hydra-train)
             ;;
         slurm)
             [[ $dry_run ]] || python -c 'import hydra_plugins.hydra_submitit_launcher' 2>/dev/null ||

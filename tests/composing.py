@@ -17,6 +17,8 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from rbn_fairseq.norms import NORMS
+
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
@@ -35,13 +37,13 @@ def _remembering(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig
     parse = functools.cache(OverridesParser.create().parse_override)
 
     @functools.cache
-    def of_groups(config_name: str, *groups: str) -> DictConfig:
+    def of_groups(config_name: str, norms: tuple[str, ...], *groups: str) -> DictConfig:
         return compose(config_name, overrides=list(groups), strict=True)
 
     def composed(config_name: str, overrides: list[str], strict: bool) -> DictConfig:
         groups = [override for override in overrides if "." not in override.split("=")[0]]
         values = [override for override in overrides if override not in groups]
-        config = copy.deepcopy(of_groups(config_name, *groups))
+        config = copy.deepcopy(of_groups(config_name, tuple(NORMS), *groups))
         ConfigLoaderImpl._apply_overrides_to_config(list(map(parse, values)), config)
         OmegaConf.set_struct(config, strict)
         return config

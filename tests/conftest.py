@@ -37,7 +37,7 @@ def seed() -> None:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Commands set up logging for the life of their process, here to a stream that pytest closes."""
+    """Commands set up logging for their process, here to a stream that pytest will close."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

@@ -9,7 +9,7 @@ import torch._dynamo  # noqa: F401  (the first optimizer imports it)
 
 import composing
 import runs
-from rbn_fairseq.cli import app
+from rbn_fairseq.cli.app import app
 
 _remembered = composing.remembered()
 _remembered.__enter__()

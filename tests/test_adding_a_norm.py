@@ -1,6 +1,8 @@
-"""docs/adding-a-norm.md: its code runs, and its norm works as the page says."""
+"""docs/adding-a-norm.md: its code runs, its commands train, and its norm is what the page says."""
 
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,23 +10,47 @@ from types import ModuleType
 import pytest
 import torch
 
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models import config
-from rbn_fairseq.norms import NORMS, NormPlace, build_norm
+from rbn_fairseq.norms import NORMS, NormEntry, NormPlace, build_norm, register_norm
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding-a-norm.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
-def page(monkeypatch):
+def norms(monkeypatch):
+    """The registry, which is as it was before when the test is over."""
+    registry = dict(NORMS)
+    yield monkeypatch
+    NORMS.clear()
+    NORMS.update(registry)
+
+
+@pytest.fixture
+def page(norms):
     """Names that the page's code defines; its norm is registered for one test."""
-    monkeypatch.setitem(NORMS, "peak", None)  # taken back afterwards
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(BLOCKS) == 3
     module = ModuleType("page")
-    monkeypatch.setitem(sys.modules, "page", module)  # where dataclasses look their module up
-    for block in blocks:
+    norms.setitem(sys.modules, "page", module)  # where dataclasses look their module up
+    for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), vars(module))
     return vars(module)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The page's code as a directory for --user-dir."""
+    directory = tmp_path_factory.mktemp("code") / "mine"
+    directory.mkdir()
+    (directory / "__init__.py").write_text("\n".join(BLOCKS[:2]))
+    return directory
+
+
+def run(tools, *arguments):
+    words = [str(tools / arguments[0]), *map(str, arguments[1:])]
+    return subprocess.run(words, capture_output=True, text=True)
 
 
 def test_the_page_runs_and_its_tests_pass(page):
@@ -55,3 +81,91 @@ def test_its_options_become_fields(page):
 def test_its_error(page):
     with pytest.raises(ValueError, match="--norm-peak-floor.*positive.*-1"):
         page["PeakNormOptions"](floor=-1)
+
+
+@pytest.mark.parametrize(
+    "name, entry, words",
+    [
+        ("batch", NORMS["layer"], "there is a norm `batch` already"),
+        ("my-norm", NORMS["layer"], "`my-norm` must be lower-case letters"),
+        ("mine", NormEntry(None, dict, "", ""), "must be a dataclass"),
+    ],
+)
+def test_what_cannot_be_registered(norms, name, entry, words):
+    with pytest.raises(ValueError, match=words):
+        register_norm(name, entry)
+    assert name not in NORMS or NORMS[name] is not entry
+
+
+COMMANDS = [("rbn", "train"), ("fairseq-train",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_both_roads_train_it(command, mine, data_bin, forked, tmp_path):
+    options = runs.train_arguments(
+        data_bin, tmp_path / "run", "--norm-encoder", "peak@0:batch", "--norm-peak-floor", 0.25,
+        "--max-update", 2,
+    )  # fmt: skip
+    options[options.index("--user-dir") + 1] = str(mine)
+    done = run(forked, *command, *options)
+    assert done.returncode == 0, done.stderr
+    last = tmp_path / "run" / "checkpoint_last.pt"
+    settings = read_checkpoint(last)["cfg"]["model"]
+    assert (settings["norm_encoder"], settings["norm_peak_floor"]) == ("peak@0:batch", 0.25)
+    assert "encoder.layers.0.final_layer_norm.weight" in read_checkpoint(last)["model"]
+
+    json_file = tmp_path / "tid.json"
+    done = run(forked, "rbn", "tid", last, "--user-dir", mine, "--json", json_file)
+    assert done.returncode == 0, done.stderr
+    assert {row["layer"].split(".")[2] for row in json.loads(json_file.read_text())} == {"1"}
+    done = run(forked, "rbn", "tid", last)  # what the checkpoint names is not loaded
+    assert done.returncode == 2 and "unknown norm `peak`" in done.stderr
+    assert "--user-dir" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_hydra_knows_it(mine, data_bin, forked, tmp_path):
+    done = run(
+        forked, "rbn", "hydra-train", "--user-dir", mine, "--config-name", "default",
+        f"task.data={data_bin}", "preset=small", "model.norm_encoder=peak",
+        "+model.norm_peak_floor=0.5", "common.cpu=true", "optimization.max_update=1",
+        f"hydra.run.dir={tmp_path}", "criterion.rbn_mean_weight=0",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (
+        read_checkpoint(tmp_path / "checkpoint_last.pt")["cfg"]["model"]["norm_peak_floor"] == 0.5
+    )
+
+
+def test_its_options_are_listed(mine, forked):
+    assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", mine).stdout
+    rows = json.loads(run(forked, "rbn", "norms", "--user-dir", mine, "--json", "-").stdout)
+    assert rows[-1]["norm"] == "peak"
+
+
+def test_errors_of_ones_own_code_are_one_line(mine, data_bin, forked, tmp_path):
+    options = runs.train_arguments(
+        data_bin, tmp_path / "run", "--norm-encoder", "peak", "--norm-peak-floor", -1
+    )
+    options[options.index("--user-dir") + 1] = str(mine)
+    done = run(forked, "rbn", "train", *options)
+    assert done.returncode == 2 and done.stderr.startswith("rbn: error: `floor`")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (None, "is no directory"),
+        ({}, "has no __init__.py"),
+        ({"rbn_fairseq/__init__.py": ""}, "the package is in it"),
+    ],
+)
+def test_a_user_dir_that_is_none(forked, tmp_path, content, words):
+    directory = tmp_path / "code"
+    for name, text in (content or {}).items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    if content == {}:
+        directory.mkdir()
+    done = run(forked, "rbn", "norms", "--user-dir", directory)
+    assert done.returncode == 2 and words in done.stderr, done.stderr

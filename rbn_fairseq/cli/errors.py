@@ -41,8 +41,9 @@ def explain(error: BaseException) -> Optional[str]:
         if it.kind == "ValueError" and it.files and _is_ours(it.files[-1]):
             return it.text
     for it in raised:
+        said = f"{''.join(it.files[-1:])} {it.kind}: {it.text}"
         for pattern, message in _HINTS:
-            found = re.search(pattern, f"{it.kind}: {it.text}", re.DOTALL)
+            found = re.search(pattern, said, re.DOTALL)
             if found:
                 return " ".join(found.expand(message).split())
     first = raised[0]
@@ -86,7 +87,7 @@ def _from_text(text: str) -> Iterator[_Raised]:
             yield _Raised(found[1], found[2].strip(), files)
 
 
-# What fairseq, torch and the system say (as `kind: text`), and what to say instead.
+# What fairseq, torch and the system say (as `file kind: text`), and what to say instead.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"UnpicklingError",
@@ -146,7 +147,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "wrote.",
     ),
     (
-        r"Incorrect encoding detected in (\S+?),? ",
+        r"Incorrect encoding detected in (.+?), please",
         r"The dictionary `\1` is not UTF-8. Make the data again with fairseq-preprocess.",
     ),
     (
@@ -159,7 +160,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "the same update), or a smaller model.",
     ),
     (
-        r"The dataset is empty",
+        r"The dataset is empty|fairseq/data/data_utils.py IndexError",
         "There is nothing to train on: fewer sentences than --required-batch-size-multiple (8), or "
         "all longer than --max-tokens or --max-source-positions allow.",
     ),

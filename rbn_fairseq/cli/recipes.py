@@ -54,6 +54,5 @@ def copy(
     source = find(name, option="NAME")
     path = output or Path(source.name)
     check_output("--output", path, [source], overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, path)
     typer.echo(f"wrote {path}")

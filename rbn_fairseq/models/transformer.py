@@ -151,6 +151,7 @@ def _register_config() -> None:
     """Tell fairseq and Hydra of the options of a norm that was registered."""
     # As in fairseq's register_model.
     MODEL_DATACLASS_REGISTRY["rbn_transformer"] = config = config_class()
+    setattr(RBNTransformerModel, "__dataclass", config)  # noqa: B010 - its name is not mangled
     node = config()
     node._name = "rbn_transformer"
     ConfigStore.instance().store("rbn_transformer", node, group="model", provider="fairseq")

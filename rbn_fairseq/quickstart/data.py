@@ -47,8 +47,8 @@ def _own_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
     parts = read_text(prefix, *langs)
     if len(parts["train"]) < _FEWEST:
         raise ValueError(
-            f"--data: {len(parts['train'])} pairs to train on are too few: {_FEWEST} are the least, "
-            "and a model that translates takes some thousands."
+            f"--data: {len(parts['train'])} pairs to train on are too few: {_FEWEST} are the "
+            "least, and a model that translates takes some thousands."
         )
     if len(parts["test"]) > _TEST:
         chosen = sorted(random.Random(1).sample(range(len(parts["test"])), _TEST))

@@ -125,8 +125,9 @@ def write_report(
     page = render(title, sections, about, drawn=drawn)
     older = _files_of(directory / _PAGE)
     check_directory("--output", directory, overwrite)
-    for name in files:
-        check_output("--output", directory / name, overwrite=overwrite or name in older)
+    for path in (directory / name for name in set(files) - older):
+        if path.exists():
+            check_output("--output", path, overwrite=overwrite)
     for name, content in files.items():
         write_whole(directory / name, content)
     # Last, so that a report that was interrupted still has a page that names its files.

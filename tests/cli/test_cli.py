@@ -72,9 +72,7 @@ def test_missing_data(capsys, tmp_path):
 
 
 def test_too_few_epochs(capsys, rbn_run, tmp_path):
-    line = user_error(
-        capsys, "average", rbn_run, "--last", 6, "--output", tmp_path / "out.pt"
-    )
+    line = user_error(capsys, "average", rbn_run, "--last", 6, "--output", tmp_path / "out.pt")
     assert "--last 6" in line and "1, 2, 3" in line
 
 
@@ -96,7 +94,9 @@ def test_norms_that_tid_is_not_defined_for(capsys, data_bin, tmp_path):
     assert "it is not measured for MovingAverageBatchNorm" in log
     path = tmp_path / "checkpoint_last.pt"
     assert "has only MovingAverageBatchNorm" in user_error(capsys, "tid", path)
-    assert rbn("recalibrate", path, "--data", data_bin, "--output", tmp_path / "new.pt").exit_code == 0
+    assert (
+        rbn("recalibrate", path, "--data", data_bin, "--output", tmp_path / "new.pt").exit_code == 0
+    )
     old, new = (read_checkpoint(p)["model"] for p in (path, tmp_path / "new.pt"))
     changed = {name for name, value in old.items() if not torch.equal(value, new[name])}
     assert changed == {name for name in old if name.endswith("running_square")} != set()

@@ -19,7 +19,7 @@ def read(path):
 
 
 def measured(verb, *arguments, tmp_path):
-    result = rbn(verb, *arguments, "--output", tmp_path / "out.jsonl")
+    result = rbn(verb, *arguments, "--json", tmp_path / "out.jsonl")
     assert result.exit_code == 0, result.exception
     return result.output, read(tmp_path / "out.jsonl")
 
@@ -232,10 +232,12 @@ def test_models_without_running_statistics(capsys, layer_norms, verb):
 
 
 @pytest.mark.parametrize("verb", ["tid", "cost"])
-def test_output_in_no_directory(capsys, rbn_run, tmp_path, verb):
-    output = tmp_path / "nowhere" / "out.jsonl"
-    line = user_error(capsys, verb, rbn_run, "--output", output)
-    assert "--output" in line and "nowhere" in line
+def test_values_that_would_cost_a_file(capsys, rbn_run, tmp_path, verb):
+    output = tmp_path / "out.jsonl"
+    output.touch()
+    for path in (output, output / "below", tmp_path):
+        line = user_error(capsys, verb, rbn_run, "--json", path)
+        assert "--json" in line and str(path) in line
 
 
 @pytest.mark.parametrize("value", ["mixed", "mixed:1", "shuffled"])

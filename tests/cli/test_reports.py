@@ -78,7 +78,9 @@ def write_log(directory, loss):
 
 def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
-    result = rbn("report", f"layer={first}", second, "--output", tmp_path / "out", "--title", "A & B")
+    result = rbn(
+        "report", f"layer={first}", second, "--output", tmp_path / "out", "--title", "A & B"
+    )
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
     assert [row["run"] for row in rows] == ["layer", "bn"]
@@ -111,7 +113,9 @@ def test_quickstart_refusals(capsys, tmp_path):
     line = user_error(capsys, "quickstart", "--target-lang", "fr", "--output", tmp_path / "out")
     assert "--target-lang fr" in line and "--data" in line
     (tmp_path / "file").touch()
-    line = user_error(capsys, "quickstart", "--data", tmp_path / "no", "--output", tmp_path / "file")
+    line = user_error(
+        capsys, "quickstart", "--data", tmp_path / "no", "--output", tmp_path / "file"
+    )
     assert str(tmp_path / "file") in line
 
 

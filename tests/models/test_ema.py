@@ -119,7 +119,9 @@ def test_resumed_training_is_the_same(data_bin, tmp_path, whole):
 
 
 def recalibrated(path, data_bin, output, *options):
-    result = rbn("recalibrate", path, "--data", data_bin, "--output", output, "--batches", 2, *options)
+    result = rbn(
+        "recalibrate", path, "--data", data_bin, "--output", output, "--batches", 2, *options
+    )
     assert result.exit_code == 0, result.output
     return read_checkpoint(output)
 
@@ -148,6 +150,8 @@ def test_the_average_is_a_checkpoint_of_its_own(data_bin, whole, tmp_path):
 def test_no_average(capsys, data_bin, tmp_path):
     path, output = tmp_path / "without.pt", tmp_path / "out.pt"
     write_checkpoint(path, {"model": {}, "extra_state": {"epoch": 1}})
-    message = user_error(capsys, "recalibrate", path, "--data", data_bin, "--output", output, "--ema")
+    message = user_error(
+        capsys, "recalibrate", path, "--data", data_bin, "--output", output, "--ema"
+    )
     assert all(words in message for words in ("--ema", str(path), "--store-ema"))
     assert not output.exists()

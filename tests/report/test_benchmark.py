@@ -1,6 +1,5 @@
 """The paper's table from run directories: means, refusals, what is withheld, what is missing."""
 
-import csv
 import io
 import json
 import os
@@ -12,12 +11,11 @@ from rich.console import Console
 
 from benchmark_runs import SIGNATURES, Runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-from rbn_fairseq.report.benchmark import read_benchmark, spans
+from rbn_fairseq.report.benchmark import read_benchmark, records, spans
 from rbn_fairseq.report.benchmark_table import notes, print_benchmark, rows
 from rbn_fairseq.report.missing import missing_commands
 from rbn_fairseq.report.paper import BENCHMARKS
 from rbn_fairseq.report.settings import check_agreement
-from rbn_fairseq.report.tables import benchmark_csv
 
 IWSLT = BENCHMARKS["iwslt14"]
 WMT_KINDS = ("compound_split", "tokenised", "sacrebleu")
@@ -529,17 +527,18 @@ def test_terminal(full, width):
     assert both("bn post 1 2 3") in lines
 
 
-def test_csv(made):
+def test_records(made):
     made.evaluate("post", "ln", 2, 30.25)
     made.evaluate("post", "bn", 10, 31.5, 30.75)
     scored, _ = read(made)
-    found = list(csv.DictReader(io.StringIO(benchmark_csv(scored, IWSLT.kinds))))
-    assert [row["norm"] for row in found] == ["bn", "ln"]
-    assert found[0] == {
-        "placement": "post", "norm": "bn", "seed": "10",
-        "tokenised": "31.5", "tokenised_without_recalibration": "30.75",
-        "tokenised_signature": "nrefs:1|tok:none",
-        "sacrebleu": "30.5", "sacrebleu_without_recalibration": "29.75",
-        "sacrebleu_signature": "nrefs:1|tok:13a", "averaged_epochs": "2-3",
+    batch, layer = records(scored, IWSLT.kinds)
+    assert batch == {
+        "placement": "post", "norm": "bn", "seed": 10, "averaged_epochs": [2, 3],
+        "tokenised": {
+            "bleu": 31.5, "without_recalibration": 30.75, "signature": "nrefs:1|tok:none",
+        },
+        "sacrebleu": {
+            "bleu": 30.5, "without_recalibration": 29.75, "signature": "nrefs:1|tok:13a",
+        },
     }  # fmt: skip
-    assert found[1]["tokenised_without_recalibration"] == ""
+    assert layer["norm"] == "ln" and layer["tokenised"]["without_recalibration"] is None

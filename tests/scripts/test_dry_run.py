@@ -18,13 +18,14 @@ from rbn_fairseq.norms.plan import NormPlan
 from shell import ROOT, dry_run
 
 TRAINED = ["rbn", "post", "1", "2"]
+HYDRA_TRAIN = ["rbn", "hydra-train"]
 
 
 def compose_command(words):
-    """Compose the configuration of a fairseq-hydra-train command as it does itself."""
-    assert words[0] == "fairseq-hydra-train"
+    """Compose the configuration of an `rbn hydra-train` command as it does itself."""
+    assert words[:2] == HYDRA_TRAIN
     sweep = "-m" in words
-    words = [word for word in words[1:] if word != "-m"]
+    words = [word for word in words[2:] if word != "-m"]
     directory, name = (
         words[words.index("--config-dir") + 1],
         words[words.index("--config-name") + 1],
@@ -46,9 +47,9 @@ def check(words):
     """Let a command's own parser read it."""
     if words[0] == "torchrun":
         known = get_args_parser().parse_args(words[1:])
-        assert known.no_python and known.training_script == "fairseq-hydra-train"
+        assert known.no_python
         return check([known.training_script, *known.training_script_args])
-    if words[0] == "fairseq-hydra-train":
+    if words[:2] == HYDRA_TRAIN:
         return compose_command(words)[0]
     assert words[0] == "rbn"
     if words[1] == "generate":
@@ -136,7 +137,7 @@ def test_reading_of_wmt16(placement):
 def test_direct_commands_use_one_gpu(monkeypatch):
     """fairseq alone takes every GPU that it sees, and multiplies the batch."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    words = "fairseq-hydra-train --config-dir configs --config-name NAME task.data=x"
+    words = "rbn hydra-train --config-dir configs --config-name NAME task.data=x"
     for name in ("iwslt14_post", "iwslt14_pre", "wmt16_post", "wmt16_pre"):
         cfg, _ = compose_command(words.replace("NAME", name).split())
         assert cfg.distributed_training.distributed_world_size == 1
@@ -290,7 +291,7 @@ def test_the_loop_over_layers_of_the_page():
         ["bash", "-euc", only_print + loop], cwd=ROOT, capture_output=True, text=True, check=True
     )
     commands = [shlex.split(line.partition(" > ")[0]) for line in done.stdout.splitlines()]
-    trained = [words for words in commands if words[0] == "fairseq-hydra-train"]
+    trained = [words for words in commands if words[:2] == HYDRA_TRAIN]
     (plans,) = sweep_values("layers").values()
     assert [words[-1] for words in trained] == [f"model.norm_encoder={plan}" for plan in plans]
     directories = [f"runs/iwslt14-L{number}/post-bn-seed1" for number in range(7)]

@@ -1,6 +1,5 @@
 """The scripts of IWSLT14, really run: generated text, a small model, a few updates on the CPU."""
 
-import csv
 import json
 import re
 
@@ -98,12 +97,12 @@ def test_table(iwslt14, forked, tmp_path):
     for name in ("post-ln-seed1", "post-rbn-seed1"):
         (few / name).symlink_to(runs / name)
     out = succeed(
-        "iwslt14/table.sh", "--runs", few, "--output", tmp_path / "rows.csv", *SMALL, path=forked
+        "iwslt14/table.sh", "--runs", few, "--json", tmp_path / "rows.json", *SMALL, path=forked
     )
     scored = json.loads((runs / "post-rbn-seed1" / "score.json").read_text())
     assert f"{scored['tokenised']['bleu']:.2f}" in out
     assert "35.5" not in out  # the paper's number is for the paper's data and model
     same = f"--preset small --max-epoch 1 --runs {few}"
     assert f"bash scripts/iwslt14/train.sh bn post 1 2 3 {same}" in out
-    with (tmp_path / "rows.csv").open() as file:
-        assert [row["norm"] for row in csv.DictReader(file)] == ["ln", "rbn"]
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["norm"] for row in rows] == ["ln", "rbn"]

@@ -12,7 +12,7 @@ echo "$1" >>"$LOG"
 [[ $1 != generate ]] || echo "D-0"
 [[ $1 != "$FAIL" ]] || exit 3
 verb=$1
-while (($#)); do [[ $1 == --output ]] && echo "$verb" >"$2"; shift; done
+while (($#)); do [[ $1 == --output || $1 == --json ]] && echo "$verb" >"$2"; shift; done
 """
 WITH_BATCH_NORM = ["average", "recalibrate", "generate", "score", "generate", "score"]
 

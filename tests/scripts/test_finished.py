@@ -8,11 +8,11 @@ from shell import succeed
 
 @pytest.fixture
 def train(tmp_path):
-    """Call wmt16/train.sh with a stand-in for fairseq; return the seeds that it trains."""
+    """Call wmt16/train.sh with a stand-in for `rbn`; return the seeds that it trains."""
     tools, data, log = tmp_path / "tools", tmp_path / "data", tmp_path / "log"
     tools.mkdir()
-    (tools / "fairseq-hydra-train").write_text(f'#!/bin/sh\necho "$@" >>"{log}"\n')
-    (tools / "fairseq-hydra-train").chmod(0o755)
+    (tools / "rbn").write_text(f'#!/bin/sh\necho "$@" >>"{log}"\n')
+    (tools / "rbn").chmod(0o755)
     (data / "bin").mkdir(parents=True)
     (data / "bin" / "about.json").write_text("{}")
 

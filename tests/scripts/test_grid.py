@@ -32,9 +32,10 @@ rm "$RUNNING/$$"
 """
 RBN = """#!/usr/bin/env bash
 case $1 in
+    hydra-train) source "${0%/*}/hydra-train" ;;
     generate) echo "D-0" ;;
     report) echo "$@" >"$REPORT" ;;
-    *) while (($#)); do [[ $1 == --output ]] && echo x >"$2"; shift; done ;;
+    *) while (($#)); do [[ $1 == --output || $1 == --json ]] && echo x >"$2"; shift; done ;;
 esac
 """
 
@@ -43,7 +44,7 @@ esac
 def grid(tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, text in (("fairseq-hydra-train", TRAIN), ("rbn", RBN)):
+    for name, text in (("hydra-train", TRAIN), ("rbn", RBN)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     data = tmp_path / "data"
@@ -95,7 +96,7 @@ def test_a_failed_cell_is_told_and_its_row_is_left_out(grid):
     assert done.returncode == 0
     assert "mean0.1-std0.01: failed, exit status 3" in done.stderr
     log = grid.runs / "post-seed1" / "mean0.1-std0.01" / "log"
-    assert str(log) in done.stderr and "fairseq-hydra-train" in log.read_text()
+    assert str(log) in done.stderr and "hydra-train" in log.read_text()
     assert "row lambda = 0.1: 3 of 4 cells" in done.stderr
     assert reported == {name for name in NAMES if not name.startswith("mean0.1-")}
     done, trained, reported = grid("--parallel", 4)

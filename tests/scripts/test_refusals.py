@@ -110,7 +110,7 @@ def test_prepare_hands_on_what_it_does_not_know(name, forked, tmp_path):
 CURL = """#!/usr/bin/env bash
 # Stands for curl on a bad line: half of the file at the first call, the rest at the second.
 for word; do
-    [[ $before == --output ]] && file=$word
+    [[ $before == --output || $before == --json ]] && file=$word
     [[ $word == --continue-at ]] && resume=yes
     before=$word
 done
@@ -144,7 +144,7 @@ def test_interrupted_download(tmp_path):
 REFUSES_TO_RESUME = """#!/usr/bin/env bash
 # Stands for curl and a server that has nothing beyond what is there, or sends no parts.
 for word; do
-    [[ $before == --output ]] && file=$word
+    [[ $before == --output || $before == --json ]] && file=$word
     [[ $word == --continue-at ]] && resume=yes
     before=$word
 done

@@ -1,0 +1,288 @@
+"""The first mistakes of somebody new, most of them refused by fairseq or torch: one line each."""
+
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+import runs
+from command import rbn, user_error
+from rbn_fairseq.cli.errors import explain
+
+CRITERION = ("--criterion", "label_smoothed_cross_entropy")
+
+
+def options(*more, without=()):
+    """Options of a tiny training, those that are given last; fairseq's own criterion."""
+    found = [
+        *("--arch", "rbn_transformer_tiny", "--share-all-embeddings", "--optimizer", "adam"),
+        *("--lr", "0.001", "--cpu", "--num-workers", "0", "--max-update", "1"),
+        *("--max-tokens", "500", *map(str, more)),
+    ]
+    for name in without:
+        place = found.index(name)
+        del found[place : place + 2]
+    return found
+
+
+@pytest.fixture
+def spoilt(data_bin, tmp_path):
+    """Copies of the data, each with something wrong."""
+
+    def copy(what):
+        target = shutil.copytree(data_bin, tmp_path / what)
+        dictionary = target / "dict.de.txt"
+        lines = dictionary.read_bytes().splitlines(keepends=True)
+        if what == "no training part":
+            for path in target.glob("train.*"):
+                path.unlink()
+        elif what == "truncated":
+            path = target / "train.de-en.de.bin"
+            path.write_bytes(path.read_bytes()[:100])
+        elif what == "two dictionaries":
+            dictionary.write_bytes(b"".join(lines[:-1]))
+        elif what == "malformed":
+            dictionary.write_bytes(b"".join([*lines[:3], b"nonsense\n", *lines[4:]]))
+        elif what == "not UTF-8":
+            dictionary.write_bytes(b"".join([*lines[:3], b"\xe9 3\n", *lines[4:]]))
+        return target
+
+    return copy
+
+
+def test_no_data(capsys):
+    for arguments in ((), options()):
+        assert "DATA-BIN is missing" in user_error(capsys, "train", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (options(without=["--max-tokens"]), ["--max-tokens 4096"]),
+        (options("--source-lang", "fr"), ["dict.fr.txt", "de, en", "--source-lang"]),
+        (options("--max-tokens", 10), ["--max-tokens 10", "longer"]),
+        (options("--max-tokens", 3), ["nothing to train on", "longer"]),
+        (options("--valid-subset", "nosuch"), ["`nosuch`", "rbn doctor --data"]),
+        (options("--lr", -1), ["--lr must be positive", "-1"]),
+        (options("--restore-file", "nosuch.pt"), ["--restore-file", "`nosuch.pt`"]),
+        (options("--norm-encodr", "batch"), ["--norm-encodr", "Did you mean `--norm-encoder`"]),
+        (options("--rbn-mean-weight", 60), ["--rbn-mean-weight", "--criterion label_smoothed"]),
+        (
+            options("--arch", "transformer", "--norm-encoder", "batch"),
+            ["--norm-encoder", "--arch rbn_transformer"],
+        ),
+        (options("--arch", "rbn_transformer_tinny"), ["Did you mean `rbn_transformer_tiny`"]),
+        (options("--optimizer", "adm"), ["--optimizer", "Did you mean `adam`", "sgd"]),
+        (options("--max-update", "many"), ["--max-update", "many"]),
+        (["another", *options()], ["`another`", "one DATA-BIN"]),
+        (["--norm", "ln", *options()], ["--norm ln", "--recipe"]),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_options(capsys, data_bin, tmp_path, arguments, words):
+    line = user_error(capsys, "train", data_bin, *arguments, "--save-dir", tmp_path / "run")
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "run").exists()  # nothing is left of it
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_half_precision_without_a_gpu(capsys, data_bin, tmp_path):
+    arguments = (*options("--fp16"), "--save-dir", tmp_path / "run")
+    assert "no GPU" in user_error(capsys, "train", data_bin, *arguments)
+
+
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("no training part", ["`train`", "rbn doctor --data"]),
+        ("truncated", ["truncated", "rbn doctor --data"]),
+        ("two dictionaries", ["--share-all-embeddings", "--joined-dictionary"]),
+        ("malformed", ["malformed", "nonsense"]),
+        ("not UTF-8", ["dict.de.txt", "not UTF-8"]),
+    ],
+)
+def test_data(capsys, spoilt, tmp_path, what, words):
+    data = spoilt(what)
+    line = user_error(capsys, "train", data, *options(), "--save-dir", tmp_path / "run")
+    assert all(word in line for word in words), line
+    if what != "two dictionaries":
+        result = rbn("doctor", "--data", data)
+        assert result.exit_code == 1 and "problem" in result.output
+
+
+def test_too_little_data(capsys, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for split in ("train", "valid", "test"):
+        for lang in ("de", "en"):
+            (text / f"{split}.{lang}").write_text("a b\nc d\n")
+    runs.preprocess(text, tmp_path / "bin")
+    arguments = (*options(), "--save-dir", tmp_path / "run")
+    assert "nothing to train on" in user_error(capsys, "train", tmp_path / "bin", *arguments)
+    line = user_error(capsys, "quickstart", "--data", text, "--output", tmp_path / "quick")
+    assert "2 pairs to train on are too few: 8 are the least" in line
+
+
+def test_another_criterion(capsys, plain_run, data_bin, tmp_path):
+    directory = shutil.copytree(plain_run, tmp_path / "run")
+    arguments = [*runs.train_arguments(data_bin, directory, "--max-update", 3)]
+    place = arguments.index("--user-dir")
+    del arguments[place : place + 2]
+    line = user_error(capsys, "train", *arguments)
+    assert "another criterion" in line and "--reset-optimizer" in line
+    assert (directory / "checkpoint_last.pt").exists()
+
+
+def test_a_save_directory_that_is_a_file(capsys, data_bin, tmp_path):
+    (tmp_path / "run").touch()
+    line = user_error(capsys, "train", data_bin, *options(), "--save-dir", tmp_path / "run")
+    assert "--save-dir" in line and "is a file" in line
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((), "--path CHECKPOINT"),
+        (("--path", "nosuch.pt"), "`nosuch.pt`"),
+        (("--gen-subset", "nosuch"), "`nosuch`"),
+    ],
+)
+def test_generate(capsys, rbn_run, data_bin, arguments, words):
+    if "--gen-subset" in arguments:
+        arguments += ("--path", rbn_run / "checkpoint_last.pt")
+    assert words in user_error(capsys, "generate", data_bin, "--cpu", *arguments)
+
+
+def test_a_text_in_place_of_a_checkpoint(capsys, data_bin, tmp_path):
+    path = tmp_path / "notes.pt"
+    path.write_text("text")
+    for arguments in (("tid", path), ("generate", data_bin, "--cpu", "--path", path)):
+        assert "no checkpoint" in user_error(capsys, *arguments)
+
+
+def test_data_that_have_moved(capsys, rbn_run, data_bin, tmp_path):
+    data = shutil.copytree(data_bin, tmp_path / "here")
+    runs.train(data, tmp_path / "run", "--norm-encoder", "batch", "--max-update", 1)
+    data.rename(tmp_path / "there")
+    capsys.readouterr()
+    path = tmp_path / "run" / "checkpoint_last.pt"
+    line = user_error(capsys, "tid", path)
+    assert str(data) in line and "--data" in line
+    assert rbn("tid", path, "--data", tmp_path / "there").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("nosuch", "--last", 2), "no directory `nosuch`"),
+        (("nosuch.pt",), "no checkpoint file `nosuch.pt`"),
+    ],
+)
+def test_average(capsys, tmp_path, arguments, words):
+    assert words in user_error(capsys, "average", *arguments, "--output", tmp_path / "a.pt")
+
+
+def test_scores(capsys, tmp_path):
+    generated, latin = tmp_path / "generate.txt", tmp_path / "latin"
+    generated.write_text("S-0\ta\nT-0\tb\nD-0\t-1\tc\n")
+    latin.write_bytes(b"fine\n\xe9\n")
+    line = user_error(capsys, "score", generated, "--lang", "en", "--reference", latin)
+    assert f"Line 2 of `{latin}` is not UTF-8" in line
+    assert "not UTF-8" in user_error(capsys, "score", latin, "--lang", "en")
+    assert "`xx` is no code" in user_error(capsys, "score", generated, "--lang", "xx")
+    for lang in ("de", "da", "zh"):  # that Moses has rules for, general ones, and its own
+        assert rbn("score", generated, "--lang", lang).exit_code == 0
+
+
+def test_a_table_of_no_runs(capsys, tmp_path):
+    line = user_error(capsys, "table", "iwslt14", "--runs", tmp_path / "nosuch")
+    assert "--runs" in line and "nosuch" in line
+
+
+def test_no_memory(capsys):
+    line = user_error(capsys, "bench", "norm", "--tokens", 10**13)
+    assert "not enough memory" in line
+
+
+HYDRA = ("hydra-train", "--config-name")
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("iwslt14",), ["--config-name", "Did you mean `iwslt14_p"]),
+        (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "own"]),
+        (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data=DIR"]),
+        (("default", "task.data=BIN", "norm=bacth"), ["norm=bacth", "rbn_target"]),
+        (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
+        (
+            ("default", "task.data=BIN", "model.norm_encoder=bacth", "hydra.run.dir=DIR/run"),
+            ["--norm-encoder", "Did you mean `batch`"],
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_hydra(forked, data_bin, tmp_path, arguments, words):
+    (tmp_path / "own.yaml").write_text("a: 1")
+    filled = [it.replace("DIR", str(tmp_path)).replace("BIN", str(data_bin)) for it in arguments]
+    done = subprocess.run([forked / "rbn", *HYDRA, *filled], capture_output=True, text=True)
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == 2 and last.startswith("rbn: error: "), done.stderr
+    assert all(word in last for word in words), last
+    assert len(before) <= 1  # Hydra's list of what was given
+
+
+def test_the_traceback_on_demand(capsys, data_bin, monkeypatch, forked):
+    command = [forked / "rbn", "train", data_bin, *options(), "--max-update", "many"]
+    for value, shown in (("0", False), ("1", True)):
+        monkeypatch.setenv("RBN_TRACEBACK", value)
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert ("Traceback" in done.stderr) == shown
+        assert "rbn: error: " in done.stderr.splitlines()[-1]
+
+
+def raised(error, code="raise error", file="/somewhere/else.py"):
+    try:
+        exec(compile(code, file, "exec"), {"error": error})
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), AssertionError(), ValueError("of no one we know")]
+)
+def test_what_is_no_fault_of_the_user_keeps_its_traceback(error):
+    assert explain(raised(error)) is None
+
+
+def test_what_fairseq_says_is_told_before_training_alone():
+    early = raised(ValueError("some rule"), file="/lib/fairseq/tasks/task.py")
+    assert explain(early).startswith("some rule")
+    code = compile("def step():\n    raise error", "/lib/fairseq/tasks/task.py", "exec")
+    names = {"error": ValueError("some rule")}
+    exec(code, names)
+    try:
+        exec(compile("step()", "/lib/fairseq/trainer.py", "exec"), names)
+    except ValueError as caught:
+        assert explain(caught) is None
+
+
+def test_errors_of_other_processes():
+    from torch.multiprocessing import ProcessRaisedException
+
+    text = """
+
+-- Process 0 terminated with the following error:
+Traceback (most recent call last):
+  File "/lib/torch/multiprocessing/spawn.py", line 90, in _wrap
+    fn(i, *args)
+  File "{file}", line 12, in build
+    raise ValueError(
+ValueError: --norm-encoder: unknown norm `bacth`.
+"""
+    ours = text.format(file=runs.USER_DIR / "norms" / "plan.py")
+    error = ProcessRaisedException(ours, 0, 1)
+    assert explain(error) == "--norm-encoder: unknown norm `bacth`."
+    assert explain(ProcessRaisedException(text.format(file="/else/where.py"), 0, 1)) is None
