@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Optional
+from unittest import mock
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
@@ -97,7 +99,14 @@ def compose_recipe(name: str, chosen: Mapping[str, Optional[str]]) -> tuple[list
     if path.parent != directory():
         overrides.append(f"hydra.searchpath=[file://{directory()}]")
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(path.parent), version_base="1.3"):
+    stored = ConfigStore.instance().repo
+    # The version is set for the whole process, and that of fairseq, which comes next, is 1.1.
+    # fairseq, where it has composed the recipe before, has stored its own defaults by that name.
+    with (
+        mock.patch.dict(stored),
+        initialize_config_dir(str(path.parent), version_base="1.1"),
+    ):
+        stored.pop(f"{path.stem}.yaml", None)
         composed = compose(path.stem, overrides, return_hydra_config=True)
     norm = str(composed.hydra.runtime.choices.get("norm"))
     settings: Any = OmegaConf.to_container(composed, resolve=False)

@@ -272,6 +272,7 @@ print_table() {
     local options=(${preset:+--preset "$preset"} ${max_epoch:+--max-epoch "$max_epoch"})
     [[ $runs == "$(default_runs)" ]] || options+=(--runs "$runs")
     [[ $data == "data/$benchmark" ]] || options+=(--data "$data")
+    [[ $dry_run || $runs != "$(default_runs)" ]] || mkdir -p "$runs" # before the first training
     run rbn table "$benchmark" --runs "$runs" ${options:+--options "$(quoted "${options[@]}")"} \
         ${json:+--json "$json" --overwrite}
 }

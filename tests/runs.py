@@ -11,6 +11,9 @@ from unittest import mock
 
 from rbn_fairseq.norms import NORMS
 
+# A learning rate that is above 0, as it must be, and 0 in fp32: the weights stay as they are.
+NOTHING = 1e-50
+
 USER_DIR = Path(__file__).resolve().parent.parent / "rbn_fairseq"
 
 TINY = (

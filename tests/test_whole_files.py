@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbn_fairseq.checkpoints.files import write_checkpoint
-from rbn_fairseq.files import flush, write_whole
+from rbn_fairseq.files import check_output, flush, write_whole
 
 
 def write_state(path, size):
@@ -58,3 +58,22 @@ def test_a_directory_that_cannot_be_flushed_does_not_matter(tmp_path, monkeypatc
     flush(tmp_path)
     with pytest.raises(OSError, match="Invalid"):
         flush(tmp_path / "file")
+
+
+def test_what_may_be_written(tmp_path):
+    """A file that is not there, or one that the user lets go; never what is read."""
+    there, link = tmp_path / "there", tmp_path / "link"
+    there.touch()
+    link.symlink_to(there)
+    check_output("--output", tmp_path / "new")
+    check_output("--output", there, overwrite=True)
+    for path, inputs, overwrite, words in (
+        (there, [], False, "--output `.*there` exists.*--overwrite"),
+        (there, [there], True, "is what is read"),
+        (link, [there], True, "is what is read"),
+        (tmp_path, [], True, "is a directory"),
+        (tmp_path / "no" / "new", [], True, "`.*no` does not exist"),
+        (there / "new", [], True, "`.*there` does not exist"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_output("--output", path, inputs, overwrite)

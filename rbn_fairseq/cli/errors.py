@@ -94,6 +94,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "The checkpoint holds types that are not safe to load; nothing of it was run.",
     ),
     (
+        r"(?:ModuleNotFoundError|ImportError): .*fairseq(?! is)",
+        "fairseq is not installed, or cannot be imported: `rbn doctor` tells why.",
+    ),
+    (
         r"Must specify batch size",
         "The size of batches is missing: give --max-tokens 4096 (tokens of a batch, padding "
         "included; Hydra: dataset.max_tokens) or --batch-size.",

@@ -32,7 +32,7 @@ __all__ = [
 # Of what fairseq does that Hydra and torch will not have for ever, and no user can mend.
 _KNOWN_WARNINGS = (
     r"hydra\.experimental\.\w+\(\) is no longer experimental",
-    r"The version_base parameter is not specified",
+    r"The version_base parameter is not specified|version_base=\"1\.1\" selects",
     r"In '.*': Usage of deprecated keyword in package header",
     r"'.*' is validated against ConfigStore schema with the same name",
     r"The strict flag in the compose API is deprecated",

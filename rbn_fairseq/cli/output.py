@@ -1,7 +1,6 @@
 """What verbs print: tables, and the same values as JSON."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -25,7 +24,7 @@ def console(path: Optional[Path] = None) -> "Console":
     from rich.console import Console
 
     made = Console(stderr=path == _STDOUT)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
+    if not made.is_terminal:
         made.width = _WIDTH
     return made
 

@@ -51,6 +51,7 @@ def train(
     `fairseq-train --help` all others. The log also goes to SAVE_DIR/train.log, with progress as
     JSON lines, unless --log-file says where.
     """
+    log_as_fairseq()
     arguments = list(context.args)
     if not arguments or arguments[0].startswith("-"):
         raise ValueError(
@@ -72,7 +73,6 @@ def train(
 
     from rbn_fairseq.cli.full_disk import full_disk_as_user_error
 
-    log_as_fairseq()
     cfg = _configure(arguments + plugin_options(arguments, user_dir))
     if check:
         logging.getLogger().setLevel(logging.WARNING)

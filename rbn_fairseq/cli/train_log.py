@@ -53,6 +53,13 @@ class _Recorded(progress_bar.BaseProgressBar):
         self._file.handle(logging.makeLogRecord(about))
 
 
+class _File(logging.FileHandler):
+    """Passes over what a full disk does not take: the next checkpoint tells of that."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do nothing, where logging would write a traceback for every line."""
+
+
 @contextmanager
 def logged_to(path: Path) -> Iterator[None]:
     """Append to a file what is logged meanwhile, and the values of progress bars as JSON lines.
@@ -60,7 +67,7 @@ def logged_to(path: Path) -> Iterator[None]:
     What a progress bar shows in its own format is left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = logging.FileHandler(path, encoding="utf-8")
+    file = _File(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
     file.addFilter(lambda record: record.module != "progress_bar")
     make = progress_bar.progress_bar

@@ -43,7 +43,7 @@ _RECIPE = (
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
     "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
     "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
-    f"--num-workers 0 --log-format json --log-interval 10 --keep-last-epochs {_AVERAGED}"
+    f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED}"
 ).split()
 _SPACE = 2**29  # bytes on the disk
 
@@ -94,7 +94,7 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
     log, averaged = directory / LOG, directory / "average.pt"
     device = () if torch.cuda.is_available() else ("--cpu",)
     recipe = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
-    train = ("train", str(data.bin), "--save-dir", str(directory), "--log-file", str(log))
+    train = ("train", str(data.bin), "--save-dir", str(directory))
     average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged), "--overwrite")
     if NORMS[name]:

@@ -24,7 +24,7 @@ TID = "`rbn tid SAVE_DIR --json SAVE_DIR/tid.jsonl`"
 BATCHING = (
     "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
     "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --tid-batching joint:2 "
-    "--tid-batching joint:8 --output SAVE_DIR/tid_batching.jsonl`"
+    "--tid-batching joint:8 --json SAVE_DIR/tid_batching.jsonl`"
 )
 #: What would measure the discrepancy cost.
 COST = "`rbn cost SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/cost.jsonl`"
@@ -73,7 +73,7 @@ def train_command(group: Group, placement: str, norm: str) -> str:
         plan += ("--norm-batch-length-bins", str(own.get("model.norm_batch_length_bins", 16)))
     plan = " ".join((*plan, *(_BEFORE if placement == "Pre-Norm" else ())))
     like = _like(group.of(placement) or known)
-    return f"`rbn train {data} --save-dir DIR --log-file DIR/train.log {plan}`{like}"
+    return f"`rbn train {data} --save-dir DIR {plan}`{like}"
 
 
 def _like(series: tuple[Series, ...] | list[Series]) -> str:

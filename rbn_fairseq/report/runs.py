@@ -159,8 +159,8 @@ def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[s
         return [f"There is no directory `{directory}`."]
     if not (directory / LOG).is_file():
         return [
-            f"There is no `{directory / LOG}`, so no losses and no settings. Train with --log-file "
-            f"{directory / LOG} (scripts/iwslt14/train.sh does)."
+            f"There is no `{directory / LOG}`, so no losses and no settings. `rbn train` writes "
+            "it; with fairseq-train give --log-format json and keep its output there."
         ]
     problems = []
     if not log.settings:
@@ -240,7 +240,6 @@ def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
         told = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
         raise ValueError(
             "There is nothing to report: no run has a validation yet, or a measurement. A report "
-            "needs the log of a training: rbn train … --save-dir DIR --log-format json --log-file "
-            f"DIR/train.log. {told}"
+            "needs DIR/train.log, the log of a training by `rbn train … --save-dir DIR`. " + told
         )
     return runs

@@ -98,10 +98,10 @@ def test_is_whole(tmp_path):
 @pytest.mark.parametrize(
     "damage, words",
     [
-        (truncated, "Use an earlier one; training resumes from it by itself"),
-        (half_a_directory, "Use an earlier one"),
-        (text, "Use an earlier one"),
-        (empty, "Use an earlier one"),
+        (truncated, "is no checkpoint, or a truncated or damaged one"),
+        (half_a_directory, "is no checkpoint, or"),
+        (text, "is no checkpoint, or"),
+        (empty, "is no checkpoint, or"),
         (missing, "There is no checkpoint file"),
         (other_archive, "checkpoint"),
         (no_model, "no fairseq checkpoint: it has no `model`"),

@@ -16,7 +16,7 @@ from rbn_fairseq.models.config import config_class
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
 BATCH = ("--norm-encoder", "batch")
-STILL = ("--lr", 0, "--max-update")  # whatever is trained, the weights stay
+STILL = ("--lr", runs.NOTHING, "--max-update")  # whatever is trained, the weights stay
 
 
 def last(directory):

@@ -250,9 +250,7 @@ def raised(error, code="raise error", file="/somewhere/else.py"):
         return caught
 
 
-@pytest.mark.parametrize(
-    "error", [KeyError("x"), AssertionError(), ValueError("of no one we know")]
-)
+@pytest.mark.parametrize("error", [KeyError("x"), AssertionError(), ValueError("of no one")])
 def test_what_is_no_fault_of_the_user_keeps_its_traceback(error):
     assert explain(raised(error)) is None
 

@@ -46,7 +46,7 @@ def test_score_with_raw_references(generated, tmp_path):
     raw = tmp_path / "raw"
     raw.write_text("a house, I'd say.\ntwo three four five\n")
     scores = tmp_path / "score.json"
-    options = ("--lang", "en", "--raw-reference", raw, "--output", scores, "--compound-split")
+    options = ("--lang", "en", "--raw-reference", raw, "--json", scores, "--compound-split")
     assert rbn("score", generated, *options).exit_code == 0
     read = json.loads(scores.read_text())
     assert list(read) == ["tokenised", "compound_split", "sacrebleu"]
@@ -59,7 +59,7 @@ def test_score_refusals(capsys, generated, tmp_path):
     assert "There is no output" in user_error(capsys, "score", tmp_path / "none", "--lang", "en")
     missing = ("--reference", tmp_path / "none")
     line = user_error(capsys, "score", generated, "--lang", "en", *missing)
-    assert "No such file" in line and str(tmp_path / "none") in line
+    assert "There is no file" in line and str(tmp_path / "none") in line
     both = ("--test-set", "wmt14/full", "--language-pair", "en-de", "--raw-reference", generated)
     for options, said in (
         (both, "--raw-reference and --test-set"),

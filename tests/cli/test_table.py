@@ -1,5 +1,7 @@
 """`rbn table`: what it prints and writes, and what it refuses."""
 
+import json
+
 import pytest
 
 from benchmark_runs import Runs
@@ -14,8 +16,8 @@ def made(rbn_run, tmp_path):
 
 def test_table(made, tmp_path):
     made.evaluate("post", "bn", 1, 31.5, 30.75)
-    output = tmp_path / "rows.csv"
-    options = ("--runs", made.root, "--options", "--preset small", "--output", output)
+    output = tmp_path / "rows.json"
+    options = ("--runs", made.root, "--options", "--preset small", "--json", output)
     result = rbn("table", "iwslt14", *options)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
@@ -25,7 +27,9 @@ def test_table(made, tmp_path):
         for script in ("train", "evaluate")
     )
     assert f"{train} && {evaluate}" in lines
-    assert output.read_text().splitlines()[1].startswith("post,bn,1,31.5,30.75,nrefs:1|tok:none,")
+    (row,) = json.loads(output.read_text())
+    assert (row["placement"], row["norm"], row["seed"]) == ("post", "bn", 1)
+    assert (row["tokenised"]["bleu"], row["tokenised"]["without_recalibration"]) == (31.5, 30.75)
 
 
 def test_before_the_first_run(made):
@@ -44,5 +48,5 @@ def test_refusals(capsys, made, tmp_path):
     assert "averaged epochs" in line and "post-bn-seed1" in line and "pre-bn-seed1" in line
     (made.root / "pre-bn-seed1").rename(tmp_path / "elsewhere")
     nowhere = tmp_path / "nowhere" / "rows.csv"
-    line = user_error(capsys, "table", "iwslt14", "--runs", made.root, "--output", nowhere)
-    assert str(nowhere) in line
+    line = user_error(capsys, "table", "iwslt14", "--runs", made.root, "--json", nowhere)
+    assert str(nowhere.parent) in line

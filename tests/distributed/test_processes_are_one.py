@@ -60,7 +60,15 @@ def first(data_bin, tmp_path_factory):
     """The model that all here start from."""
     directory = tmp_path_factory.mktemp("first")
     runs.train(
-        data_bin, directory, *LINEAR, "--norm-encoder", "batch", "--lr", 0, "--max-update", 1
+        data_bin,
+        directory,
+        *LINEAR,
+        "--norm-encoder",
+        "batch",
+        "--lr",
+        runs.NOTHING,
+        "--max-update",
+        1,
     )
     return model_of(directory)
 

@@ -89,8 +89,22 @@ def test_a_page_that_is_no_report_names_no_files_of_ours(tmp_path):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "mine.png").write_text("mine")
     (tmp_path / "index.html").write_text('<a href="figures/mine.png">')
-    write_report(tmp_path, "Title", [])
+    with pytest.raises(ValueError, match="has another page.*--overwrite"):
+        write_report(tmp_path, "Title", [])
+    write_report(tmp_path, "Title", [], overwrite=True)
     assert (tmp_path / "figures" / "mine.png").read_text() == "mine"
+
+
+def test_files_that_no_report_made_are_not_replaced(tmp_path):
+    mine = tmp_path / "figures" / f"{FIGURES[1].name}.png"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(ValueError, match=f"{mine.name}.*--overwrite"):
+        write_report(tmp_path, "Title", [Section("S", "", (FIGURES[1],))])
+    assert files(tmp_path) == {f"figures/{mine.name}": b"mine"}
+    write_report(tmp_path, "Title", [Section("S", "", (FIGURES[1],))], overwrite=True)
+    write_report(tmp_path, "Title", [Section("S", "", (FIGURES[1],))])  # its own, again
+    assert mine.read_bytes() != b"mine"
 
 
 def test_nothing_is_written_where_a_table_is_refused(tmp_path):

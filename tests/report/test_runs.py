@@ -103,14 +103,14 @@ def test_what_is_missing_is_told(tmp_path):
     run = read_run("x", tmp_path / "none")
     assert run.validations == () and "no directory" in run.problems[0]
     run = read_run("x", tmp_path)
-    assert len(run.problems) == 1 and "--log-file" in run.problems[0]
+    assert len(run.problems) == 1 and "`rbn train` writes it" in run.problems[0]
     (tmp_path / "train.log").write_text("nothing yet\n")
     settings, validation = read_run("x", tmp_path).problems
     assert "settings are unknown" in settings and "no validation yet" in validation
 
 
 def test_nothing_at_all_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no run has a validation yet.*--log-file"):
+    with pytest.raises(ValueError, match="no run has a validation yet.*rbn train"):
         read_runs([("a", tmp_path / "a"), ("b", tmp_path / "b")])
     run = write_run(tmp_path / "run", configuration())
     assert [it.name for it in read_runs([("a", run), ("b", tmp_path / "b")])] == ["a", "b"]

@@ -16,7 +16,7 @@ from rbn_fairseq.tasks.init_from import InitFromTask
 BATCH = ("--norm-encoder", "batch")
 RBN = (*BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
 # One update that leaves the weights as they are: what is saved is what training began with.
-STILL = ("--lr", 0, "--max-update", 1)
+STILL = ("--lr", runs.NOTHING, "--max-update", 1)
 QUICK = ("--no-tid", "--disable-validation")
 
 

@@ -198,7 +198,7 @@ def test_an_update_that_is_dropped_leaves_no_trace_in_bins(norm):
 @pytest.fixture(scope="module")
 def still():
     """One update that leaves the weights as they are: what is saved is what it began with."""
-    return (*QUICK, "--lr", 0, "--norm-batch-momentum", 1e-30)
+    return (*QUICK, "--lr", runs.NOTHING, "--norm-batch-momentum", 1e-30)
 
 
 def started(varied, directory, still, start, *bins):

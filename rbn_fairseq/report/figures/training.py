@@ -11,7 +11,7 @@ from rbn_fairseq.report.series import Group, Series
 
 __all__ = ["dynamics", "losses", "penalty", "placed"]
 
-_COMMAND = "`rbn train … --save-dir DIR --log-format json --log-file DIR/train.log`"
+_COMMAND = "`rbn train … --save-dir DIR`"
 _NLL = "bits per target token"
 
 

@@ -1,0 +1,98 @@
+"""What `rbn` imports before it has something to compute."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from rbn_fairseq import recipes
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
+from rbn_fairseq.norms.lengths import RULES
+from rbn_fairseq.tasks.norm_records import How
+from rbn_fairseq.version import __version__
+
+# Seconds to import, each.
+SLOW = ("torch", "fairseq", "numpy", "matplotlib", "pandas", "sacrebleu", "hydra")
+PROGRAM = """
+import json, sys
+sys.argv = ["rbn", *json.loads(sys.argv[1])]
+from rbn_fairseq import cli
+try:
+    cli.main()
+except SystemExit as end:
+    print(json.dumps([end.code, [name for name in sys.modules if "." not in name]]))
+"""
+
+
+def verbs(command=None, path=()):
+    """Yield every verb, as words."""
+    command = command or typer.main.get_command(app)
+    for name, verb in sorted(getattr(command, "commands", {}).items()):
+        yield (*path, name)
+        yield from verbs(verb, (*path, name))
+
+
+def start(*arguments):
+    """Run the command; return what it printed, its exit status, and the modules it imported."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    *printed, told = done.stdout.splitlines()
+    return "\n".join([*printed, done.stderr]), *json.loads(told)
+
+
+@pytest.mark.parametrize(
+    "arguments, status, words",
+    [
+        (("--help",), 0, "recalibrate"),
+        (("-h",), 0, "recalibrate"),
+        (("--version",), 0, __version__),
+        (("user-dir",), 0, "rbn_fairseq"),
+        (("trian",), 2, "Did you mean 'train'"),
+        (("tid", "x", "--epoch", "3"), 2, "--epochs"),
+        (("train",), 2, "DATA-BIN is missing"),
+        *[((*verb, "-h"), 0, "Usage: rbn") for verb in verbs()],
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_help_and_typos_import_nothing_slow(arguments, status, words):
+    printed, code, modules = start(*arguments)
+    assert words in printed and code == status
+    assert not set(modules) & set(SLOW)
+
+
+def test_defaults_that_are_written_twice():
+    """As the command line cannot ask the modules that know them."""
+    found = {}
+    for verb in verbs():
+        command = typer.main.get_command(app)
+        for name in verb:
+            command = command.commands[name]
+        for parameter in command.params:
+            found.setdefault(parameter.name, set()).add(parameter.default)
+    assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
+    assert found["length_edges"] == {RULES[0]}
+    assert found["length_groups"] == {How.length_groups}
+
+
+def test_the_same_thing_has_the_same_name_in_every_verb():
+    options = {}
+    for verb in verbs():
+        command = typer.main.get_command(app)
+        for name in verb:
+            command = command.commands[name]
+        options[verb] = {it for parameter in command.params for it in parameter.opts}
+    names = set().union(*options.values())
+    # One name each for what is written, the data, the device, and leave to write over a file.
+    assert not names & {"--out", "--inputs", "--csv", "--file", "--force", "--gpu", "--cpu"}
+    for given in options.values():
+        writes = given & {"--output", "--json", "--figure"}
+        assert ("--overwrite" in given) == bool(writes) or "--jobs" in given  # which resume
+
+
+def test_recipes_are_named_in_the_help():
+    printed, _, _ = start("train", "-h")
+    assert "--recipe" in printed and "--check" in printed
+    assert recipes.DEFAULT in printed

@@ -1,0 +1,239 @@
+"""`rbn train`: recipes, the log, checks, and what is left of a training."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fairseq.dataclass.initialize import add_defaults, hydra_init
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import composing
+import runs
+from command import rbn, user_error
+from processes import free_port
+from rbn_fairseq import recipes
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.report.runs import read_run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SMALL = (
+    "--preset small --cpu --num-workers 0 --max-update 2 --encoder-embed-dim 16 "
+    "--decoder-embed-dim 16 --log-interval 1"
+).split()
+RECIPES = [path.stem for path in ROOT.glob("configs/*.yaml") if path.stem != "base"]
+GENERAL = ("common", "dataset", "distributed_training", "checkpoint", "optimization")
+ELSEWHERE = ("user_dir", "save_dir", "tensorboard_logdir", "log_format", "no_seed_provided")
+NORMS = [path.stem for path in ROOT.glob("configs/norm/*.yaml")]
+
+
+def test_recipes_are_listed():
+    rows = {name: summary for name, summary in listed("--recipe")}
+    assert rows.keys() == set(RECIPES) and {name for name, _ in listed("--norm")} == set(NORMS)
+    assert rows["iwslt14_post"].startswith("IWSLT14 De-En, Post-Norm Transformer")
+    assert all(10 < len(text) < 200 for text in rows.values())
+
+
+def listed(option):
+    rows = json.loads(rbn("recipes", "--json", "-").stdout)
+    return [(row["name"], row["about"]) for row in rows if row["option"] == option]
+
+
+@pytest.mark.parametrize(
+    "recipe, norm, preset",
+    [
+        *((recipe, None, None) for recipe in RECIPES),
+        *(("iwslt14_post", norm, None) for norm in NORMS),
+        ("wmt16_pre", "rbn_official", "small"),
+    ],
+)
+def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
+    """fairseq's whole configuration, but for what is a matter of the run's directory."""
+    arguments, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
+    given = [*arguments, "--save-dir", "S", "--user-dir", str(runs.USER_DIR)]
+    ours = OmegaConf.to_container(composing.options_of(["DATA", *given]))
+    if norm == "rbn_official":
+        norm = f"rbn_official_{recipe.rpartition('_')[2]}"
+    assert norm in (None, chosen)
+    overrides = [f"{group}={name}" for group, name in (("norm", norm), ("preset", preset)) if name]
+    GlobalHydra.instance().clear()
+    # fairseq stores its defaults under the recipe's name, for all that come later.
+    monkeypatch.setattr(ConfigStore.instance(), "repo", dict(ConfigStore.instance().repo))
+    hydra_init(recipe)
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.1"):
+        composed = compose(recipe, [*overrides, "task.data=DATA"])
+    add_defaults(composed)
+    theirs = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
+    compared = 0
+    for section in ("model", "criterion", "task", "optimizer", "lr_scheduler", *GENERAL):
+        for key, value in theirs[section].items():
+            if key in ELSEWHERE or str(value).startswith("${"):
+                continue
+            if value is not None:  # which of the model's sizes is the architecture's own
+                assert str(ours[section][key]) == str(value), (section, key)
+                compared += 1
+    assert compared > 200
+
+
+def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert rbn("recipes", "copy", "default", "--output", "mine.yaml").exit_code == 0
+    text = (tmp_path / "mine.yaml").read_text()
+    assert text == (ROOT / "configs" / "default.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("[0.0005]", "[0.25]"))
+    arguments, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
+    assert norm == "ln" and arguments[arguments.index("--lr") + 1] == "0.25"
+    line = user_error(capsys, "recipes", "copy", "default", "--output", "mine.yaml")
+    assert "--overwrite" in line
+    assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "copy", "iwslt14_per")
+
+
+@pytest.mark.parametrize(
+    "option, value, words",
+    [
+        ("--recipe", "iwslt15_post", "Did you mean `iwslt14_post`"),
+        ("--norm", "rnb", "Did you mean `rbn`"),
+        ("--preset", "large", "There are small"),
+    ],
+)
+def test_unknown_recipes(capsys, data_bin, option, value, words):
+    line = user_error(capsys, "train", data_bin, option, value)
+    assert option in line and f"`{value}`" in line and words in line
+
+
+def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
+    """Embeddings are shared, as the dictionaries are the same; later options win."""
+    monkeypatch.chdir(tmp_path)
+    result = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn")
+    assert result.exit_code == 0, result.exception
+    assert "recipe default, norm bn: rbn train" in result.output
+    run = Path("runs/default/bn-seed3")
+    cfg = read_checkpoint(run / "checkpoint_last.pt")["cfg"]
+    assert cfg["model"]["share_all_embeddings"] and cfg["model"]["norm_encoder"] == "batch"
+    assert cfg["model"]["encoder_embed_dim"] == 16 and cfg["model"]["encoder_layers"] == 2
+    assert cfg["common"]["seed"] == 3
+
+    told = read_run("bn", run)
+    assert not told.problems, told.problems
+    assert [(it.epoch, it.update) for it in told.validations] == [(1, 2)]
+    assert told.train[0].update == 2 and told.tid and told.ended
+    assert told.settings["model"]["norm_encoder"] == "batch"
+    assert [lang for lang, _ in told.dictionaries] == ["de", "en"]
+    inner = [line for line in (run / "train.log").read_text().splitlines() if '"update": ' in line]
+    assert len(inner) == 2 and all('"num_updates": "' in line for line in inner)
+
+
+def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = shutil.copytree(data_bin, tmp_path / "data")
+    with (other / "dict.de.txt").open("a") as file:
+        file.write("another 1\n")
+    result = rbn("train", other, *SMALL, "--check")
+    assert result.exit_code == 0, result.exception
+    assert "--share-all-embeddings" not in result.output and "ok: rbn_trans" in result.output
+
+
+@pytest.mark.parametrize("shown", ["simple", "json", "none", "tqdm"])
+def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
+    arguments = runs.train_arguments(
+        data_bin, tmp_path / "run", "--max-update", 2, "--log-format", shown, "--log-interval", 1
+    )
+    del arguments[1:3]  # --user-dir
+    arguments.remove("--no-progress-bar")
+    assert rbn("train", *arguments).exit_code == 0
+    told = read_run("run", tmp_path / "run")
+    assert not told.problems and told.validations[0].update == told.train[0].update == 2
+    text = (tmp_path / "run" / "train.log").read_text()
+    assert text.count('{"epoch": ') == 4  # two updates, an epoch, a validation
+
+
+def test_a_log_file_of_ones_own(data_bin, tmp_path):
+    """In a directory that is not there yet, as `rbn report` told to do."""
+    log = tmp_path / "new" / "train.log"
+    arguments = runs.train_arguments(
+        data_bin, log.parent, "--max-update", 1, "--log-format", "json", "--log-file", log
+    )
+    del arguments[1:3]
+    assert rbn("train", *arguments).exit_code == 0
+    assert read_run("run", log.parent).validations[0].update == 1
+
+
+def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
+    def check(directory, *options):
+        arguments = runs.train_arguments(data_bin, directory, *options)
+        del arguments[1:3]
+        return ["train", *arguments, "--check"]
+
+    result = rbn(*check(tmp_path / "run"))
+    assert result.exit_code == 0 and not (tmp_path / "run").exists()
+    assert "1,500 sentences" in result.output and "begins anew" in result.output
+    line = user_error(capsys, *check(tmp_path / "run", "--norm-encoder", "bacth"))
+    assert "Did you mean `batch`" in line
+    directory = shutil.copytree(rbn_run, tmp_path / "again")
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    result = rbn(*check(directory, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1))
+    updates = read_checkpoint(directory / "checkpoint_last.pt")["optimizer_history"][-1]
+    assert f"goes on from update {updates['num_updates']}" in result.output
+    assert before == {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+
+
+def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path, capsys):
+    def train(*options):
+        norms = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
+        arguments = runs.train_arguments(
+            data_bin, tmp_path / "run", *norms, "--max-update", 3, *options
+        )
+        del arguments[1:3]
+        return ["train", *arguments]
+
+    (tmp_path / "run").mkdir()
+    average = tmp_path / "run" / "checkpoint_last.pt"
+    assert rbn("average", rbn_run, "--last", 2, "--output", average).exit_code == 0
+    before = average.read_bytes()
+    line = user_error(capsys, *train())
+    assert "no state of the optimizer" in line and "--reset-optimizer" in line
+    assert average.read_bytes() == before
+    line = user_error(capsys, *train("--restore-file", average))
+    assert "no state of the optimizer" in line
+    assert rbn(*train("--reset-optimizer", "--reset-dataloader")).exit_code == 0
+
+
+def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):
+    directory = tmp_path / "run"
+    arguments = runs.train_arguments(
+        data_bin, directory, "--max-update", 1, "--restore-file", directory / "checkpoint1.pt"
+    )
+    del arguments[1:3]
+    assert rbn("train", *arguments).exit_code == 0
+    assert "checkpoint1.pt is not there yet" in (directory / "train.log").read_text()
+
+
+@pytest.mark.parametrize("norm", ["batch", "bacth"])
+def test_two_processes(data_bin, forked, tmp_path, norm):
+    """Each loads the plugin, and tells of what is wrong; the first one writes the log."""
+    arguments = runs.train_arguments(
+        data_bin, tmp_path / "run", "--norm-encoder", norm, "--max-update", 2,
+        "--distributed-world-size", 2, "--distributed-backend", "gloo", "--ddp-backend",
+        "legacy_ddp", "--distributed-no-spawn",
+        "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}",
+    )  # fmt: skip
+    del arguments[1:3]
+    processes = [
+        subprocess.Popen(
+            [forked / "rbn", "train", *arguments, "--distributed-rank", str(rank)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [process.communicate(timeout=300)[1] for process in processes]
+    if norm == "batch":
+        assert [process.returncode for process in processes] == [0, 0], told
+        log = (tmp_path / "run" / "train.log").read_text()
+        assert log.count("done training") == log.count('"train_num_updates": "2"') == 1
+    else:
+        assert [process.returncode for process in processes] == [2, 2]
+        assert all("Did you mean `batch`" in text for text in told)

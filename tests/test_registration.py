@@ -1,0 +1,87 @@
+"""The plugin is registered with fairseq however the two are imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+import runs
+
+CHECK = """
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+assert "rbn_transformer" in MODEL_REGISTRY
+assert "translation_rbn" in TASK_REGISTRY
+assert "label_smoothed_cross_entropy_rbn" in CRITERION_REGISTRY
+"""
+USER_DIR = f"""
+import argparse
+from fairseq.utils import import_user_module
+import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import fairseq, rbn_fairseq",
+        "import rbn_fairseq, fairseq",
+        "import rbn_fairseq; rbn_fairseq.register(); rbn_fairseq.register()",
+        "import fairseq" + USER_DIR,
+        "import rbn_fairseq.norms" + USER_DIR,
+        "import fairseq_cli.train, rbn_fairseq.diagnostics",
+        # Whichever of the four packages is the first, it finds the others.
+        "import rbn_fairseq.checkpoints",
+        "import rbn_fairseq.criterions.penalty",
+        "import rbn_fairseq.models.config",
+        "import rbn_fairseq.tasks.monitor",
+    ],
+    ids=lambda text: text.split("\n")[0],
+)
+def test_orders(imports):
+    program = imports + CHECK
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_norms_do_not_wait_for_fairseq():
+    program = "import rbn_fairseq.norms, rbn_fairseq.diagnostics, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    modules = done.stdout.split()
+    assert "torch" in modules and "fairseq" not in modules
+    assert not {"rbn_fairseq.models", "rbn_fairseq.tasks"} & set(modules)
+
+
+def test_a_folder_called_fairseq_is_no_harm(tmp_path):
+    """Such as a clone of fairseq, beside which someone uses the norms."""
+    (tmp_path / "fairseq").mkdir()
+    program = "import rbn_fairseq.norms, importlib.util; importlib.util.find_spec('fairseq')"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_fairseq():
+    program = """
+import sys
+sys.modules["fairseq"] = None
+import rbn_fairseq
+try:
+    rbn_fairseq.register()
+except ImportError as error:
+    print("said:", error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "said:" in done.stdout, done.stderr
+    program = """
+import sys
+sys.modules["fairseq"] = None
+sys.argv = ["rbn", "tid", "x"]
+from rbn_fairseq.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2 and "rbn doctor" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
