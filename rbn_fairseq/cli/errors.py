@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,16 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class _Raised(NamedTuple):
-    """An exception: its type's name, its text, and the files of its traceback, innermost last."""
+    """An exception: its type's name, its text, and file and function of its traceback's lines."""
 
     kind: str
     text: str
-    files: list[str]
+    trace: list[tuple[str, str]]
+
+    @property
+    def file(self) -> str:
+        """Where it was raised."""
+        return self.trace[-1][0] if self.trace else ""
 
 
 @contextmanager
@@ -38,17 +44,17 @@ def explain(error: BaseException) -> Optional[str]:
     """
     raised = list(_chain(error))
     for it in raised:
-        if it.kind == "ValueError" and it.files and _is_ours(it.files[-1]):
+        if it.kind == "ValueError" and _is_ours(it.file):
             return it.text
     for it in raised:
-        said = f"{''.join(it.files[-1:])} {it.kind}: {it.text}"
+        said = f"{it.file} {it.kind}: {it.text}"
         for pattern, message in _HINTS:
             found = re.search(pattern, said, re.DOTALL)
             if found:
                 return " ".join(found.expand(message).split())
     first = raised[0]
-    from_fairseq = first.files and re.search(r"[/\\]fairseq(_cli)?[/\\]", first.files[-1])
-    training = any(re.search(r"fairseq[/\\]trainer\.py", file) for file in first.files)
+    from_fairseq = re.search(r"[/\\]fairseq(_cli)?[/\\]", first.file)
+    training = any(function in ("train_step", "valid_step") for _, function in first.trace)
     if from_fairseq and not training and first.text and first.kind not in _BUGS:
         return f"{first.text}\n(fairseq's words; RBN_TRACEBACK=1 shows where it says so)"
     return None
@@ -58,6 +64,8 @@ _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "
 
 
 def _is_ours(file: str) -> bool:
+    if not file:
+        return False
     directories = getattr(sys.modules.get("rbn_fairseq.cli.user_code"), "directories", ())
     return any(Path(file).resolve().is_relative_to(it) for it in (_PACKAGE, *directories))
 
@@ -68,23 +76,23 @@ def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
         kind, text = type(error).__name__, str(error)
         if kind == "ProcessRaisedException":
             yield from _from_text(text)
-        files, trace = [], error.__traceback__
-        while trace is not None:
-            files.append(trace.tb_frame.f_code.co_filename)
-            trace = trace.tb_next
+        trace = [
+            (frame.f_code.co_filename, frame.f_code.co_name)
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        ]
         if isinstance(error, OSError) and error.strerror and error.filename:
             text = f"{error.strerror}: `{os.fsdecode(error.filename)}`"
-        yield _Raised(kind, text, files)
+        yield _Raised(kind, text, trace)
         error = error.__cause__ or error.__context__
 
 
 def _from_text(text: str) -> Iterator[_Raised]:
     """Read the exceptions of a traceback that another process wrote, the last one first."""
     for part in reversed(text.split("Traceback (most recent call last):")[1:]):
-        files = re.findall(r'^  File "([^"]+)", line', part, re.MULTILINE)
+        trace = re.findall(r'^  File "([^"]+)", line \d+, in (\S+)', part, re.MULTILINE)
         found = re.search(r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)", part, re.MULTILINE | re.DOTALL)
         if found:
-            yield _Raised(found[1], found[2].strip(), files)
+            yield _Raised(found[1], found[2].strip(), trace)
 
 
 # What fairseq, torch and the system say (as `file kind: text`), and what to say instead.
@@ -106,6 +114,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"Please specify criterion|'criterion'.*None",
         "The criterion is missing: give --criterion label_smoothed_cross_entropy_rbn.",
     ),
+    (r"fairseq/options\.py RuntimeError: \Z", "--arch names no architecture that is known."),
     (
         r"--path required",
         "The checkpoint is missing: give --path CHECKPOINT, such as "
@@ -128,10 +137,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "options of GPUs; `rbn doctor` tells what torch finds.",
     ),
     (
-        r"Criterion does not match",
-        "The last checkpoint in --save-dir was trained with another criterion, and fairseq does "
-        "not go on with its optimizer. Give another --save-dir to start anew, or "
-        "--reset-optimizer to go on with a new optimizer.",
+        r"(Criterion|Optimizer) does not match",
+        r"The last checkpoint in --save-dir was trained with another \1, and fairseq does not go "
+        "on with its optimizer. Give another --save-dir to start anew, or --reset-optimizer to go "
+        "on with a new optimizer.",
     ),
     (
         r"Dataset not found: (\S+) \((.*)\)",

@@ -14,7 +14,8 @@ from unittest import mock
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import UserDir
+from rbn_fairseq.cli.options import Overwrite, UserDir
+from rbn_fairseq.files import check_output
 
 __all__ = [
     "generate",
@@ -102,11 +103,18 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
     return ["--user-dir", str(user_dir or package), *task]
 
 
-def generate(context: typer.Context, user_dir: UserDir = None) -> None:
+def generate(
+    context: typer.Context, overwrite: Overwrite = False, user_dir: UserDir = None
+) -> None:
     """Translate: fairseq-generate with --user-dir and --task put in; its options are the same.
 
     `fairseq-generate --help` lists them.
     """
+    results = value_of(context.args, "--results-path", "")
+    if results and Path(results).is_dir():
+        # As in fairseq_cli.generate.main.
+        name = f"generate-{value_of(context.args, '--gen-subset', 'test')}.txt"
+        check_output("--results-path", Path(results) / name, overwrite=overwrite)
     rbn_fairseq.register()
     from fairseq_cli.generate import cli_main
 

@@ -41,5 +41,5 @@ def groups() -> list[Group]:
     return [
         Group("norms", "--arch rbn_transformer...", (norms,)),
         Group("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
-        Group("training", "--task translation_rbn, which rbn train puts in", OWN_OPTIONS),
+        Group("training", "--task translation_rbn", OWN_OPTIONS),
     ]

@@ -11,6 +11,7 @@ from command import rbn, user_error
 from rbn_fairseq.cli.errors import explain
 
 CRITERION = ("--criterion", "label_smoothed_cross_entropy")
+ADAM = ("--optimizer", "adam")
 
 
 def options(*more, without=()):
@@ -124,14 +125,26 @@ def test_too_little_data(capsys, tmp_path):
     assert "2 pairs to train on are too few: 8 are the least" in line
 
 
-def test_another_criterion(capsys, plain_run, data_bin, tmp_path):
+@pytest.mark.parametrize(
+    "given, what",
+    [(CRITERION, "Optimizer"), (("--criterion", "cross_entropy", *ADAM), "Criterion")],
+    ids=["optimizer", "criterion"],
+)
+def test_what_an_optimizer_cannot_go_on_with(capsys, plain_run, data_bin, tmp_path, given, what):
     directory = shutil.copytree(plain_run, tmp_path / "run")
-    arguments = [*runs.train_arguments(data_bin, directory, "--max-update", 3)]
-    place = arguments.index("--user-dir")
-    del arguments[place : place + 2]
-    line = user_error(capsys, "train", *arguments)
-    assert "another criterion" in line and "--reset-optimizer" in line
+    common = ("--optimizer", "sgd", "--max-update", "3", "--save-dir", directory)
+    sizes = [word for word in runs.TINY if word not in ("--arch", "rbn_transformer_tiny")]
+    tiny = options(*sizes, *common, *given)
+    line = user_error(capsys, "train", data_bin, *tiny)
+    assert f"another {what}" in line and "--reset-optimizer" in line
     assert (directory / "checkpoint_last.pt").exists()
+
+
+def test_results_of_an_earlier_translation(capsys, rbn_run, data_bin, tmp_path):
+    (tmp_path / "generate-valid.txt").touch()
+    translate = ("--path", rbn_run / "checkpoint1.pt", "--results-path", tmp_path, "--cpu")
+    line = user_error(capsys, "generate", data_bin, *translate, "--gen-subset", "valid")
+    assert "generate-valid.txt" in line and "--overwrite" in line
 
 
 def test_a_save_directory_that_is_a_file(capsys, data_bin, tmp_path):
@@ -258,11 +271,11 @@ def test_what_is_no_fault_of_the_user_keeps_its_traceback(error):
 def test_what_fairseq_says_is_told_before_training_alone():
     early = raised(ValueError("some rule"), file="/lib/fairseq/tasks/task.py")
     assert explain(early).startswith("some rule")
-    code = compile("def step():\n    raise error", "/lib/fairseq/tasks/task.py", "exec")
+    code = compile("def train_step():\n    raise error", "/lib/fairseq/tasks/task.py", "exec")
     names = {"error": ValueError("some rule")}
     exec(code, names)
     try:
-        exec(compile("step()", "/lib/fairseq/trainer.py", "exec"), names)
+        exec(compile("train_step()", "/lib/fairseq/trainer.py", "exec"), names)
     except ValueError as caught:
         assert explain(caught) is None
 

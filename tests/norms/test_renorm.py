@@ -47,8 +47,12 @@ class Simulation:
         self.mean, self.std = torch.zeros(channels).double(), torch.ones(channels).double()
 
     def limits(self, step, o):
-        r_max = 1 + (o.r_max - 1) * min(max(step - o.start, 0) / (o.r_end - o.start), 1)
-        return r_max, o.d_max * min(max(step - o.start, 0) / (o.d_end - o.start), 1)
+        def passed(end):
+            if end == o.start:
+                return float(step >= end)
+            return min(max(step - o.start, 0) / (end - o.start), 1)
+
+        return 1 + (o.r_max - 1) * passed(o.r_end), o.d_max * passed(o.d_end)
 
     def step(self, real, step, o):
         mean, var = oracles.moments(real)
@@ -92,6 +96,15 @@ def test_agrees_with_the_algorithm_over_its_schedule(drop, monkeypatch):
     plain = ValidTokens.__init__
     monkeypatch.setattr(ValidTokens, "__init__", lambda self, valid: plain(self, valid, drop=drop))
     assert_steps_agree(norm, 0, 60, Simulation(norm))
+
+
+@pytest.mark.parametrize("r_end, d_end", [(3, 3), (3, 5), (5, 3)])
+def test_a_schedule_may_be_a_step(r_end, d_end):
+    options = BatchRenormOptions(
+        momentum=0.2, r_max=1.5, d_max=0.5, start=3, r_end=r_end, d_end=d_end
+    )
+    norm = random_norm(options=options)
+    assert_steps_agree(norm, 0, 8, Simulation(norm))
 
 
 def test_these_steps_meet_limits_and_do_not():
