@@ -148,8 +148,9 @@ def test_without_mask_and_penalty_agrees_with_torch_in_fp64(shape, dtype):
     y = F.batch_norm(exact[0].flatten(0, 1), None, None, *exact[1:], training=True)
     expected = torch.autograd.grad(y.view(shape), exact, upstream.double())
     rtol = 1e-5 + torch.finfo(dtype).eps
+    noise = 1e-6 * upstream.abs().max().item()  # of fp32: sums over the tokens cancel
     for ours, theirs in zip(actual, expected, strict=True):
-        atol = rtol * (0.01 + theirs.abs().max().item())  # sums over the tokens cancel
+        atol = noise + rtol * theirs.abs().max().item()
         torch.testing.assert_close(ours.double(), theirs, rtol=rtol, atol=atol)
 
 
@@ -269,11 +270,12 @@ def test_large_mean_leaves_the_variance_right(drop):
     with record_gaps() as gaps:
         y = BatchNorm(3)(x, ValidTokens(valid, drop))
     exact = x[valid].double().var(0, correction=0)  # of the rounded values
-    # The fp32 mean is off by 1e-3 at most, which adds 1e-6 to a variance of 1e-2.
-    torch.testing.assert_close(gaps[0].batch_var.double(), exact, rtol=1e-3, atol=0)
+    # Sums are made in parts: of some 60 additions in a row, each is off by 6e-8 of 1000 at most. So
+    # the fp32 mean is off by 4e-3, which adds 1.6e-5 to a variance of 1e-2.
+    torch.testing.assert_close(gaps[0].batch_var.double(), exact, rtol=5e-3, atol=0)
     torch.testing.assert_close(  # that error and the roundings of x * scale, over a std of 0.1
         y[valid], F.batch_norm(x[valid].double(), None, None, training=True).float(),
-        rtol=0, atol=2e-2,
+        rtol=0, atol=5e-2,
     )  # fmt: skip
     one_pass = x[valid].square().mean(0) - x[valid].mean(0).square()
     assert ((one_pass - exact).abs() / exact).max() > 0.1  # what the two passes are for

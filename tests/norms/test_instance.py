@@ -122,8 +122,9 @@ def test_large_mean_leaves_the_variance_right():
     x, valid = 1000 + 0.1 * torch.randn(500, 2, 3), oracles.real_tokens(500, [500, 100])
     y = InstanceNorm(3)(x, ValidTokens(valid)).double()
     exact = definition(valid)(x.double(), 1, 0)
-    # The fp32 mean is off by 1e-4 at most, over a standard deviation of 0.1.
-    torch.testing.assert_close(y[valid], exact[valid], rtol=0, atol=2e-3)
+    # Sums are made in parts: of some 60 additions in a row, each is off by 6e-8 of 1000 at most. So
+    # the fp32 mean is off by 4e-3, over a standard deviation of 0.1.
+    torch.testing.assert_close(y[valid], exact[valid], rtol=0, atol=0.04)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -41,9 +41,10 @@ def test_mean_and_variance(size, drop, padding):
     if not len(real):
         assert not mean.any() and not var.any()
         return
-    torch.testing.assert_close(mean.double(), real.mean(0), rtol=2e-6, atol=0)
+    # Of some 60 additions in a row, each is off by 6e-8 at most.
+    torch.testing.assert_close(mean.double(), real.mean(0), rtol=1e-5, atol=0)
     exact = real.var(0, correction=0)
-    torch.testing.assert_close(var.double(), exact, rtol=2e-5, atol=1e-9)
+    torch.testing.assert_close(var.double(), exact, rtol=5e-5, atol=1e-9)
 
 
 @WAYS
