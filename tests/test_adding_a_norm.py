@@ -31,10 +31,10 @@ def norms(monkeypatch):
 @pytest.fixture
 def page(norms):
     """Names that the page's code defines; its norm is registered for one test."""
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
     module = ModuleType("page")
     norms.setitem(sys.modules, "page", module)  # where dataclasses look their module up
-    for block in BLOCKS:
+    for block in BLOCKS[:3]:
         exec(compile(block, str(PAGE), "exec"), vars(module))
     return vars(module)
 
@@ -150,6 +150,21 @@ def test_errors_of_ones_own_code_are_one_line(mine, data_bin, forked, tmp_path):
     done = run(forked, "rbn", "train", *options)
     assert done.returncode == 2 and done.stderr.startswith("rbn: error: `floor`")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_architecture_of_ones_own(mine, data_bin, forked, tmp_path):
+    directory = tmp_path / "models"
+    directory.mkdir()
+    (directory / "__init__.py").write_text("\n".join([*BLOCKS[:2], BLOCKS[3]]))
+    options = runs.train_arguments(
+        data_bin, tmp_path / "run", "--arch", "mine_tiny", "--norm-encoder", "peak",
+        "--max-update", 1,
+    )  # fmt: skip
+    options[options.index("--user-dir") + 1] = str(directory)
+    done = run(forked, "rbn", "train", *options)
+    assert done.returncode == 0, done.stderr
+    settings = read_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
+    assert (settings["_name"], settings["norm_peak_floor"]) == ("mine_tiny", 1e-3)
 
 
 @pytest.mark.parametrize(

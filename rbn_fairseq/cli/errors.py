@@ -102,8 +102,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "The checkpoint holds types that are not safe to load; nothing of it was run.",
     ),
     (
-        r"(?:ModuleNotFoundError|ImportError): .*fairseq(?! is)",
-        "fairseq is not installed, or cannot be imported: `rbn doctor` tells why.",
+        r"ModuleNotFoundError: .*\bfairseq\b(?!\.)",
+        "fairseq is not installed: `rbn doctor` tells what to install.",
     ),
     (
         r"Must specify batch size",

@@ -146,6 +146,13 @@ def config_class() -> type[FairseqDataclass]:
     return _config_class(tuple(NORMS.items()))
 
 
+def __getattr__(name: str) -> Any:
+    """Return the class by its name, for an architecture of the user's that takes these options."""
+    if name == "RBNTransformerConfig":
+        return config_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 @functools.cache
 def _config_class(norms: tuple[tuple[str, NormEntry], ...]) -> type[FairseqDataclass]:
     return dataclasses.make_dataclass(
