@@ -80,7 +80,7 @@ def log_as_fairseq() -> None:
         force=True,
     )
     for message in _KNOWN_WARNINGS:
-        warnings.filterwarnings("ignore", message=rf"\s*{message}")
+        warnings.filterwarnings("ignore", message=rf"\s*(?:{message})")
 
 
 def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:

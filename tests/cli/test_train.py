@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,19 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     assert [lang for lang, _ in told.dictionaries] == ["de", "en"]
     inner = [line for line in (run / "train.log").read_text().splitlines() if '"update": ' in line]
     assert len(inner) == 2 and all('"num_updates": "' in line for line in inner)
+
+
+@pytest.mark.parametrize("verb", ["train", "hydra-train"])
+def test_known_warnings_are_not_shown(verb, data_bin, tmp_path):
+    """In a process of its own: Python shows a warning once."""
+    settings = [data_bin, *SMALL, "--save-dir", tmp_path]
+    if verb == "hydra-train":
+        settings = ["--config-name", "default", "preset=small", f"task.data={data_bin}"]
+        settings += ["common.cpu=True", "dataset.num_workers=0", "optimization.max_update=1"]
+        settings += [f"checkpoint.save_dir={tmp_path}", f"hydra.run.dir={tmp_path}"]
+    command = [sys.executable, "-m", "rbn_fairseq", verb, *map(str, settings)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path, monkeypatch):
