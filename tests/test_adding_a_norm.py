@@ -110,8 +110,10 @@ def test_both_roads_train_it(command, mine, data_bin, forked, tmp_path):
     done = run(forked, *command, *options)
     assert done.returncode == 0, done.stderr
     last = tmp_path / "run" / "checkpoint_last.pt"
-    settings = read_checkpoint(last)["cfg"]["model"]
+    cfg = read_checkpoint(last)["cfg"]
+    settings = cfg["model"]
     assert (settings["norm_encoder"], settings["norm_peak_floor"]) == ("peak@0:batch", 0.25)
+    assert cfg["common"]["user_dir"] == str(mine)  # which other processes load
     assert "encoder.layers.0.final_layer_norm.weight" in read_checkpoint(last)["model"]
 
     json_file = tmp_path / "tid.json"
