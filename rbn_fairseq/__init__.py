@@ -5,7 +5,6 @@ The directory of this package is the value of fairseq's ``--user-dir``. ``rbn_fa
 fairseq as soon as both are imported, in either order.
 """
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -38,15 +37,18 @@ class _AfterFairseq(MetaPathFinder):
     ) -> Optional[ModuleSpec]:
         if fullname != "fairseq":
             return None
-        sys.meta_path.remove(self)  # the others find it
-        spec = importlib.util.find_spec("fairseq")
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, found), None)
         if spec is None or spec.loader is None or spec.origin is None:  # a folder of that name
             return spec
         load = spec.loader.exec_module
 
         def load_and_register(module: ModuleType) -> None:
             load(module)
-            register()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                register()
 
         spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec

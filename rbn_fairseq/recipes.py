@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 __all__ = ["DEFAULT", "GROUPS", "compose_recipe", "directory", "find", "names", "summary"]
 
@@ -21,13 +22,8 @@ DEFAULT = "default"
 #: The groups of which a recipe takes in a file that one can choose for a single training.
 GROUPS = ("norm", "preset")
 
-_COMPONENTS = {  # sections of fairseq's configuration whose `_name` is an option of its own
-    "task": "--task",
-    "model": "--arch",
-    "criterion": "--criterion",
-    "optimizer": "--optimizer",
-    "lr_scheduler": "--lr-scheduler",
-}
+# Options of sections of fairseq's configuration that are not called as the section.
+_COMPONENTS = {"model": "--arch", "lr_scheduler": "--lr-scheduler"}
 _LEFT_TO_RBN = ("user_dir", "save_dir", "data", "log_format")
 
 
@@ -79,7 +75,9 @@ def _chosen(recipe: Path, group: str, name: str) -> str:
     return f"{group}={placed if placed in names(group) else find(name, group, f'--{group}').stem}"
 
 
-def compose_recipe(name: str, chosen: Mapping[str, Optional[str]]) -> tuple[list[str], str]:
+def compose_recipe(
+    name: str, chosen: Mapping[str, Optional[str]]
+) -> tuple[list[tuple[str, ...]], str]:
     """Read a recipe as options of fairseq-train.
 
     Settings that are their own default, null or Hydra's (such as where a run goes) are left out.
@@ -89,10 +87,11 @@ def compose_recipe(name: str, chosen: Mapping[str, Optional[str]]) -> tuple[list
         chosen: the files of :data:`GROUPS`; ``None`` = those that the recipe names.
 
     Returns:
-        The options, and the name of the norm's file.
+        The options, each with its value if it has one, and the name of the norm's file.
 
     Raises:
-        ValueError: if there is no such recipe or file of a group.
+        ValueError: if there is no such recipe or file of a group, or a recipe's settings are not
+            in sections as fairseq's configuration has them.
     """
     path = find(name)
     overrides = [_chosen(path, group, file) for group, file in chosen.items() if file is not None]
@@ -107,24 +106,32 @@ def compose_recipe(name: str, chosen: Mapping[str, Optional[str]]) -> tuple[list
         initialize_config_dir(str(path.parent), version_base="1.1"),
     ):
         stored.pop(f"{path.stem}.yaml", None)
-        composed = compose(path.stem, overrides, return_hydra_config=True)
+        try:
+            composed = compose(path.stem, overrides, return_hydra_config=True)
+        except YAMLError as error:
+            raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
     norm = str(composed.hydra.runtime.choices.get("norm"))
     settings: Any = OmegaConf.to_container(composed, resolve=False)
     settings.pop("hydra")
-    arguments: list[str] = []
+    options: list[tuple[str, ...]] = []
     for section, values in settings.items():
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"`{path}`: `{section}: {values}` is in no section. Put it where fairseq's "
+                "configuration has it, such as `optimization:` for `lr`."
+            )
         for key, value in values.items():
             if key == "_name":
-                arguments += [_COMPONENTS[section], str(value)]
+                options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
             elif key not in _LEFT_TO_RBN and not re.search(r"\$\{hydra|^\?\?\?$", str(value)):
-                arguments += _option(key, value)
-    return arguments, norm
+                options += _option(key, value)
+    return options, norm
 
 
-def _option(key: str, value: Any) -> list[str]:
+def _option(key: str, value: Any) -> list[tuple[str, ...]]:
     option = "--" + key.replace("_", "-")
     if value is None or value is False:
         return []
     if value is True:
-        return [option]
-    return [option, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+        return [(option,)]
+    return [(option, ",".join(map(str, value)) if isinstance(value, list) else str(value))]

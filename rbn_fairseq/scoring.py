@@ -1,6 +1,5 @@
 """BLEU of what fairseq-generate wrote."""
 
-import locale
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,19 @@ __all__ = [
     "read_text",
     "split_compounds",
 ]
+
+
+_ISO_639_1 = frozenset(
+    (
+        "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv "
+        "cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr "
+        "ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw "
+        "ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv "
+        "ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
+        "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+        "yo za zh zu"
+    ).split()
+)
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,9 @@ def check_language(code: str) -> None:
     Raises:
         ValueError: naming it.
     """
-    moses = NonbreakingPrefixes().available_langs.values()
-    # Python's own list of locales, for the many languages that Moses' general rules are for.
-    others = (name.partition("_")[0] for name in locale.locale_alias if "_" in name)
-    if code not in {*moses, *(name for name in others if len(name) < 4)}:
+    # Moses has rules for some of them and for a few that have no such code; the others get its
+    # general ones.
+    if code not in _ISO_639_1 | set(NonbreakingPrefixes().available_langs.values()):
         raise ValueError(
             f"--lang: `{code}` is no code of a language. Give one of ISO 639-1, such as de or en."
         )

@@ -76,7 +76,7 @@ install_torch() {
 make_venv() {
     local stamp wanted python has='' found=
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
-    [[ ! -x .venv/bin/python ]] || has=$(python_of .venv/bin/python)
+    ! .venv/bin/python -m pip --version &>/dev/null || has=$(python_of .venv/bin/python)
     if [[ ! $has ]] || [[ ${PYTHON:-} && $(python_of "$(find_python)") != "$has" ]]; then
         python=$(find_python)
         "$python" -m venv --clear .venv ||

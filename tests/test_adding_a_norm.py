@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -83,12 +84,22 @@ def test_its_error(page):
         page["PeakNormOptions"](floor=-1)
 
 
+def with_option(name, kind, default):
+    """An entry with one option."""
+    option = (name, kind, field(default=default, metadata={"help": "what it is"}))
+    return NormEntry(None, make_dataclass("Options", [option]), "", "")
+
+
 @pytest.mark.parametrize(
     "name, entry, words",
     [
         ("batch", NORMS["layer"], "there is a norm `batch` already"),
         ("my-norm", NORMS["layer"], "`my-norm` must be lower-case letters"),
         ("mine", NormEntry(None, dict, "", ""), "must be a dataclass"),
+        ("mine", with_option("size", int, MISSING), "`size` of `mine` needs a default value"),
+        ("mine", with_option("size", int | None, None), "`size` of `mine` is of type int . None"),
+        ("mine", with_option("sizes", list[int], ()), "`sizes` of `mine` is of type list"),
+        ("batch_length", with_option("bins", int, 1), "duplicated: 'norm_batch_length_bins'"),
     ],
 )
 def test_what_cannot_be_registered(norms, name, entry, words):
@@ -139,7 +150,9 @@ def test_hydra_knows_it(mine, data_bin, forked, tmp_path):
 
 
 def test_its_options_are_listed(mine, forked):
-    assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", mine).stdout
+    link = mine.parent / "link"
+    link.symlink_to(mine)
+    assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", link).stdout
     rows = json.loads(run(forked, "rbn", "norms", "--user-dir", mine, "--json", "-").stdout)
     assert rows[-1]["norm"] == "peak"
 

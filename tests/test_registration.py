@@ -28,6 +28,7 @@ import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
     [
         "import fairseq, rbn_fairseq",
         "import rbn_fairseq, fairseq",
+        "import rbn_fairseq, importlib.util; importlib.util.find_spec('fairseq'); import fairseq",
         "import rbn_fairseq; rbn_fairseq.register(); rbn_fairseq.register()",
         "import fairseq" + USER_DIR,
         "import rbn_fairseq.norms" + USER_DIR,

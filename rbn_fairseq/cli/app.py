@@ -48,7 +48,8 @@ def rbn(
     """Regularised Batch Normalization for fairseq Transformers."""
 
 
-app.command("train", context_settings=_PASS_ON)(train.train)
+_training = "DATA-BIN [OPTIONS]"
+app.command("train", options_metavar=_training, context_settings=_PASS_ON)(train.train)
 app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
 app.add_typer(recipes.app, name="recipes")
 app.command("options")(about.options)

@@ -59,6 +59,9 @@ def _check_parts(findings: Findings, data: Path, dictionaries: dict[str, Diction
                 f"`{prefix}.bin` and .idx cannot be read ({error}): truncated, or of different "
                 "calls of fairseq-preprocess. Make them again."
             )
+    for name, sides in parts.items():
+        if len(sides) < 2:
+            findings.bad(f"{name} has one side alone, {', '.join(sides)}. Make it again.")
     whole = {name: sides for name, sides in parts.items() if len(sides) == 2}
     for name, sides in whole.items():
         if len(set(sides.values())) > 1:

@@ -1,5 +1,6 @@
 """Errors as a person reads them: what is wrong, and the way out."""
 
+import linecache
 import os
 import re
 import sys
@@ -15,16 +16,21 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class _Raised(NamedTuple):
-    """An exception: its type's name, its text, and file and function of its traceback's lines."""
+    """An exception.
+
+    Attributes:
+        kind: its type's name.
+        text: what it says.
+        file: where it was raised; empty where that is not known.
+        line: the source there.
+        functions: those it came through.
+    """
 
     kind: str
     text: str
-    trace: list[tuple[str, str]]
-
-    @property
-    def file(self) -> str:
-        """Where it was raised."""
-        return self.trace[-1][0] if self.trace else ""
+    file: str
+    line: str
+    functions: list[str]
 
 
 @contextmanager
@@ -39,22 +45,24 @@ def plain_errors() -> Iterator[None]:
 def explain(error: BaseException) -> Optional[str]:
     """Return what to tell the user of an exception; ``None`` if it is no fault of theirs.
 
-    Faults of the user are ValueErrors of this package or of their own --user-dir, what fairseq
-    refuses, and what the system does; an error in the midst of training keeps its traceback.
+    Faults of the user are ValueErrors that this package or their own --user-dir raises, what
+    fairseq refuses, and what the system does. Of errors in the midst of training, only the first
+    kind and a lack of memory are; the others keep their traceback.
     """
     raised = list(_chain(error))
     for it in raised:
-        if it.kind == "ValueError" and _is_ours(it.file):
+        # Those that Python raises, as of `a, b = 1, 2, 3`, are bugs.
+        if it.kind == "ValueError" and _is_ours(it.file) and it.line.startswith("raise"):
             return it.text
+    training = any({"train_step", "valid_step"} & set(it.functions) for it in raised)
     for it in raised:
         said = f"{it.file} {it.kind}: {it.text}"
-        for pattern, message in _HINTS:
+        for pattern, message in [_MEMORY] if training else [_MEMORY, *_HINTS]:
             found = re.search(pattern, said, re.DOTALL)
             if found:
                 return " ".join(found.expand(message).split())
     first = raised[0]
     from_fairseq = re.search(r"[/\\]fairseq(_cli)?[/\\]", first.file)
-    training = any(function in ("train_step", "valid_step") for _, function in first.trace)
     if from_fairseq and not training and first.text and first.kind not in _BUGS:
         return f"{first.text}\n(fairseq's words; RBN_TRACEBACK=1 shows where it says so)"
     return None
@@ -76,25 +84,38 @@ def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
         kind, text = type(error).__name__, str(error)
         if kind == "ProcessRaisedException":
             yield from _from_text(text)
-        trace = [
-            (frame.f_code.co_filename, frame.f_code.co_name)
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        ]
         if isinstance(error, OSError) and error.strerror and error.filename:
             text = f"{error.strerror}: `{os.fsdecode(error.filename)}`"
-        yield _Raised(kind, text, trace)
-        error = error.__cause__ or error.__context__
+        frames = list(traceback.walk_tb(error.__traceback__))
+        functions = [frame.f_code.co_name for frame, _ in frames]
+        file = line = ""
+        if frames:
+            frame, number = frames[-1]
+            file = frame.f_code.co_filename
+            line = linecache.getline(file, number, frame.f_globals).strip()
+        yield _Raised(kind, text, file, line, functions)
+        handled = None if error.__suppress_context__ or kind in _BUGS else error.__context__
+        error = error.__cause__ or handled
 
 
 def _from_text(text: str) -> Iterator[_Raised]:
     """Read the exceptions of a traceback that another process wrote, the last one first."""
     for part in reversed(text.split("Traceback (most recent call last):")[1:]):
-        trace = re.findall(r'^  File "([^"]+)", line \d+, in (\S+)', part, re.MULTILINE)
+        places = re.findall(
+            r'^  File "([^"]+)", line \d+, in (\S+)\n    (.*)', part, re.MULTILINE
+        ) or [("", "", "")]
         found = re.search(r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)", part, re.MULTILINE | re.DOTALL)
         if found:
-            yield _Raised(found[1], found[2].strip(), trace)
+            file, _, line = places[-1]
+            functions = [function for _, function, _ in places]
+            yield _Raised(found[1], found[2].strip(), file, line, functions)
 
 
+_MEMORY = (
+    r"out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
+    "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
+    "the same update), or a smaller model.",
+)
 # What fairseq, torch and the system say (as `file kind: text`), and what to say instead.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
@@ -116,11 +137,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (r"fairseq/options\.py RuntimeError: \Z", "--arch names no architecture that is known."),
     (
-        r"--path required",
-        "The checkpoint is missing: give --path CHECKPOINT, such as "
-        "checkpoints/checkpoint_best.pt.",
-    ),
-    (
         r"[Ss]entences? (?:lengths should not exceed|at index .* exceeds) max_tokens\D*(\d+)",
         r"A sentence is longer than --max-tokens \1: no batch can hold it. Give more, or leave "
         "long sentences out: --skip-invalid-size-inputs-valid-test and --max-source-positions.",
@@ -129,7 +145,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"--share-all-embeddings requires",
         "--share-all-embeddings needs one dictionary for both languages and the same width in "
         "encoder and decoder. Make the data with fairseq-preprocess --joined-dictionary, or leave "
-        "the option out (--share-decoder-input-output-embed needs no joined dictionary).",
+        "the option out (of a recipe, in a copy that `rbn recipes copy` makes); "
+        "--share-decoder-input-output-embed needs no joined dictionary.",
     ),
     (
         r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver",
@@ -144,8 +161,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Dataset not found: (\S+) \((.*)\)",
-        r"The data have no part `\1` (`\2` and so on): give one that fairseq-preprocess made, "
-        "such as train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
+        r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
+        "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
     ),
     (
         r"mmap length is greater than file size|buffer is smaller than requested|"
@@ -166,11 +183,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"UnicodeDecodeError",
         "A file that is read is not UTF-8 text. Convert it: iconv -f LATIN1 -t UTF-8 FILE.",
-    ),
-    (
-        r"out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
-        "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
-        "the same update), or a smaller model.",
     ),
     (
         r"The dataset is empty|fairseq/data/data_utils.py IndexError",

@@ -51,6 +51,10 @@ def value_of(arguments: list[str], name: str, default: str) -> str:
     return value or default
 
 
+def _value_of_any(arguments: list[str], *names: str) -> str:
+    return next((value_of(arguments, name, "") for name in names if has(arguments, name)), "")
+
+
 def has(arguments: list[str], *names: str) -> bool:
     """Tell whether an option is among the arguments, under any of its names."""
     given = (argument.partition("=")[0] for argument in arguments)
@@ -103,6 +107,20 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
     return ["--user-dir", str(user_dir or package), *task]
 
 
+def _check_path(arguments: list[str]) -> None:
+    """Refuse, in plain words, a checkpoint that is missing or cannot be read."""
+    from rbn_fairseq.checkpoints.files import read_checkpoint
+
+    paths = value_of(arguments, "--path", "")
+    if not paths:
+        raise ValueError(
+            "The checkpoint is missing: give --path CHECKPOINT, such as "
+            "checkpoints/checkpoint_best.pt."
+        )
+    for path in filter(None, paths.split(":")):
+        read_checkpoint(Path(path))
+
+
 def generate(
     context: typer.Context, overwrite: Overwrite = False, user_dir: UserDir = None
 ) -> None:
@@ -118,10 +136,7 @@ def generate(
     rbn_fairseq.register()
     from fairseq_cli.generate import cli_main
 
-    from rbn_fairseq.checkpoints.files import read_checkpoint
-
-    for path in filter(None, value_of(context.args, "--path", "").split(":")):
-        read_checkpoint(Path(path))
+    _check_path(context.args)
     _run(cli_main, "rbn generate", context.args + plugin_options(context.args, user_dir))
 
 
@@ -133,6 +148,7 @@ def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
     rbn_fairseq.register()
     from fairseq_cli.interactive import cli_main
 
+    _check_path(context.args)
     _run(cli_main, "rbn interactive", context.args + plugin_options(context.args, user_dir))
 
 
@@ -144,6 +160,7 @@ def validate(context: typer.Context, user_dir: UserDir = None) -> None:
     rbn_fairseq.register()
     from fairseq_cli.validate import cli_main
 
+    _check_path(context.args)
     _run(cli_main, "rbn validate", context.args + plugin_options(context.args, user_dir))
 
 
@@ -157,25 +174,32 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
 
     log_as_fairseq()
     arguments = list(context.args)
-    places = ("--config-dir", "-cd")
-    where = next((value_of(arguments, it, "") for it in places if has(arguments, it)), "")
-    name = value_of(arguments, "--config-name", "") or value_of(arguments, "-cn", "")
+    name = _value_of_any(arguments, "--config-name", "-cn")
+    where = _value_of_any(arguments, "--config-dir", "-cd")
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
+    added = []
     if not where:
-        find(name, option="--config-name")
+        if find(name, option="--config-name").parent != directory():
+            raise ValueError(
+                f"--config-name `{name}` is a file here: give --config-dir {Path(name).parent}, "
+                f"and --config-name {Path(name).stem}."
+            )
         arguments = ["--config-dir", str(directory()), *arguments]
     elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
         # fairseq would take any name, and train by its own defaults.
         there = ", ".join(sorted(path.stem for path in Path(where).glob("*.yaml"))) or "no .yaml"
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`; it has {there}.")
+    elif not any(re.match(r"\+*hydra\.searchpath=", it) for it in arguments):
+        added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
     rbn_fairseq.register()
     from fairseq_cli.hydra_train import cli_main
 
     settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
-    if not any(setting.startswith("common.user_dir=") for setting in settings):
-        # Hydra reads settings in one row, which options may follow.
-        place = arguments.index(settings[0]) if settings else len(arguments)
-        arguments.insert(place, f"common.user_dir={plugin_options([], user_dir)[1]}")
+    if not any(re.match(r"\+*common\.user_dir=", setting) for setting in settings):
+        added.append(f"common.user_dir={plugin_options([], user_dir)[1]}")
+    # Hydra reads settings in one row, and takes one behind --info for its value.
+    place = arguments.index(settings[0]) if settings else 0
+    arguments[place:place] = added
     with mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"):  # errors come here, not to stderr
         _run(cli_main, "rbn hydra-train", arguments)

@@ -33,10 +33,13 @@ _T = TypeVar("_T")
 
 
 def _load(directory: Optional[Path]) -> Optional[Path]:
-    if directory is not None:
-        from rbn_fairseq.cli.user_code import load
+    if directory is None:
+        return None
+    from rbn_fairseq.cli.user_code import load
 
-        load(directory)
+    # fairseq, which also gets it, would take a link for another module of the same name.
+    directory = directory.resolve()
+    load(directory)
     return directory
 
 

@@ -4,8 +4,10 @@ import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Optional
+from unittest import mock
 
 import typer
 
@@ -18,6 +20,7 @@ from rbn_fairseq.cli.fairseq_commands import (
     value_of,
 )
 from rbn_fairseq.cli.options import UserDir
+from rbn_fairseq.cli.usage import MISSING_DATA
 
 __all__ = ["train"]
 
@@ -53,64 +56,87 @@ def train(
     """
     log_as_fairseq()
     arguments = list(context.args)
-    if not arguments or arguments[0].startswith("-"):
-        raise ValueError(
-            "DATA-BIN is missing: rbn train DATA-BIN [OPTIONS], the directory that "
-            "fairseq-preprocess filled first."
-        )
+    if not arguments:
+        raise ValueError(MISSING_DATA)
+    rbn_fairseq.register()
+    plugin = plugin_options(arguments, user_dir)
     if recipe is None and not has(arguments, "--arch", "-a"):
         recipe = "default"
     if recipe is not None:
-        arguments = _with_recipe(arguments, recipe, {"norm": norm, "preset": preset})
+        arguments = _with_recipe(arguments, plugin, recipe, {"norm": norm, "preset": preset})
     elif norm or preset:
         given = f"--norm {norm}" if norm else f"--preset {preset}"
         raise ValueError(
             f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or choose "
             "the norm with --norm-encoder."
         )
-    rbn_fairseq.register()
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
     from rbn_fairseq.cli.full_disk import full_disk_as_user_error
 
-    cfg = _configure(arguments + plugin_options(arguments, user_dir))
+    cfg = convert_namespace_to_omegaconf(_parse(arguments + plugin))
+    directory = Path(cfg.checkpoint.save_dir)
+    if directory.is_file():
+        raise ValueError(f"--save-dir `{directory}` is a file. Name a directory.")
     if check:
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
         return
-    directory = Path(cfg.checkpoint.save_dir)
-    if directory.is_file():
-        raise ValueError(f"--save-dir `{directory}` is a file. Name a directory.")
     with full_disk_as_user_error(directory), _nothing_left_of_a_refused_training(directory):
         distributed.call_main(cfg, _train)
 
 
-def _with_recipe(arguments: list[str], name: str, chosen: Mapping[str, Optional[str]]) -> list[str]:
+def _with_recipe(
+    arguments: list[str], plugin: list[str], name: str, chosen: Mapping[str, Optional[str]]
+) -> list[str]:
     """Put a recipe's options before those that are given, and say what they come to."""
+    from rbn_fairseq.checkpoints.saves import LAST
     from rbn_fairseq.recipes import DEFAULT, compose_recipe
     from rbn_fairseq.tasks.data import share_a_dictionary
 
     data, *given = arguments
+    if data.startswith("-"):
+        raise ValueError(f"With a recipe, DATA-BIN comes first. {MISSING_DATA}")
     settings, norm = compose_recipe(name, chosen)
     if name == DEFAULT and share_a_dictionary(data):
-        settings.append("--share-all-embeddings")
+        settings.append(("--share-all-embeddings",))
+    # Those of the recipe's optimizer, say, where another one is given.
+    unknown = _unknown([data, *chain(*settings), *given, *plugin])
+    left_out = [option for option, *_ in settings if option in unknown]
+    settings = [setting for setting in settings if setting[0] not in unknown]
     if not has(given, "--save-dir"):
-        seed = value_of(given, "--seed", value_of(settings, "--seed", "1"))
-        settings += ["--save-dir", str(Path("runs") / Path(name).stem / f"{norm}-seed{seed}")]
-    whole = [data, *settings, *given]
+        seed = value_of(given, "--seed", "1")
+        parts = (norm, chosen["preset"], f"seed{seed}")
+        directory = Path("runs", Path(name).stem, Path(data).name, "-".join(filter(None, parts)))
+        settings.append(("--save-dir", str(directory)))
+        if (directory / LAST).exists():
+            typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
+    whole = [data, *chain(*settings), *given]
     typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(whole)}")
+    if left_out:
+        typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
     return whole
 
 
-def _configure(arguments: list[str]) -> Any:
-    """Return fairseq's configuration of a training."""
+def _parse(arguments: list[str]) -> Any:
+    """Return fairseq's reading of a training's options."""
     # As in fairseq_cli.train.cli_main.
     from fairseq import options
-    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     with usage_errors():
-        args = options.parse_args_and_arch(options.get_training_parser(), arguments)
-    return convert_namespace_to_omegaconf(args)
+        return options.parse_args_and_arch(options.get_training_parser(), arguments)
+
+
+def _unknown(arguments: list[str]) -> set[str]:
+    """Return which arguments are no options of the architecture, task and so on among them."""
+    from fairseq import options
+
+    with usage_errors():
+        _, unknown = options.parse_args_and_arch(
+            options.get_training_parser(), arguments, parse_known=True
+        )
+    return set(unknown)
 
 
 def _train(cfg: Any) -> None:
@@ -135,21 +161,25 @@ def _check(cfg: Any) -> None:
     from fairseq import checkpoint_utils, tasks
     from fairseq.trainer import Trainer
 
-    if cfg.dataset.max_tokens is None and cfg.dataset.batch_size is None:
-        raise ValueError("The size of batches is missing: give --max-tokens or --batch-size.")
+    from rbn_fairseq.checkpoints.files import read_checkpoint
+    from rbn_fairseq.checkpoints.saves import LAST
+    from rbn_fairseq.tasks import resuming
+
+    assert cfg.dataset.max_tokens or cfg.dataset.batch_size, "Must specify batch size"
     cfg.distributed_training.distributed_world_size = 1
+    last = Path(cfg.checkpoint.save_dir) / LAST
+    if last.exists():
+        read_checkpoint(last, mmap=True)  # refuses a damaged one
     task = tasks.setup_task(cfg.task)
-    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    with mock.patch.object(resuming, "mend"):  # which writes
+        model = task.build_model(cfg.model)
+    criterion = task.build_criterion(cfg.criterion)
     for subset in [] if cfg.dataset.disable_validation else cfg.dataset.valid_subset.split(","):
         task.load_dataset(subset, combine=False, epoch=1)
     trainer = Trainer(cfg, task, model, criterion)
-    iterator = trainer.get_train_iterator(epoch=1, load_dataset=True)
-    trainer.lr_step_begin_epoch(1)
-    last = Path(cfg.checkpoint.save_dir) / "checkpoint_last.pt"
-    begins = "begins anew"
-    if last.exists():
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(last))
-        begins = f"goes on from update {state['optimizer_history'][-1]['num_updates']:,}"
+    _, iterator = checkpoint_utils.load_checkpoint(cfg.checkpoint, trainer)
+    updates = trainer.get_num_updates()
+    begins = f"goes on from update {updates:,}" if updates else "begins anew"
     parameters = sum(weight.numel() for weight in model.parameters())
     sentences = len(task.dataset(cfg.dataset.train_subset))
     typer.echo(

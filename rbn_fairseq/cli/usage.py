@@ -5,9 +5,12 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from rbn_fairseq.cli.training_options import groups
+__all__ = ["MISSING_DATA", "explain_usage"]
 
-__all__ = ["explain_usage"]
+MISSING_DATA = (
+    "DATA-BIN is missing: rbn train DATA-BIN [OPTIONS], the directory that fairseq-preprocess "
+    "filled first."
+)
 
 _MANY = 12  # choices that are listed
 
@@ -27,6 +30,9 @@ def explain_usage(parser: argparse.ArgumentParser, message: str) -> str:
     )
     if choice:
         return _explain_choice(*choice.groups())
+    if message.endswith("are required: data"):
+        return MISSING_DATA
+    message = re.sub(r"invalid <lambda> value", "invalid value", message)  # of a list
     return f"{message[0].upper()}{message[1:]}."
 
 
@@ -36,6 +42,8 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _explain_unknown(parser: argparse.ArgumentParser, words: list[str]) -> str:
+    from rbn_fairseq.cli.training_options import groups
+
     owners = {option: group.owner for group in groups() for option in group.options()}
     known = {option for action in parser._actions for option in action.option_strings}
     options = [word.partition("=")[0] for word in words if word.startswith("-")]

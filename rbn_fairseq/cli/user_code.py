@@ -14,11 +14,13 @@ directories: list[Path] = []
 def load(directory: Path) -> None:
     """Import a directory of the user's, as fairseq's ``--user-dir`` does.
 
+    Args:
+        directory: without links in it.
+
     Raises:
         ValueError: if it is no package, or another module has its name.
     """
     package = Path(rbn_fairseq.__file__).resolve().parent
-    directory = directory.resolve()
     if directory == package:
         return
     if not (directory / "__init__.py").is_file():

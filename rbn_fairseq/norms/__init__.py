@@ -6,8 +6,9 @@ Every norm is a module with ``forward(x, tokens=None)``: ``x: (T, B, C)`` or ``(
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Optional
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Any, Optional, get_type_hints
 
 from torch import Tensor, nn
 
@@ -200,6 +201,7 @@ NORMS: dict[str, NormEntry] = {
 }
 
 
+_OPTION_TYPES = (bool, int, float, str, Optional[int], Optional[float], Optional[str])
 _FOLLOWERS: list[Callable[[], None]] = []
 
 
@@ -216,8 +218,9 @@ def register_norm(name: str, entry: NormEntry) -> None:
         entry: how it is built, and what is told of it.
 
     Raises:
-        ValueError: if a plan cannot hold the name or another norm has it, or ``entry.options`` is
-            not a dataclass whose fields have defaults and help texts.
+        ValueError: if a plan cannot hold the name or another norm has it, ``entry.options`` is
+            not a dataclass whose fields have defaults and help texts, or a field is of a type that
+            no option can have, or is called as an option that there is.
     """
     if not re.fullmatch("[a-z_]+", name):
         raise ValueError(f"register_norm: `{name}` must be lower-case letters and `_`.")
@@ -229,13 +232,24 @@ def register_norm(name: str, entry: NormEntry) -> None:
             f"register_norm: the options of `{name}` must be a dataclass, and every field have "
             'metadata={"help": ...}, which is what its flag\'s help says.'
         )
-    try:
-        entry.options()
-    except TypeError as error:
-        raise ValueError(f"register_norm: every option of `{name}` needs a default.") from error
+    kinds = get_type_hints(entry.options)
+    for option in options:
+        if option.default is MISSING:
+            raise ValueError(f"register_norm: `{option.name}` of `{name}` needs a default value.")
+        kind = kinds[option.name]
+        if kind not in _OPTION_TYPES or isinstance(kind, UnionType):
+            raise ValueError(
+                f"register_norm: `{option.name}` of `{name}` is of type {kind}. It can be bool, "
+                "int, float, str, or typing.Optional[...] of one of the last three (fairseq cannot "
+                "read `int | None`)."
+            )
     NORMS[name] = entry
-    for follow in _FOLLOWERS:
-        follow()
+    try:
+        for follow in _FOLLOWERS:
+            follow()
+    except TypeError as error:  # Field name duplicated
+        del NORMS[name]
+        raise ValueError(f"register_norm: `{name}` cannot be added: {error}.") from error
 
 
 class Composition(nn.Sequential):

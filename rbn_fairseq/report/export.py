@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rbn_fairseq.files import check_output, write_whole
+from rbn_fairseq.files import write_whole
 from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
 from rbn_fairseq.report.latex import to_latex
 from rbn_fairseq.report.layout import check_table, has_paper
@@ -123,17 +123,20 @@ def write_report(
             for suffix, form in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
                 files[f"tables/{block.name}.{suffix}"] = form(block).encode()
     page = render(title, sections, about, drawn=drawn)
-    older = _files_of(directory / _PAGE)
     check_directory("--output", directory, overwrite)
-    for path in (directory / name for name in set(files) - older):
-        if path.exists():
-            check_output("--output", path, overwrite=overwrite)
-    for name, content in files.items():
-        write_whole(directory / name, content)
-    # Last, so that a report that was interrupted still has a page that names its files.
-    write_whole(directory / _PAGE, page)
+    older = _files_of(directory / _PAGE)
+    foreign = [name for name in set(files) - older if (directory / name).exists()]
+    if foreign and not overwrite:
+        raise ValueError(
+            f"--output `{directory}` has `{min(foreign)}`, which no page of a report there names. "
+            "Name another directory, or give --overwrite to replace such files."
+        )
+    # In this order a page names all files that are there, wherever it is interrupted.
     for name in older - set(files):
         (directory / name).unlink(missing_ok=True)
+    write_whole(directory / _PAGE, page)
+    for name, content in files.items():
+        write_whole(directory / name, content)
     return [directory / name for name in (_PAGE, *files)]
 
 

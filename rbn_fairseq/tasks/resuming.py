@@ -96,6 +96,7 @@ class ResumableTask:
     def _check_start(self, model_cfg: Any) -> None:
         cfg = self.cfg  # type: ignore[attr-defined]
         start = last = Path(cfg.save_dir) / LAST
+        resumes = True
         # As in fairseq's checkpoint_utils.load_checkpoint.
         if cfg.restore_file != LAST:
             start = Path(cfg.restore_file)
@@ -104,8 +105,7 @@ class ResumableTask:
             mend(last.parent)
             other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
-                start = Path(other)
-        resumes = start == last or cfg.restore_file != LAST
+                start, resumes = Path(other), bool(cfg.continue_once)
         if zipfile.is_zipfile(start):  # or there is none, or it is older than torch 1.6
             state = read_checkpoint(start, mmap=True)
             refuse_folded(start, state, "Train from the checkpoint that was folded.")

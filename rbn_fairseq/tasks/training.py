@@ -102,6 +102,22 @@ class CheckedTask:
                     "peak learning rate, such as 0.0005."
                 )
 
+    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
+        """Load a part of the data.
+
+        Raises:
+            ValueError: if it is to be trained on and has no targets; fairseq takes it for text to
+                translate.
+        """
+        super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
+        subset = self.cfg.train_subset  # type: ignore[attr-defined]
+        dataset = self.datasets[split]  # type: ignore[attr-defined]
+        if split == subset and getattr(dataset, "tgt_sizes", ()) is None:
+            raise ValueError(
+                f"The data's part `{split}` has one side alone, so that there is nothing to train "
+                "on: `rbn doctor --data DATA-BIN` tells which. Make it with fairseq-preprocess."
+            )
+
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion and check that the model gives its penalty something to act on.
 

@@ -27,7 +27,7 @@ train() { # PLACEMENT NORM
         --max-epoch "$epochs" --seed 1 --cpu --num-workers 0 --conditioning-interval 100 \
         --eval-bleu --eval-bleu-args '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}' \
         --eval-bleu-remove-bpe --eval-bleu-detok space --eval-tokenized-bleu \
-        --no-progress-bar --log-interval 200 --save-dir "$out" "${options[@]}" >>"$out/train.log"
+        --no-progress-bar --log-interval 200 --save-dir "$out" "${options[@]}" >/dev/null
 }
 
 score() { # PLACEMENT NORM

@@ -30,7 +30,7 @@ train() { # NAME OPTIONS...
         --optimizer adam --adam-betas '(0.9, 0.98)' \
         --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 \
         --max-tokens 2000 --max-epoch 10 --seed 1 --cpu --num-workers 0 \
-        --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >>"$out/train.log"
+        --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >/dev/null
     rbn generate "$work/bin" --path "$out/checkpoint_last.pt" --cpu --beam 5 --lenpen 1 \
         --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 --num-workers 0 \
         >"$out/generated.txt"

@@ -28,7 +28,7 @@ train() { # NAME OPTIONS...
         --optimizer adam --adam-betas '(0.9, 0.98)' \
         --lr 0.002 --lr-scheduler inverse_sqrt --warmup-updates 1000 \
         --max-tokens 2000 --max-epoch "$epochs" --cpu --num-workers 0 \
-        --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >>"$out/train.log"
+        --no-progress-bar --log-interval 100 --save-dir "$out" "$@" >/dev/null
 }
 
 cost() { # NAME CHECKPOINT...

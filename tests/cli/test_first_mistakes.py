@@ -41,6 +41,9 @@ def spoilt(data_bin, tmp_path):
         elif what == "truncated":
             path = target / "train.de-en.de.bin"
             path.write_bytes(path.read_bytes()[:100])
+        elif what == "one side":
+            for path in target.glob("train.de-en.en.*"):
+                path.unlink()
         elif what == "two dictionaries":
             dictionary.write_bytes(b"".join(lines[:-1]))
         elif what == "malformed":
@@ -55,6 +58,12 @@ def spoilt(data_bin, tmp_path):
 def test_no_data(capsys):
     for arguments in ((), options()):
         assert "DATA-BIN is missing" in user_error(capsys, "train", *arguments)
+    assert "DATA-BIN comes first" in user_error(capsys, "train", "--cpu", "data-bin")
+
+
+def test_data_may_come_last(data_bin, tmp_path):
+    arguments = (*options(), "--save-dir", tmp_path / "run", data_bin)
+    assert rbn("train", "--check", *arguments).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -97,6 +106,7 @@ def test_half_precision_without_a_gpu(capsys, data_bin, tmp_path):
     "what, words",
     [
         ("no training part", ["`train`", "rbn doctor --data"]),
+        ("one side", ["`train`", "rbn doctor --data"]),
         ("truncated", ["truncated", "rbn doctor --data"]),
         ("two dictionaries", ["--share-all-embeddings", "--joined-dictionary"]),
         ("malformed", ["malformed", "nonsense"]),
@@ -162,15 +172,20 @@ def test_a_save_directory_that_is_a_file(capsys, data_bin, tmp_path):
     ],
 )
 def test_generate(capsys, rbn_run, data_bin, arguments, words):
+    verbs = ["generate", "interactive", "validate"]
     if "--gen-subset" in arguments:
         arguments += ("--path", rbn_run / "checkpoint_last.pt")
-    assert words in user_error(capsys, "generate", data_bin, "--cpu", *arguments)
+        verbs = verbs[:1]
+    for verb in verbs:
+        assert words in user_error(capsys, verb, data_bin, "--cpu", *arguments)
 
 
 def test_a_text_in_place_of_a_checkpoint(capsys, data_bin, tmp_path):
     path = tmp_path / "notes.pt"
     path.write_text("text")
-    for arguments in (("tid", path), ("generate", data_bin, "--cpu", "--path", path)):
+    verbs = ("generate", "interactive", "validate")
+    translations = [(verb, data_bin, "--cpu", "--path", path) for verb in verbs]
+    for arguments in (("tid", path), *translations):
         assert "no checkpoint" in user_error(capsys, *arguments)
 
 
@@ -204,7 +219,8 @@ def test_scores(capsys, tmp_path):
     assert f"Line 2 of `{latin}` is not UTF-8" in line
     assert "not UTF-8" in user_error(capsys, "score", latin, "--lang", "en")
     assert "`xx` is no code" in user_error(capsys, "score", generated, "--lang", "xx")
-    for lang in ("de", "da", "zh"):  # that Moses has rules for, general ones, and its own
+    assert "`zh-CN` is no code" in user_error(capsys, "score", generated, "--lang", "zh-CN")
+    for lang in ("de", "da", "la", "zh"):  # that Moses has rules for, general ones, and its own
         assert rbn("score", generated, "--lang", lang).exit_code == 0
 
 
@@ -226,7 +242,8 @@ HYDRA = ("hydra-train", "--config-name")
     [
         (("iwslt14",), ["--config-name", "Did you mean `iwslt14_p"]),
         (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "own"]),
-        (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data=DIR"]),
+        (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data="]),
+        (("DIR/own.yaml",), ["--config-dir DIR", "--config-name own"]),
         (("default", "task.data=BIN", "norm=bacth"), ["norm=bacth", "rbn_target"]),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
         (
@@ -242,7 +259,7 @@ def test_hydra(forked, data_bin, tmp_path, arguments, words):
     done = subprocess.run([forked / "rbn", *HYDRA, *filled], capture_output=True, text=True)
     *before, last = done.stderr.splitlines()
     assert done.returncode == 2 and last.startswith("rbn: error: "), done.stderr
-    assert all(word in last for word in words), last
+    assert all(word.replace("DIR", str(tmp_path)) in last for word in words), last
     assert len(before) <= 1  # Hydra's list of what was given
 
 
@@ -278,6 +295,32 @@ def test_what_fairseq_says_is_told_before_training_alone():
         exec(compile("train_step()", "/lib/fairseq/trainer.py", "exec"), names)
     except ValueError as caught:
         assert explain(caught) is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def train_step(): open('/no/such/file')",
+        "def train_step(): b'\\xff'.decode()",
+        "def build(): a, b = 1, 2, 3",
+        """
+def build():
+    try:
+        raise ValueError("handled")
+    except ValueError:
+        {}["a bug"]
+""",
+    ],
+    ids=["file", "decode", "unpack", "bug while handling"],
+)
+def test_bugs_of_this_package_keep_their_traceback(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("rbn_fairseq.cli.errors._PACKAGE", tmp_path)
+    file = tmp_path / "module.py"
+    call = program.split("(")[0].split()[-1]
+    file.write_text(f"{program}\n{call}()\n")
+    with pytest.raises(Exception) as caught:
+        exec(compile(file.read_text(), str(file), "exec"), {})
+    assert explain(caught.value) is None
 
 
 def test_errors_of_other_processes():

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,8 @@ def listed(option):
 )
 def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
     """fairseq's whole configuration, but for what is a matter of the run's directory."""
-    arguments, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
-    given = [*arguments, "--save-dir", "S", "--user-dir", str(runs.USER_DIR)]
+    settings, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
+    given = [*chain(*settings), "--save-dir", "S", "--user-dir", str(runs.USER_DIR)]
     ours = OmegaConf.to_container(composing.options_of(["DATA", *given]))
     if norm == "rbn_official":
         norm = f"rbn_official_{recipe.rpartition('_')[2]}"
@@ -86,11 +87,45 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     text = (tmp_path / "mine.yaml").read_text()
     assert text == (ROOT / "configs" / "default.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace("[0.0005]", "[0.25]"))
-    arguments, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
-    assert norm == "ln" and arguments[arguments.index("--lr") + 1] == "0.25"
+    settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
+    assert norm == "ln" and ("--lr", "0.25") in settings
     line = user_error(capsys, "recipes", "copy", "default", "--output", "mine.yaml")
     assert "--overwrite" in line
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "copy", "iwslt14_per")
+
+
+def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
+    assert rbn("recipes", "copy", "default", "--output", tmp_path / "mine.yaml").exit_code == 0
+    options = ("--config-dir", tmp_path, "--config-name", "mine", "norm=ln", "--cfg", "job")
+    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
+    assert done.returncode == 0 and "norm_encoder: layer" in done.stdout, done.stderr
+    done = subprocess.run(  # whose value would be a setting that follows
+        [forked / "rbn", "hydra-train", "--config-name", "default", "--info"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("seed: 3", "`seed: 3` is in no section"), ("a: [", "is no YAML")],
+    ids=["no section", "no YAML"],
+)
+def test_a_malformed_recipe(capsys, data_bin, tmp_path, text, words):
+    (tmp_path / "mine.yaml").write_text(text)
+    line = user_error(capsys, "train", data_bin, "--recipe", tmp_path / "mine.yaml")
+    assert "mine.yaml" in line and words in line
+
+
+def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypatch):
+    """What the given ones do not have is left out; the rest stays."""
+    monkeypatch.chdir(tmp_path)
+    given = ("--optimizer", "nag", "--criterion", "label_smoothed_cross_entropy")
+    result = rbn("train", data_bin, *SMALL, *given, "--check")
+    assert result.exit_code == 0, result.exception
+    left_out = "--rbn-mean-weight, --rbn-std-weight, --rbn-convention, --rbn-reduction"
+    assert f"no such options: {left_out}, --adam-betas" in result.output
+    assert "--label-smoothing 0.1" in result.output and "--adam-betas '" not in result.output
 
 
 @pytest.mark.parametrize(
@@ -112,7 +147,7 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     result = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn")
     assert result.exit_code == 0, result.exception
     assert "recipe default, norm bn: rbn train" in result.output
-    run = Path("runs/default/bn-seed3")
+    run = Path("runs/default", data_bin.name, "bn-small-seed3")
     cfg = read_checkpoint(run / "checkpoint_last.pt")["cfg"]
     assert cfg["model"]["share_all_embeddings"] and cfg["model"]["norm_encoder"] == "batch"
     assert cfg["model"]["encoder_embed_dim"] == 16 and cfg["model"]["encoder_layers"] == 2
@@ -126,6 +161,9 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     assert [lang for lang, _ in told.dictionaries] == ["de", "en"]
     inner = [line for line in (run / "train.log").read_text().splitlines() if '"update": ' in line]
     assert len(inner) == 2 and all('"num_updates": "' in line for line in inner)
+    again = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn", "--check")
+    assert f"goes on with the training in {run}" in again.output
+    assert "goes on from update 2" in again.output
 
 
 @pytest.mark.parametrize("verb", ["train", "hydra-train"])
@@ -192,7 +230,14 @@ def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
     result = rbn(*check(directory, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1))
     updates = read_checkpoint(directory / "checkpoint_last.pt")["optimizer_history"][-1]
     assert f"goes on from update {updates['num_updates']}" in result.output
+    own = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1)
+    other = rbn(*check(directory, *own, "--encoder-ffn-embed-dim", 24))
+    assert "Cannot load model parameters" in str(other.exception)
     assert before == {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    damaged = directory / "checkpoint_last.pt"  # which a training would mend
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    user_error(capsys, *check(directory, *own))
+    assert damaged.stat().st_size == 1000
 
 
 def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path, capsys):
@@ -212,6 +257,8 @@ def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path,
     assert "no state of the optimizer" in line and "--reset-optimizer" in line
     assert average.read_bytes() == before
     line = user_error(capsys, *train("--restore-file", average))
+    assert "no state of the optimizer" in line
+    line = user_error(capsys, *train("--continue-once", average, "--save-dir", tmp_path / "new"))
     assert "no state of the optimizer" in line
     assert rbn(*train("--reset-optimizer", "--reset-dataloader")).exit_code == 0
 

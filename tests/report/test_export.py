@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from sections import ABOUT, make_sections
 
+from rbn_fairseq.files import write_whole
 from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
 from rbn_fairseq.report.cells import mean_cell
 from rbn_fairseq.report.export import to_csv, write_report
@@ -105,6 +106,25 @@ def test_files_that_no_report_made_are_not_replaced(tmp_path):
     write_report(tmp_path, "Title", [Section("S", "", (FIGURES[1],))], overwrite=True)
     write_report(tmp_path, "Title", [Section("S", "", (FIGURES[1],))])  # its own, again
     assert mine.read_bytes() != b"mine"
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_an_interrupted_report_is_made_again(tmp_path, monkeypatch, written):
+    table = Table("old", "Old", ("a",), ((Cell("1"),),))
+    write_report(tmp_path, "Title", [Section("S", "", (table,))])
+    left = iter(range(written))
+
+    def interrupted(path, content):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        write_whole(path, content)
+
+    new = [Section("S", "", (FIGURES[1], replace(table, name="new")))]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("rbn_fairseq.report.export.write_whole", interrupted)
+        write_report(tmp_path, "Title", new)
+    paths = write_report(tmp_path, "Title", new)
+    assert {tmp_path / name for name in files(tmp_path)} == set(paths)
 
 
 def test_nothing_is_written_where_a_table_is_refused(tmp_path):
