@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir
-from rbn_fairseq.cli.output import check_json, write_json
+from rbn_fairseq.cli.output import STDOUT, check_json, write_json
 
 if TYPE_CHECKING:
     from rbn_fairseq.cli.findings import Findings
@@ -114,7 +114,7 @@ def doctor(
     from rbn_fairseq.cli.findings import Findings
 
     check_json(json, overwrite=overwrite)
-    findings = Findings(to_stderr=json == Path("-"))
+    findings = Findings(to_stderr=json == STDOUT)
     if _check_installation(findings):
         _check_registration(findings)
         state = None

@@ -18,6 +18,8 @@ from rbn_fairseq.cli.options import Overwrite, UserDir
 from rbn_fairseq.files import check_output
 
 __all__ = [
+    "LOG_DATES",
+    "LOG_FORMAT",
     "generate",
     "has",
     "hydra_train",
@@ -41,6 +43,10 @@ _KNOWN_WARNINGS = (
     r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated",
     r"Support for mismatched key_padding_mask and attn_mask is deprecated",
 )
+
+
+LOG_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
+LOG_DATES = "%Y-%m-%d %H:%M:%S"
 
 
 def value_of(arguments: list[str], name: str, default: str) -> str:
@@ -77,8 +83,8 @@ def usage_errors() -> Iterator[None]:
 def log_as_fairseq() -> None:
     """Set up logging as fairseq's commands do where they come first; and no deprecations."""
     logging.basicConfig(
-        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
+        format=LOG_FORMAT,
+        datefmt=LOG_DATES,
         level=os.environ.get("LOGLEVEL", "INFO").upper(),
         stream=sys.stdout,
         force=True,

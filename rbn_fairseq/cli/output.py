@@ -13,9 +13,9 @@ from rbn_fairseq.files import check_output, write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["check_json", "console", "write_json"]
+__all__ = ["STDOUT", "check_json", "console", "write_json"]
 
-_STDOUT = Path("-")
+STDOUT = Path("-")
 _WIDTH = 160  # of a table that does not go to a terminal, so that no name in it is cut
 
 
@@ -23,7 +23,7 @@ def console(path: Optional[Path] = None) -> "Console":
     """Return where tables are printed: stdout, unless JSON goes there (``path`` of --json)."""
     from rich.console import Console
 
-    made = Console(stderr=path == _STDOUT)
+    made = Console(stderr=path == STDOUT)
     if not made.is_terminal:
         made.width = _WIDTH
     return made
@@ -35,7 +35,7 @@ def check_json(path: Optional[Path], inputs: Sequence[Path] = (), overwrite: boo
     Raises:
         ValueError: see :func:`rbn_fairseq.files.check_output`.
     """
-    if path is not None and path != _STDOUT:
+    if path is not None and path != STDOUT:
         check_output("--json", path, inputs, overwrite)
 
 
@@ -49,7 +49,7 @@ def write_json(
         text = "".join(json.dumps(value) + "\n" for value in values)
     else:
         text = json.dumps(values, indent=1) + "\n"
-    if path == _STDOUT:
+    if path == STDOUT:
         typer.echo(text, nl=False)
     else:
         with plain_errors():

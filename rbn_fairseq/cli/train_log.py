@@ -10,9 +10,9 @@ from unittest import mock
 
 from fairseq.logging import progress_bar
 
-__all__ = ["logged_to"]
+from rbn_fairseq.cli.fairseq_commands import LOG_DATES, LOG_FORMAT
 
-_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
+__all__ = ["logged_to"]
 
 
 class _Recorded(progress_bar.BaseProgressBar):
@@ -68,7 +68,7 @@ def logged_to(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = _File(path, encoding="utf-8")
-    file.setFormatter(logging.Formatter(_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
+    file.setFormatter(logging.Formatter(LOG_FORMAT, LOG_DATES))
     file.addFilter(lambda record: record.module != "progress_bar")
     make = progress_bar.progress_bar
     root = logging.getLogger()

@@ -11,6 +11,7 @@ PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"import torch"*) grep -qs torch== "$LOG.all" ;;
     *urlopen*) exit "${UNREACHABLE:-0}" ;;
+    *"pip --version") exit "${NO_PIP:-0}" ;;
     *print*) echo "VERSION" ;;
     *"import sys"*) exit "${UNSUPPORTED:-0}" ;;
     "-m venv "*) rm -rf .venv "$LOG.all" && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
@@ -89,6 +90,13 @@ def test_another_python(project, monkeypatch):
     assert 'echo "3.11"' in (project / ".venv" / "bin" / "python").read_text()
     monkeypatch.delenv("PYTHON")
     assert make(project)[0] == []
+
+
+def test_an_environment_without_pip_is_made_anew(project, monkeypatch):
+    add_driver(project)
+    make(project)
+    monkeypatch.setenv("NO_PIP", "1")  # its making was cut off
+    assert make(project)[0] == ["torch==2.13.0", "."]
 
 
 def test_no_such_python(project, monkeypatch):
