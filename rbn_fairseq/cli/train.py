@@ -1,6 +1,7 @@
 """The verb that trains."""
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -150,8 +151,10 @@ def _train(cfg: Any) -> None:
     file = cfg.common.log_file
     if file is not None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-    own = file is None and distributed.is_master(cfg.distributed_training)
-    with logged_to(Path(cfg.checkpoint.save_dir) / _LOG) if own else nullcontext():
+    log = Path(cfg.checkpoint.save_dir) / _LOG
+    shown_there = log.exists() and os.path.samestat(log.stat(), os.fstat(1))  # by the shell's >
+    own = file is None and not shown_there and distributed.is_master(cfg.distributed_training)
+    with logged_to(log) if own else nullcontext():
         main(cfg)
 
 

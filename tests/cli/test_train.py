@@ -214,6 +214,16 @@ def test_a_log_file_of_ones_own(data_bin, tmp_path):
     assert read_run("run", log.parent).validations[0].update == 1
 
 
+def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):
+    log = tmp_path / "train.log"
+    arguments = runs.train_arguments(data_bin, tmp_path, "--max-update", 1, "--log-format", "json")
+    del arguments[1:3]
+    with log.open("w") as file:
+        subprocess.run([forked / "rbn", "train", *arguments], stdout=file, check=True)
+    assert log.read_text().count("done training") == 1
+    assert read_run("run", tmp_path).validations[0].update == 1
+
+
 def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
     def check(directory, *options):
         arguments = runs.train_arguments(data_bin, directory, *options)
