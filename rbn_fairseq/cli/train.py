@@ -107,9 +107,10 @@ def _with_recipe(
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not has(given, "--save-dir"):
-        seed = value_of(given, "--seed", "1")
-        parts = (norm, chosen["preset"], f"seed{seed}")
-        directory = Path("runs", Path(name).stem, Path(data).name, "-".join(filter(None, parts)))
+        seed = value_of([*chain(*settings), *given], "--seed", "1")
+        run = filter(None, (norm, chosen["preset"], f"seed{seed}"))
+        parts = Path(data.split(os.pathsep)[0]).resolve().parts
+        directory = Path("runs", Path(name).stem, "-".join(parts[-2:]), "-".join(run))
         settings.append(("--save-dir", str(directory)))
         if (directory / LAST).exists():
             typer.echo(f"goes on with the training in {directory}; --save-dir begins another")

@@ -147,7 +147,7 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     result = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn")
     assert result.exit_code == 0, result.exception
     assert "recipe default, norm bn: rbn train" in result.output
-    run = Path("runs/default", data_bin.name, "bn-small-seed3")
+    run = Path("runs/default", "-".join(data_bin.parts[-2:]), "bn-small-seed3")
     cfg = read_checkpoint(run / "checkpoint_last.pt")["cfg"]
     assert cfg["model"]["share_all_embeddings"] and cfg["model"]["norm_encoder"] == "batch"
     assert cfg["model"]["encoder_embed_dim"] == 16 and cfg["model"]["encoder_layers"] == 2
