@@ -48,15 +48,17 @@ def rbn(
     """Regularised Batch Normalization for fairseq Transformers."""
 
 
-_training = "DATA-BIN [OPTIONS]"
-app.command("train", options_metavar=_training, context_settings=_PASS_ON)(train.train)
+for name, verb in (
+    ("train", train.train),
+    ("generate", fairseq_commands.generate),
+    ("interactive", fairseq_commands.interactive),
+    ("validate", fairseq_commands.validate),
+):
+    app.command(name, options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
 app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
 app.add_typer(recipes.app, name="recipes")
 app.command("options")(about.options)
 app.command("norms")(about.norms)
-app.command("generate", context_settings=_PASS_ON)(fairseq_commands.generate)
-app.command("interactive", context_settings=_PASS_ON)(fairseq_commands.interactive)
-app.command("validate", context_settings=_PASS_ON)(fairseq_commands.validate)
 app.command("tid")(measure.tid)
 app.command("cost")(measure.cost)
 app.command("average")(checkpoints.average)
