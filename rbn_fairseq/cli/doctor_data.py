@@ -45,31 +45,34 @@ def check_data_directory(findings: Findings, data: Path, state: Optional[dict[st
 
 def _check_parts(findings: Findings, data: Path, dictionaries: dict[str, Dictionary]) -> None:
     """Read a part of each file; tell how many pairs there are."""
-    parts: dict[str, dict[str, int]] = {}
+    parts: dict[str, dict[str, Optional[int]]] = {}  # None: cannot be read
     named = (re.fullmatch(r"(\w+)\.(\w+-\w+)\.(\w+)\.idx", path.name) for path in data.iterdir())
     for split, pair, lang in sorted(found.groups() for found in named if found):
         prefix = data / f"{split}.{pair}.{lang}"
+        sides = parts.setdefault(f"{split} ({pair})", {})
+        sides[lang] = None
         if lang not in dictionaries:
             findings.bad(f"`{prefix}.idx` has no readable dictionary dict.{lang}.txt.")
             continue
         try:
-            parts.setdefault(f"{split} ({pair})", {})[lang] = _read(prefix, dictionaries[lang])
+            sides[lang] = _read(prefix, dictionaries[lang])
         except Exception as error:  # of many kinds: whatever a damaged file makes numpy say
             findings.bad(
                 f"`{prefix}.bin` and .idx cannot be read ({error}): truncated, or of different "
                 "calls of fairseq-preprocess. Make them again."
             )
+    pairs = []
     for name, sides in parts.items():
+        numbers = {lang: number for lang, number in sides.items() if number is not None}
         if len(sides) < 2:
             findings.bad(f"{name} has one side alone, {', '.join(sides)}. Make it again.")
-    whole = {name: sides for name, sides in parts.items() if len(sides) == 2}
-    for name, sides in whole.items():
-        if len(set(sides.values())) > 1:
-            told = " and ".join(f"{number:,} of {lang}" for lang, number in sides.items())
+        elif len(set(numbers.values())) > 1:
+            told = " and ".join(f"{number:,} of {lang}" for lang, number in numbers.items())
             findings.bad(f"{name} has {told}: sentences that are no pairs. Make it again.")
-    if whole:
-        told = ", ".join(f"{name} {min(sides.values()):,}" for name, sides in whole.items())
-        findings.good(f"pairs: {told}")
+        elif len(numbers) == 2:
+            pairs.append(f"{name} {min(numbers.values()):,}")
+    if pairs:
+        findings.good(f"pairs: {', '.join(pairs)}")
     for split in ("train", "valid"):
         if not any(name.startswith(f"{split} ") for name in parts):
             findings.bad(
