@@ -117,14 +117,15 @@ def test_both_roads_train_it(command, mine, data_bin, forked, tmp_path):
         data_bin, tmp_path / "run", "--norm-encoder", "peak@0:batch", "--norm-peak-floor", 0.25,
         "--max-update", 2,
     )  # fmt: skip
-    options[options.index("--user-dir") + 1] = str(mine)
+    (tmp_path / "link").symlink_to(mine.parent)
+    options[options.index("--user-dir") + 1] = str(tmp_path / "link" / mine.name)
     done = run(forked, *command, *options)
     assert done.returncode == 0, done.stderr
     last = tmp_path / "run" / "checkpoint_last.pt"
     cfg = read_checkpoint(last)["cfg"]
     settings = cfg["model"]
     assert (settings["norm_encoder"], settings["norm_peak_floor"]) == ("peak@0:batch", 0.25)
-    assert cfg["common"]["user_dir"] == str(mine)  # which other processes load
+    assert Path(cfg["common"]["user_dir"]).resolve() == mine  # which other processes load
     assert "encoder.layers.0.final_layer_norm.weight" in read_checkpoint(last)["model"]
 
     json_file = tmp_path / "tid.json"
@@ -150,9 +151,7 @@ def test_hydra_knows_it(mine, data_bin, forked, tmp_path):
 
 
 def test_its_options_are_listed(mine, forked):
-    link = mine.parent / "link"
-    link.symlink_to(mine)
-    assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", link).stdout
+    assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", mine).stdout
     rows = json.loads(run(forked, "rbn", "norms", "--user-dir", mine, "--json", "-").stdout)
     assert rows[-1]["norm"] == "peak"
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -103,7 +104,8 @@ def _with_recipe(
     if name == DEFAULT and share_a_dictionary(data):
         settings.append(("--share-all-embeddings",))
     # Those of the recipe's optimizer, say, where another one is given.
-    unknown = _unknown([data, *chain(*settings), *given, *plugin])
+    whole = [data, *chain(*settings), *given, *plugin]
+    unknown = set(_parse(whole, parse_known=True)[1])
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not has(given, "--save-dir"):
@@ -121,24 +123,14 @@ def _with_recipe(
     return whole
 
 
-def _parse(arguments: list[str]) -> Any:
-    """Return fairseq's reading of a training's options."""
+def _parse(arguments: list[str], **how: Any) -> Any:
+    """Return fairseq's reading of a training's options; ``how``: see its parse_args_and_arch."""
     # As in fairseq_cli.train.cli_main.
     from fairseq import options
 
-    with usage_errors():
-        return options.parse_args_and_arch(options.get_training_parser(), arguments)
-
-
-def _unknown(arguments: list[str]) -> set[str]:
-    """Return which arguments are no options of the architecture, task and so on among them."""
-    from fairseq import options
-
-    with usage_errors():
-        _, unknown = options.parse_args_and_arch(
-            options.get_training_parser(), arguments, parse_known=True
-        )
-    return set(unknown)
+    # fairseq looks for --user-dir in sys.argv, too.
+    with usage_errors(), mock.patch.object(sys, "argv", ["rbn train", *arguments]):
+        return options.parse_args_and_arch(options.get_training_parser(), arguments, **how)
 
 
 def _train(cfg: Any) -> None:
@@ -166,6 +158,7 @@ def _check(cfg: Any) -> None:
     from fairseq.trainer import Trainer
 
     from rbn_fairseq.checkpoints.files import read_checkpoint
+    from rbn_fairseq.checkpoints.mending import newest_whole
     from rbn_fairseq.checkpoints.saves import LAST
     from rbn_fairseq.tasks import resuming
 
@@ -184,6 +177,9 @@ def _check(cfg: Any) -> None:
     _, iterator = checkpoint_utils.load_checkpoint(cfg.checkpoint, trainer)
     updates = trainer.get_num_updates()
     begins = f"goes on from update {updates:,}" if updates else "begins anew"
+    if not last.exists() and cfg.checkpoint.restore_file == LAST:
+        kept = newest_whole(last.parent)  # which a training would go on from
+        begins = f"goes on from {kept.name}" if kept else begins
     parameters = sum(weight.numel() for weight in model.parameters())
     sentences = len(task.dataset(cfg.dataset.train_subset))
     typer.echo(

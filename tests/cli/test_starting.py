@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from rbn_fairseq import recipes
+from rbn_fairseq import cli, recipes
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
 from rbn_fairseq.norms.lengths import RULES
@@ -75,6 +75,20 @@ def test_defaults_that_are_written_twice():
     assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
     assert found["length_edges"] == {RULES[0]}
     assert found["length_groups"] == {How.length_groups}
+
+
+@pytest.mark.parametrize("status, ends", [(0, []), (2, [2]), ("a text", [1])])
+def test_a_failed_command_does_not_wait_for_threads(monkeypatch, status, ends):
+    """Python aborts where it ends while one of fairseq's reads data."""
+    ended = []
+    monkeypatch.setattr(cli, "main", lambda: sys.exit(status))
+    monkeypatch.setattr("os._exit", ended.append)
+    if not status:
+        with pytest.raises(SystemExit):
+            cli.command()
+    else:
+        cli.command()
+    assert ended == ends
 
 
 def test_the_same_thing_has_the_same_name_in_every_verb():

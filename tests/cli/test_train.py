@@ -248,6 +248,9 @@ def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
     damaged.write_bytes(damaged.read_bytes()[:1000])
     user_error(capsys, *check(directory, *own))
     assert damaged.stat().st_size == 1000
+    damaged.unlink()
+    assert "goes on from checkpoint" in rbn(*check(directory, *own)).output
+    assert not damaged.exists()
 
 
 def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path, capsys):
