@@ -1,15 +1,18 @@
 """Label-smoothed cross-entropy with the RBN penalty."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from torch import nn
 
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.models.loss import Loss, Wanted
 
 __all__ = ["LabelSmoothedCrossEntropyRBN"]
 
@@ -21,8 +24,28 @@ class LabelSmoothedCrossEntropyRBNConfig(
     """Options of the cross-entropy and of the penalty."""
 
 
+class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
+    """fairseq's criterion; in training the model computes its sum where it can: without logits."""
+
+    def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
+        """As fairseq's."""
+        logits = self.report_accuracy or self.ignore_prefix_size or not reduce
+        if self.training and model.training and not logits and getattr(model, "gives_loss", False):
+            wanted = Wanted(sample["target"], self.padding_idx, self.eps)
+            sample = {**sample, "net_input": {**sample["net_input"], "wanted": wanted}}
+        return super().forward(model, sample, reduce)
+
+    def compute_loss(
+        self, model: nn.Module, net_output: Any, sample: Any, reduce: bool = True
+    ) -> Any:
+        """Take the model's loss and nll, or compute them from its logits."""
+        if isinstance(net_output, Loss):
+            return net_output
+        return super().compute_loss(model, net_output, sample, reduce)
+
+
 @register_criterion(
     "label_smoothed_cross_entropy_rbn", dataclass=LabelSmoothedCrossEntropyRBNConfig
 )
-class LabelSmoothedCrossEntropyRBN(RBNPenalty, LabelSmoothedCrossEntropyCriterion):
+class LabelSmoothedCrossEntropyRBN(RBNPenalty, _LossOfModel):
     """fairseq's label-smoothed cross-entropy plus the penalty (paper, Section 4.1)."""

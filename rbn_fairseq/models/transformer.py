@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
+import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     MODEL_DATACLASS_REGISTRY,
@@ -13,6 +14,7 @@ from fairseq.models import (
 )
 from fairseq.models.transformer import (
     TransformerConfig,
+    TransformerDecoderBase,
     TransformerModelBase,
 )
 from hydra.core.config_store import ConfigStore
@@ -23,6 +25,7 @@ from rbn_fairseq.models.config import PRESETS, config_class, fill_preset, resolv
 from rbn_fairseq.models.decoder import RBNTransformerDecoder
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, explain_other_norms
+from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
 from rbn_fairseq.norms import LengthBatchNorm, has_population_norm, on_registration
@@ -82,6 +85,40 @@ class RBNTransformerModel(TransformerModelBase):
         return RBNTransformerDecoder(
             cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
         )
+
+    @property
+    def gives_loss(self) -> bool:
+        """Whether :meth:`forward` can return a loss, for which no logits are made.
+
+        Not in half precision, where sums over all types need more than its range.
+        """
+        own = type(self.decoder).output_layer is TransformerDecoderBase.output_layer
+        layer = self.decoder.output_projection  # None with an adaptive softmax
+        return (
+            HAS_CHUNKS
+            and own
+            and type(layer) is nn.Linear
+            and layer.bias is None
+            and layer.weight.dtype in (torch.float32, torch.float64)
+            and not torch.is_autocast_enabled(layer.weight.device.type)
+        )
+
+    def forward(self, *args: Any, wanted: Optional[Wanted] = None, **kwargs: Any) -> Any:
+        """Run encoder and decoder, as fairseq does.
+
+        Args:
+            *args: as fairseq's.
+            wanted: return a :class:`Loss` in place of logits, where :attr:`gives_loss`.
+            **kwargs: as fairseq's.
+        """
+        if wanted is None:
+            return super().forward(*args, **kwargs)
+        features, _ = super().forward(*args, features_only=True, **kwargs)  # (B, T, C)
+        real = wanted.target.ne(wanted.padding)
+        # Here rather than in the criterion: a process's gradients of weights that are used outside
+        # the forward are not always added to the others'.
+        weight = self.decoder.output_projection.weight
+        return label_smoothed_loss(features[real], weight, wanted.target[real], wanted.smoothing)
 
     def warn(self, task: Any) -> None:
         """Warn of what batch statistics leak, and of a task that does not care for them."""

@@ -18,6 +18,8 @@ from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
 from rbn_fairseq.criterions.penalty import gap_terms
 from rbn_fairseq.diagnostics import batch_norms
 from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.models.decoder import RBNTransformerDecoder
+from rbn_fairseq.models.loss import HAS_CHUNKS
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, ValidTokens, record_gaps
 
 CONVENTIONS = pytest.mark.parametrize("convention", ["paper", "official"])
@@ -152,7 +154,9 @@ def build_model(task, **options):
 
 
 def build_criterion(task, **options):
-    cfg = LabelSmoothedCrossEntropyRBNConfig(sentence_avg=False, label_smoothing=0.1, **options)
+    cfg = LabelSmoothedCrossEntropyRBNConfig(
+        **{"sentence_avg": False, "label_smoothing": 0.1} | options
+    )
     return LabelSmoothedCrossEntropyRBN.build_criterion(cfg, task).train()
 
 
@@ -176,6 +180,11 @@ def sample(task):
         "prev_output_tokens": target.roll(1, dims=1),
     }
     return {"net_input": net_input, "target": target, "ntokens": 11}
+
+
+def assert_rounded(actual, expected):
+    """The same in fp32: sums of some hundred terms, in two orders."""
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=0)
 
 
 def gradients(loss, model):
@@ -225,7 +234,7 @@ def test_criterion_is_fairseqs_plus_the_weighted_terms(
     # fp32 through a small network, in two orders of summation.
     torch.testing.assert_close(loss, plain_loss + penalty, rtol=1e-5, atol=0)
     assert sample_size == 11
-    assert torch.equal(log["loss"], plain_loss.detach())  # comparable with other norms
+    assert_rounded(log["loss"], plain_loss.detach())  # comparable with other norms
     for name, value in zip(("rbn_mean", "rbn_std", "rbn_penalty"), (*terms, penalty), strict=True):
         torch.testing.assert_close(log[name], value.detach(), rtol=1e-5, atol=0)
         assert not log[name].requires_grad
@@ -239,8 +248,10 @@ def test_criterion_is_fairseqs_plus_the_weighted_terms(
 
 
 def test_weights_of_zero_leave_fairseqs_criterion_exactly(task, model, sample, plain):
+    """Where it computes from logits, as with --report-accuracy."""
     twin = copy.deepcopy(model)
-    loss, sample_size, log = build_criterion(task)(model, sample)
+    plain.report_accuracy = True
+    loss, sample_size, log = build_criterion(task, report_accuracy=True)(model, sample)
     plain_loss, plain_sample_size, plain_log = plain.train()(twin, sample)
     assert torch.equal(loss, plain_loss)
     assert (sample_size, log) == (plain_sample_size, plain_log)
@@ -275,7 +286,7 @@ def test_no_penalty_in_evaluation(task, model, sample, plain, part):
 def test_no_penalty_where_layerdrop_leaves_no_batch_norm(task, sample, plain):
     model = build_model(task, norm_encoder="batch", encoder_layerdrop=1.0)
     loss = build_criterion(task, rbn_mean_weight=0.3)(model, sample)[0]
-    assert torch.equal(loss, plain(model, sample)[0])
+    assert_rounded(loss, plain(model, sample)[0])
 
 
 def test_log_has_the_same_entries_whatever_layerdrop_drops(task, sample):
@@ -352,7 +363,7 @@ def test_criterion_with_a_target_is_fairseqs_plus_multipliers_per_token(
     # fp32 through a small network, in two orders of summation.
     torch.testing.assert_close(loss, plain_loss + penalty, rtol=1e-5, atol=0)
     torch.testing.assert_close(log["rbn_penalty"], penalty.detach(), rtol=1e-5, atol=0)
-    assert torch.equal(log["loss"], plain_loss.detach())
+    assert_rounded(log["loss"], plain_loss.detach())
     assert log["rbn_mean"] > 0 and log["rbn_std"] > 0
     expected, actual = gradients(plain_loss + penalty, twin), gradients(loss, model)
     for name, gradient in actual.items():
@@ -391,7 +402,8 @@ def test_no_multiplier_moves_before_running_statistics_have_left_their_start(tas
 def test_a_target_without_any_gap_logs_and_adds_nothing(task, sample, plain):
     model = build_model(task, norm_encoder="batch", encoder_layerdrop=1.0)
     loss, _, log = build_criterion(task, rbn_target_tid="1:1")(model, sample)
-    assert torch.equal(loss, plain(model, sample)[0]) and log["rbn_penalty"] == 0
+    assert_rounded(loss, plain(model, sample)[0])
+    assert log["rbn_penalty"] == 0
 
 
 @pytest.mark.parametrize("form", ["weights", "target"])
@@ -492,3 +504,79 @@ def test_validation_logs_no_penalty():
     with metrics.aggregate(new_root=True) as aggregate:
         LabelSmoothedCrossEntropyRBN.reduce_metrics([plain_log])
     assert not [name for name in aggregate.get_smoothed_values() if name.startswith("rbn")]
+
+
+@pytest.fixture
+def projections(monkeypatch):
+    """Counts softmaxes of logits, in the precision of their input: fairseq's are fp32."""
+    made = []
+
+    def log_softmax(x, dim, onnx_trace=False):
+        made.append(x.shape)
+        return x.log_softmax(dim)
+
+    monkeypatch.setattr("fairseq.utils.log_softmax", log_softmax)
+    return made
+
+
+@pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_model_gives_the_loss_of_its_logits(task, sample, projections, tied, smoothing):
+    model = build_model(task, norm_encoder="batch", share_decoder_input_output_embed=tied).double()
+    twin = copy.deepcopy(model)
+    criterion = build_criterion(task, rbn_mean_weight=0.3, label_smoothing=smoothing)
+    loss, size, log = criterion(model, sample)
+    assert not projections
+    criterion.report_accuracy = True
+    expected, expected_size, expected_log = criterion(twin, sample)
+    assert projections and size == expected_size
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    for name in log:
+        torch.testing.assert_close(log[name], expected_log[name], rtol=1e-12, atol=0)
+    actual, exact = gradients(loss, model), gradients(expected, twin)
+    assert actual.keys() == exact.keys()
+    for name, gradient in actual.items():
+        atol = 1e-12 * (1 + exact[name].abs().max().item())
+        torch.testing.assert_close(gradient, exact[name], rtol=0, atol=atol)
+
+
+class OwnProjection(RBNTransformerDecoder):
+    def output_layer(self, features):
+        return super().output_layer(features)
+
+
+def half(model, criterion):
+    model.bfloat16()
+
+
+def own_projection(model, criterion):
+    model.decoder.__class__ = OwnProjection
+
+
+def bias(model, criterion):
+    model.decoder.output_projection.bias = torch.nn.Parameter(torch.ones(12))
+
+
+def accuracy(model, criterion):
+    criterion.report_accuracy = True
+
+
+def prefix(model, criterion):
+    criterion.ignore_prefix_size = 1
+
+
+def evaluation(model, criterion):
+    criterion.eval()
+
+
+@pytest.mark.parametrize("change", [half, own_projection, bias, accuracy, prefix, evaluation])
+def test_where_logits_are_wanted(task, model, sample, projections, change):
+    criterion = build_criterion(task)
+    change(model, criterion)
+    assert criterion(model, sample)[0].isfinite() and projections
+
+
+def test_under_autocast_logits_are_wanted(task, model, sample, projections):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert build_criterion(task)(model, sample)[0].isfinite() and projections

@@ -94,7 +94,8 @@ def test_a_plain_fairseq_command_line_gains_rbn_with_a_new_optimizer(data_bin, t
 
 
 def test_weights_go_both_ways_between_fairseq_and_layer_norms(data_bin, tmp_path):
-    common = ("--max-update", 2, "--no-tid", "--seed", 3)
+    criterion = ("--criterion", "label_smoothed_cross_entropy")
+    common = ("--max-update", 2, "--no-tid", "--seed", 3, *criterion)
     runs.train(data_bin, tmp_path / "ours", *common)
     runs.train(
         data_bin, tmp_path / "theirs", *common, "--arch", "transformer_tiny",
