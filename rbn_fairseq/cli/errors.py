@@ -52,7 +52,7 @@ def explain(error: BaseException) -> Optional[str]:
     raised = list(_chain(error))
     for it in raised:
         # Those that Python raises, as of `a, b = 1, 2, 3`, are bugs.
-        if it.kind == "ValueError" and _is_ours(it.file) and it.line.startswith("raise"):
+        if it.kind == "ValueError" and _is_ours(it.file) and re.search(r"\braise\b", it.line):
             return it.text
     training = any({"train_step", "valid_step"} & set(it.functions) for it in raised)
     for it in raised:
