@@ -65,7 +65,7 @@ def _share_out(weights: np.ndarray, bins: int) -> np.ndarray:
     begins, begin, left = [], 0, weights.sum()
     for following in range(bins - 1, 0, -1):
         sums = np.cumsum(weights[begin : len(weights) - following])
-        taken = int(np.abs(sums - left / (following + 1)).argmin())
+        taken = int(np.argmin(np.abs(sums - left / (following + 1))))
         begin += taken + 1
         left -= sums[taken]
         begins.append(begin)
