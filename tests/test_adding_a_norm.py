@@ -198,3 +198,11 @@ def test_a_user_dir_that_is_none(forked, tmp_path, content, words):
         directory.mkdir()
     done = run(forked, "rbn", "norms", "--user-dir", directory)
     assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+def test_a_link_to_the_package_is_the_package(forked, data_bin, tmp_path):
+    (tmp_path / "plugin").symlink_to(runs.USER_DIR)
+    options = runs.train_arguments(data_bin, tmp_path / "run", "--check")
+    options[options.index("--user-dir") + 1] = str(tmp_path / "plugin")
+    done = run(forked, "rbn", "train", *options)
+    assert done.returncode == 0, done.stderr
