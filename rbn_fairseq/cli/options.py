@@ -37,7 +37,7 @@ def _load(directory: Optional[Path]) -> Optional[Path]:
         return None
     from rbn_fairseq.cli.user_code import load
 
-    # fairseq, which also gets it, would take a link for another module of the same name.
+    # A link to this package is this package, which fairseq, too, is told by this name.
     directory = directory.resolve()
     load(directory)
     return directory

@@ -90,13 +90,16 @@ class RBNTransformerModel(TransformerModelBase):
     def gives_loss(self) -> bool:
         """Whether :meth:`forward` can return a loss, for which no logits are made.
 
-        Not in half precision, where sums over all types need more than its range.
+        Not in half precision, where sums over all types need more than its range, and not where
+        a subclass has a way of its own to the probabilities.
         """
-        own = type(self.decoder).output_layer is TransformerDecoderBase.output_layer
+        ways = ("forward", "get_normalized_probs", "get_targets")
+        plain = all(getattr(type(self), it) is getattr(RBNTransformerModel, it) for it in ways)
         layer = self.decoder.output_projection  # None with an adaptive softmax
         return (
             HAS_CHUNKS
-            and own
+            and plain
+            and type(self.decoder).output_layer is TransformerDecoderBase.output_layer
             and type(layer) is nn.Linear
             and layer.bias is None
             and layer.weight.dtype in (torch.float32, torch.float64)

@@ -554,6 +554,24 @@ def own_projection(model, criterion):
     model.decoder.__class__ = OwnProjection
 
 
+class OwnForward(RBNTransformerModel):
+    def forward(self, src_tokens, src_lengths, prev_output_tokens):
+        return super().forward(src_tokens, src_lengths, prev_output_tokens)
+
+
+class OwnProbabilities(RBNTransformerModel):
+    def get_normalized_probs(self, net_output, log_probs, sample=None):
+        return super().get_normalized_probs(net_output, log_probs, sample)
+
+
+def own_forward(model, criterion):
+    model.__class__ = OwnForward
+
+
+def own_probabilities(model, criterion):
+    model.__class__ = OwnProbabilities
+
+
 def bias(model, criterion):
     model.decoder.output_projection.bias = torch.nn.Parameter(torch.ones(12))
 
@@ -570,7 +588,10 @@ def evaluation(model, criterion):
     criterion.eval()
 
 
-@pytest.mark.parametrize("change", [half, own_projection, bias, accuracy, prefix, evaluation])
+@pytest.mark.parametrize(
+    "change",
+    [half, own_projection, own_forward, own_probabilities, bias, accuracy, prefix, evaluation],
+)
 def test_where_logits_are_wanted(task, model, sample, projections, change):
     criterion = build_criterion(task)
     change(model, criterion)
