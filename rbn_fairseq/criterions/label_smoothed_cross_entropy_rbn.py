@@ -25,13 +25,15 @@ class LabelSmoothedCrossEntropyRBNConfig(
 
 
 class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's criterion; in training the model computes its sum where it can: without logits."""
+    """fairseq's criterion; the model computes its sum where it can: without logits."""
 
     def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
         """As fairseq's."""
-        logits = self.report_accuracy or self.ignore_prefix_size or not reduce
-        if self.training and model.training and not logits and getattr(model, "gives_loss", False):
-            wanted = Wanted(sample["target"], self.padding_idx, self.eps)
+        if reduce and not self.ignore_prefix_size and getattr(model, "gives_loss", False):
+            wanted = Wanted(
+                sample["target"], self.padding_idx, self.eps, sample["ntokens"],
+                self.report_accuracy,
+            )  # fmt: skip
             sample = {**sample, "net_input": {**sample["net_input"], "wanted": wanted}}
         return super().forward(model, sample, reduce)
 
@@ -40,8 +42,14 @@ class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
     ) -> Any:
         """Take the model's loss and nll, or compute them from its logits."""
         if isinstance(net_output, Loss):
-            return net_output
+            return net_output.loss, net_output.nll
         return super().compute_loss(model, net_output, sample, reduce)
+
+    def compute_accuracy(self, model: nn.Module, net_output: Any, sample: Any) -> Any:
+        """Take the model's counts, or compute them from its logits."""
+        if isinstance(net_output, Loss):
+            return net_output.correct, net_output.total
+        return super().compute_accuracy(model, net_output, sample)
 
 
 @register_criterion(

@@ -16,7 +16,7 @@ from rbn_fairseq.diagnostics.batch_norms import (
     running_statistics,
 )
 from rbn_fairseq.diagnostics.bin_sums import BinSums
-from rbn_fairseq.norms import PopulationNorm, Record, ValidTokens, freeze_statistics, record_moments
+from rbn_fairseq.norms import PopulationNorm, Record, freeze_statistics, record_moments
 from rbn_fairseq.norms.moments import all_reduce_sum, batch_moments
 
 __all__ = ["LayerMoments", "collect_moments", "measuring", "with_norm"]
@@ -87,8 +87,7 @@ def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[Record]]:
         x = inputs[0].movedim(1, -1)  # (N, C, ...) -> (N, ..., C)
         rows = x.reshape(-1, x.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))
         sync = isinstance(norm, nn.SyncBatchNorm)
-        moments = batch_moments(rows, ValidTokens(), sync)
-        records.append(Record(norm, moments, ValidTokens(), x.shape[:0]))  # of no sentences
+        records.append(Record(norm, batch_moments(rows, sync), None))  # of no sentences
 
     torchs = [norm for norm in norms if isinstance(norm, TorchBatchNorm)]
     hooks = [norm.register_forward_pre_hook(record) for norm in torchs]
@@ -102,9 +101,9 @@ def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[Record]]:
 
 def _lengths(record: Record) -> Tensor:
     """Return the sums of this process's sentence lengths and of their squares, ``(2,)``."""
-    if len(record.shape) != 3:
+    lengths = record.lengths
+    if lengths is None:
         return torch.zeros(2)
-    lengths = record.tokens.lengths(record.shape, record.moments.n.device)
     return torch.stack([lengths.sum(), lengths.square().sum()])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rbn_fairseq.diagnostics.batch_norms import TorchBatchNorm, batch_norms
 from rbn_fairseq.diagnostics.collect import LayerMoments, measuring, with_norm
 from rbn_fairseq.diagnostics.tid import TID
-from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms import Tokens, ValidTokens
 
 __all__ = ["collect_permuted_moments", "independent_tid"]
 
@@ -23,9 +23,9 @@ class _VirtualBatches:
         self._number, self._generator = number, generator
         self._shift: Optional[Tensor] = None  # (C,)
 
-    def deal(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> None:
+    def deal(self, x: Tensor, tokens: Optional[Tokens] = None) -> None:
         """Give every real token of ``x: (..., C)`` to a batch; called as the norm is."""
-        valid = None if tokens is None else tokens.valid
+        valid = tokens.valid if isinstance(tokens, ValidTokens) else None
         rows = x.reshape(-1, x.shape[-1]) if valid is None else x[valid]  # (tokens, C)
         rows = rows.double()
         if len(rows) == 0:

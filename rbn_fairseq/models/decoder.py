@@ -2,14 +2,17 @@
 
 from typing import Any, Optional
 
+import torch
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
+from rbn_fairseq.models.attention import DecodingAttention, PackedAttention
+from rbn_fairseq.models.encoder import add_positions
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer
 from rbn_fairseq.models.placing import place_norms, scale_by_depth, wrap
-from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms import BatchLayout, lay_out
 
-__all__ = ["RBNTransformerDecoder"]
+__all__ = ["RBNTransformerDecoder", "padded_extra"]
 
 
 class RBNTransformerDecoder(TransformerDecoderBase):
@@ -35,66 +38,146 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Decode ``prev_output_tokens: (B, T)`` up to, not including, the output projection."""
+        """Decode ``prev_output_tokens: (B, T)`` up to, not including, the output projection.
+
+        For generators, which have fairseq's output of the encoder. A step is fairseq's own.
+        """
         # Follows TransformerDecoderBase.extract_features_scriptable.
-        if alignment_layer is None:
-            alignment_layer = self.num_layers - 1
-        enc = encoder_padding = None
+        memory = padding = None
         if encoder_out is not None and encoder_out["encoder_out"]:
-            enc = encoder_out["encoder_out"][0]
+            memory = encoder_out["encoder_out"][0]  # (S, B, C)
         if encoder_out is not None and encoder_out["encoder_padding_mask"]:
-            encoder_padding = encoder_out["encoder_padding_mask"][0]
-
-        positions = None
-        if self.embed_positions is not None:
-            positions = self.embed_positions(
-                prev_output_tokens, incremental_state=incremental_state
-            )
+            padding = encoder_out["encoder_padding_mask"][0]  # (B, S)
+        choice = alignment_layer, alignment_heads
         if incremental_state is not None:
-            prev_output_tokens = prev_output_tokens[:, -1:]
-            positions = None if positions is None else positions[:, -1:]
+            return self._step(prev_output_tokens, memory, padding, incremental_state, *choice)
 
-        x = self.embed_scale * self.embed_tokens(prev_output_tokens.contiguous())
+        valid = prev_output_tokens.ne(self.padding_idx)
+        real = valid  # without a source, as if it were the target
+        if memory is not None:
+            real = valid.new_ones(memory.shape[1::-1]) if padding is None else ~padding.bool()
+        source, target = lay_out(real, valid)
+        rows = None if memory is None else source.pack(memory.transpose(0, 1))
+        attention = PackedAttention(source, target, rows, causal=not full_context_alignment)
+        layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        x, states, weights = self.decode(
+            target.pack(prev_output_tokens), target, attention, weights_of=layer
+        )
+        return target.unpack(x), padded_extra(states, weights, source, target, alignment_heads)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        layout: BatchLayout,
+        attention: PackedAttention,
+        weights_of: Optional[int] = None,
+    ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
+        """Decode a batch's real tokens up to, not including, the output projection.
+
+        Args:
+            tokens: ``(N,)``, in the order of the layout.
+            layout: where sentences lie in them.
+            attention: of the batch.
+            weights_of: the layer whose cross-attention's weights are wanted.
+
+        Returns:
+            ``(N, C)``; each layer's input and the output, ``(N, C)``; the weights, ``(N, heads,
+            S)``, or ``None``.
+        """
+        x = self._embed(tokens)
+        x = add_positions(self, x, layout)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x)
+        states, weights = [x], None
+        for number, layer in enumerate(self.layers):
+            x, own = layer(x, attention, layout, need_attn=number == weights_of)
+            states.append(x)
+            weights = weights if own is None else own
+        if self.layer_norm is not None:
+            x = self.layer_norm(x, layout)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, states, weights
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.embed_scale * self.embed_tokens(tokens)
         if self.quant_noise is not None:
             x = self.quant_noise(x)
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
+        return x
+
+    def _step(
+        self,
+        tokens: Tensor,
+        memory: Optional[Tensor],
+        memory_padding: Optional[Tensor],
+        state: dict[str, dict[str, Optional[Tensor]]],
+        alignment_layer: Optional[int],
+        alignment_heads: Optional[int],
+    ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
+        """Decode the last of ``tokens: (B, T)``, whose keys and values ``state`` keeps."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=state)[:, -1:]
+        tokens = tokens[:, -1:]
+        x = self._embed(tokens.contiguous())
         if positions is not None:
             x = x + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
-        x = self.dropout_module(x).transpose(0, 1)  # (T, B, C)
-        if not self.training:  # as in the encoder
-            x = x.contiguous()
+        x = self.dropout_module(x).transpose(0, 1)  # (1, B, C)
 
-        padding = prev_output_tokens.eq(self.padding_idx)  # (B, T)
-        padding = padding if padding.any() else None
-        tokens = ValidTokens.from_padding_mask(padding)
-
-        attn: Optional[Tensor] = None
-        states: list[Optional[Tensor]] = [x]
-        causal = incremental_state is None and not full_context_alignment
-        for index, layer in enumerate(self.layers):
-            x, layer_attn, _ = layer(
-                x,
-                enc,
-                encoder_padding,
-                incremental_state,
-                self_attn_mask=self.buffered_future_mask(x) if causal else None,
-                self_attn_padding_mask=padding,
-                need_attn=index == alignment_layer,
-                need_head_weights=index == alignment_layer,
-                tokens=tokens,
-            )
+        padding = tokens.eq(self.padding_idx)
+        attention = DecodingAttention(
+            state, padding if padding.any() else None, memory, memory_padding
+        )
+        wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        states, weights = [x], None
+        for number, layer in enumerate(self.layers):
+            x, own = layer(x, attention, need_attn=number == wanted)
             states.append(x)
-            if layer_attn is not None and index == alignment_layer:
-                attn = layer_attn.float().to(x)
-        if attn is not None:
-            attn = (attn if alignment_heads is None else attn[:alignment_heads]).mean(dim=0)
-
+            weights = weights if own is None else own
+        if weights is not None:  # (heads, B, 1, S)
+            weights = weights[:alignment_heads].float().mean(0).to(x)
         if self.layer_norm is not None:
-            x = self.layer_norm(x, tokens)
-        x = x.transpose(0, 1)  # (B, T, C)
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)  # (B, 1, C)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
-        return x, {"attn": [attn], "inner_states": states}
+        return x, {"attn": [weights], "inner_states": states}
+
+
+def padded_extra(
+    states: list[Tensor],
+    weights: Optional[Tensor],
+    source: BatchLayout,
+    target: BatchLayout,
+    heads: Optional[int] = None,
+) -> dict[str, list[Optional[Tensor]]]:
+    """Return fairseq's second output of a decoder.
+
+    Args:
+        states: of the layers, ``(N, C)``.
+        weights: of a cross-attention, ``(N, heads, S)``, or ``None``.
+        source: layout of the encoder's rows.
+        target: layout of the decoder's.
+        heads: how many of the first heads are averaged over; ``None`` = all.
+
+    Returns:
+        ``attn``: ``(B, T, S)``, averaged over heads; ``inner_states``: of ``(T, B, C)``.
+    """
+    attn = None
+    if weights is not None:
+        assert source.positions is not None
+        by_place = target.unpack(weights[:, :heads].mean(1))  # (B, T, S), without padding in front
+        # Where in its sentence each source position is; padding is as the place behind the last.
+        behind = by_place.shape[2]
+        offsets = source.unpack(source.offsets() - behind) + behind  # (B, S)
+        places = offsets.unsqueeze(1).expand(-1, by_place.shape[1], -1)
+        attn = torch.nn.functional.pad(by_place, (0, 1)).gather(2, places).to(states[-1])
+    return {
+        "attn": [attn],
+        "inner_states": [target.unpack(state).transpose(0, 1) for state in states],
+    }

@@ -1,7 +1,8 @@
-"""Encoder and decoder layers that tell their norms which tokens are real.
+"""Encoder and decoder layers on rows of real tokens.
 
-fairseq calls its norms without a mask. These layers own the forward for that one difference and
-otherwise follow, step by step, the methods of fairseq 0.12.3 named in their comments.
+fairseq's own compute padding, and call norms and attention without a layout. These layers own the
+forward for that one difference and otherwise follow, step by step, the methods of fairseq 0.12.3
+named in their comments.
 """
 
 from typing import Any, Optional
@@ -13,9 +14,10 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import Tensor
 
+from rbn_fairseq.models.attention import Attention, PackedAttention
 from rbn_fairseq.models.deepnorm import ScaledResidual
 from rbn_fairseq.models.recomputation import recomputable
-from rbn_fairseq.norms import NoNorm, ValidTokens
+from rbn_fairseq.norms import BatchLayout, NoNorm
 
 __all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer"]
 
@@ -33,53 +35,35 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
         self.fc2_norm = NoNorm()
 
     @recomputable
-    def forward(
-        self,
-        x: Tensor,
-        encoder_padding_mask: Optional[Tensor],
-        attn_mask: Optional[Tensor] = None,
-        tokens: Optional[ValidTokens] = None,
-    ) -> Any:
-        """Encode.
+    def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Any:
+        """Encode rows ``x: (N, C)`` of real tokens.
 
         Args:
-            x: ``(T, B, C)``.
-            encoder_padding_mask: ``(B, T)``, True = padding, or ``None``.
-            attn_mask: ``(T, T)``, True = not attended to.
-            tokens: the real tokens of ``x``; ``None`` = all.
+            x: activations.
+            attention: of the batch.
+            layout: where its sentences lie in the rows.
 
         Returns:
-            ``(T, B, C)``; with ``return_fc`` also the feed-forward output before the residual.
+            ``(N, C)``; with ``return_fc`` also the feed-forward output before the residual.
         """
         # Follows TransformerEncoderLayerBase.forward.
-        if attn_mask is not None:
-            floor = -1e8 if x.dtype.itemsize >= 4 else -1e4
-            attn_mask = attn_mask.masked_fill(attn_mask.bool(), floor)
-
         residual = x
         if self.normalize_before:
-            x = self.self_attn_layer_norm(x, tokens)
-        x, _ = self.self_attn(
-            query=x,
-            key=x,
-            value=x,
-            key_padding_mask=encoder_padding_mask,
-            need_weights=False,
-            attn_mask=attn_mask,
-        )
-        x = self.self_attn_out(x, tokens)
+            x = self.self_attn_layer_norm(x, layout)
+        x = attention.within(self.self_attn, x)
+        x = self.self_attn_out(x, layout)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
-            x = self.self_attn_layer_norm(x, tokens)
+            x = self.self_attn_layer_norm(x, layout)
 
         residual = x
         if self.normalize_before:
-            x = self.final_layer_norm(x, tokens)
+            x = self.final_layer_norm(x, layout)
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        fc_result = x = self.fc2(self.fc2_norm(x, tokens))
+        fc_result = x = self.fc2(self.fc2_norm(x, layout))
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
-            x = self.final_layer_norm(x, tokens)
+            x = self.final_layer_norm(x, layout)
         return (x, fc_result) if self.return_fc else x
 
 
@@ -101,78 +85,49 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
     def forward(
         self,
         x: Tensor,
-        encoder_out: Optional[Tensor] = None,
-        encoder_padding_mask: Optional[Tensor] = None,
-        incremental_state: Optional[dict[str, dict[str, Optional[Tensor]]]] = None,
-        self_attn_mask: Optional[Tensor] = None,
-        self_attn_padding_mask: Optional[Tensor] = None,
+        attention: Attention,
+        layout: Optional[BatchLayout] = None,
         need_attn: bool = False,
-        need_head_weights: bool = False,
-        tokens: Optional[ValidTokens] = None,
-    ) -> tuple[Tensor, Optional[Tensor], None]:
+    ) -> tuple[Tensor, Optional[Tensor]]:
         """Decode.
 
         Args:
-            x: ``(T, B, C)``.
-            encoder_out: ``(S, B, C)``, or ``None`` without cross-attention.
-            encoder_padding_mask: ``(B, S)``, True = padding, or ``None``.
-            incremental_state: cache of keys and values during generation.
-            self_attn_mask: ``(T, T)``, added to the attention's logits.
-            self_attn_padding_mask: ``(B, T)``, True = padding, or ``None``.
+            x: rows ``(N, C)`` of real tokens; in a step of generation ``(1, B, C)``.
+            attention: of the batch, or of the step.
+            layout: where sentences lie in the rows; ``None`` in generation.
             need_attn: return the cross-attention's weights.
-            need_head_weights: return them for each head.
-            tokens: the real tokens of ``x``; ``None`` = all.
 
         Returns:
-            ``(T, B, C)``, the attention weights or ``None``, and ``None``.
+            Of the shape of ``x``; and the weights as ``attention`` gives them, or ``None``.
         """
         # Follows TransformerDecoderLayerBase.forward, less its ONNX and cross+self-attention
         # branches.
-        need_attn = need_attn or need_head_weights
+        weights: Optional[Tensor] = None
         residual = x
         if self.normalize_before:
-            x = self.self_attn_layer_norm(x, tokens)
-        x, attn = self.self_attn(
-            query=x,
-            key=x,
-            value=x,
-            key_padding_mask=self_attn_padding_mask,
-            incremental_state=incremental_state,
-            need_weights=False,
-            attn_mask=self_attn_mask,
-        )
-        x = self.self_attn_out(x, tokens)
+            x = self.self_attn_layer_norm(x, layout)
+        x = attention.within(self.self_attn, x)
+        x = self.self_attn_out(x, layout)
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
-            x = self.self_attn_layer_norm(x, tokens)
+            x = self.self_attn_layer_norm(x, layout)
 
-        if self.encoder_attn is not None and encoder_out is not None:
+        if self.encoder_attn is not None and attention.has_memory:
             residual = x
             if self.normalize_before:
-                x = self.encoder_attn_layer_norm(x, tokens)
-            x, attn = self.encoder_attn(
-                query=x,
-                key=encoder_out,
-                value=encoder_out,
-                key_padding_mask=encoder_padding_mask,
-                incremental_state=incremental_state,
-                static_kv=True,
-                need_weights=need_attn
-                or need_head_weights
-                or (not self.training and self.need_attn),
-                need_head_weights=need_head_weights,
-            )
-            x = self.encoder_attn_out(x, tokens)
+                x = self.encoder_attn_layer_norm(x, layout)
+            x, weights = attention.across(self.encoder_attn, x, need_attn)
+            x = self.encoder_attn_out(x, layout)
             x = self.residual_connection(self.dropout_module(x), residual)
             if not self.normalize_before:
-                x = self.encoder_attn_layer_norm(x, tokens)
+                x = self.encoder_attn_layer_norm(x, layout)
 
         residual = x
         if self.normalize_before:
-            x = self.final_layer_norm(x, tokens)
+            x = self.final_layer_norm(x, layout)
         x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.fc2(self.fc2_norm(x, tokens))
+        x = self.fc2(self.fc2_norm(x, layout))
         x = self.residual_connection(self.dropout_module(x), residual)
         if not self.normalize_before:
-            x = self.final_layer_norm(x, tokens)
-        return x, attn, None
+            x = self.final_layer_norm(x, layout)
+        return x, weights

@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 from torch import Tensor, nn
 
-from rbn_fairseq.norms import ValidTokens
+from rbn_fairseq.norms import Tokens
 
 __all__ = ["SubNorm", "place_sub_norm", "sub_norm_gains"]
 
@@ -31,7 +31,7 @@ class SubNorm(nn.Module):
         self.norm = norm
         self.projection = projection
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Project the normalised heads ``x: (T, B, C)``, joined along C."""
         return self.projection(self.norm(x, tokens))
 

@@ -20,15 +20,16 @@ from fairseq.models.transformer import (
 from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
+from rbn_fairseq.models.attention import PackedAttention
 from rbn_fairseq.models.centring import centre_weights
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset, resolve
-from rbn_fairseq.models.decoder import RBNTransformerDecoder
+from rbn_fairseq.models.decoder import RBNTransformerDecoder, padded_extra
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, explain_other_norms
-from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss
+from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
-from rbn_fairseq.norms import LengthBatchNorm, has_population_norm, on_registration
+from rbn_fairseq.norms import LengthBatchNorm, has_population_norm, lay_out, on_registration
 
 __all__ = ["RBNTransformerModel"]
 
@@ -106,22 +107,67 @@ class RBNTransformerModel(TransformerModelBase):
             and not torch.is_autocast_enabled(layer.weight.device.type)
         )
 
-    def forward(self, *args: Any, wanted: Optional[Wanted] = None, **kwargs: Any) -> Any:
-        """Run encoder and decoder, as fairseq does.
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = True,
+        features_only: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+        wanted: Optional[Wanted] = None,
+    ) -> Any:
+        """Run encoder and decoder on the batch's real tokens.
 
         Args:
-            *args: as fairseq's.
+            src_tokens: ``(B, S)``.
+            src_lengths: as fairseq's; not read.
+            prev_output_tokens: ``(B, T)``.
+            return_all_hiddens: as fairseq's; not read.
+            features_only: leave the output projection out.
+            alignment_layer: decoder layer whose attention is returned in evaluation; the last.
+            alignment_heads: how many of its heads.
             wanted: return a :class:`Loss` in place of logits, where :attr:`gives_loss`.
-            **kwargs: as fairseq's.
+
+        Returns:
+            In evaluation what fairseq's ``transformer`` returns, logits ``(B, T, V)``, 0 at
+            padding, and a dictionary. In training rows ``(N, V)`` of real tokens, and a dictionary
+            with their ``layout``, by which :meth:`get_targets` orders the targets.
         """
-        if wanted is None:
-            return super().forward(*args, **kwargs)
-        features, _ = super().forward(*args, features_only=True, **kwargs)  # (B, T, C)
-        real = wanted.target.ne(wanted.padding)
-        # Here rather than in the criterion: a process's gradients of weights that are used outside
-        # the forward are not always added to the others'.
-        weight = self.decoder.output_projection.weight
-        return label_smoothed_loss(features[real], weight, wanted.target[real], wanted.smoothing)
+        source, target = lay_out(
+            src_tokens.ne(self.encoder.padding_idx),
+            prev_output_tokens.ne(self.decoder.padding_idx),
+        )
+        rows = self.encoder.encode(source.pack(src_tokens), source).x
+        memory = None if self.cfg.no_cross_attention else rows
+        attention = PackedAttention(source, target, memory)
+        in_rows = self.training or wanted is not None or features_only
+        layer = self.decoder.num_layers - 1 if alignment_layer is None else alignment_layer
+        x, states, weights = self.decoder.decode(
+            target.pack(prev_output_tokens), target, attention, None if in_rows else layer
+        )
+        if wanted is not None:
+            # Here rather than in the criterion: a process's gradients of weights that are used
+            # outside the forward are not always added to the others'.
+            return label_smoothed_loss(x, self.decoder.output_projection.weight, target, wanted)
+        if not features_only:
+            x = self.decoder.output_layer(x)
+        if self.training:
+            return x, {"attn": [None], "inner_states": states, "layout": target}
+        return target.unpack(x), padded_extra(states, weights, source, target, alignment_heads)
+
+    def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
+        """Return the targets of an output of :meth:`forward`, ``(N,)`` in training, or ``(B, T)``.
+
+        Raises:
+            ValueError: if there are targets for other tokens than the decoder was given.
+        """
+        target: Tensor = sample["target"]
+        layout = net_output[1].get("layout") if isinstance(net_output[1], dict) else None
+        if layout is None:
+            return target
+        return pack_targets(target, layout, self.decoder.padding_idx, sample.get("ntokens"))
 
     def warn(self, task: Any) -> None:
         """Warn of what batch statistics leak, and of a task that does not care for them."""

@@ -1,7 +1,8 @@
 """Normalisation layers: pure torch, usable without fairseq.
 
 Every norm is a module with ``forward(x, tokens=None)``: ``x: (T, B, C)`` or ``(..., C)``,
-``tokens`` the batch's :class:`ValidTokens`.
+``tokens`` the batch's :class:`ValidTokens`, or rows ``(N, C)`` of real tokens with the batch's
+:class:`BatchLayout`.
 """
 
 import re
@@ -39,12 +40,13 @@ from rbn_fairseq.norms.scope import (
     record_gaps,
     record_moments,
 )
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, lay_out
 
 __all__ = [
     "NORMS",
     "Affine",
     "AffineOptions",
+    "BatchLayout",
     "BatchNorm",
     "BatchNormOptions",
     "BatchRenorm",
@@ -79,6 +81,7 @@ __all__ = [
     "RMSNorm",
     "RMSNormOptions",
     "Record",
+    "Tokens",
     "ValidTokens",
     "build_norm",
     "cut_lengths",
@@ -86,6 +89,7 @@ __all__ = [
     "freeze_statistics",
     "has_batch_norm",
     "has_population_norm",
+    "lay_out",
     "on_registration",
     "parse_norms",
     "record_gaps",
@@ -255,7 +259,7 @@ def register_norm(name: str, entry: NormEntry) -> None:
 class Composition(nn.Sequential):
     """Norms applied one after the other."""
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Apply the norms to ``x: (..., C)``, first to last."""
         for norm in self:
             x = norm(x, tokens)

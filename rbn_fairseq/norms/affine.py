@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rbn_fairseq.norms import kernels
 from rbn_fairseq.norms.buffers import FullPrecision
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["Affine", "AffineOptions", "multiply_add"]
 
@@ -56,7 +56,7 @@ class Affine(FullPrecision):
         self.register_buffer("scale", torch.ones(channels))
         self.register_buffer("shift", torch.zeros(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Scale and shift ``x: (..., C)``; ``tokens`` is not needed and not read."""
         return multiply_add(x, self.scale, self.shift)
 

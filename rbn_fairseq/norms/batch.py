@@ -12,7 +12,7 @@ from rbn_fairseq.norms.lengths import check_rule
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import normalise
 from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
 
@@ -84,8 +84,7 @@ class BatchNorm(PopulationNorm):
     Statistics are biased, two-pass, and accumulated in fp32 whatever the input's dtype. As in
     torch's batch norm, outputs in fp32 are right to about 1e-6 of |mean| / std. A batch
     without any real token is normalised with the running statistics and moves nothing; a batch
-    whose statistics are not finite moves nothing. Outputs at padding are whatever the affine map
-    gives there; gradients from and to padding are exactly zero.
+    whose statistics are not finite moves nothing.
 
     Args:
         channels: number of channels C.
@@ -111,46 +110,46 @@ class BatchNorm(PopulationNorm):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.population = PopulationStatistics(channels, self.options.momentum)
 
-    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
-        if scope.dummy.get():
-            tokens = ValidTokens.none_of(x)
-        population = self.population.get()
-        if self.by_kernels and kernels.serve(x, self.weight, self.bias, *population):
-            return self._train_by_kernels(x, tokens)
-        batch = self._batch_moments(x.detach(), tokens, *population)
-        self._record(batch, x, tokens)
+    def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        counted, population = not scope.dummy.get(), self.population.get()
+        if counted and self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
+            return self._train_by_kernels(rows, layout)
+        seen = rows.detach()
+        if not counted:
+            seen, layout = seen[:0], BatchLayout.empty(rows.device)
+        batch = self._batch_moments(seen, *population)
+        self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
-        y, mean, var = normalise(x, weight, bias, batch.mean, batch.var, batch.n, tokens, self)
-        self._follow(batch._replace(mean=mean, var=var), x, tokens)
+        y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, counted, self)
+        self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
-    def _train_by_kernels(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+    def _train_by_kernels(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         momentum = 0.0 if scope.frozen.get() else self.population.momentum
-        y, batch, before, after = self._launch(x, tokens, momentum)
+        y, batch, before, after = self._launch(rows, layout, momentum)
         self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
         return y
 
     def _launch(
-        self, x: Tensor, tokens: ValidTokens, momentum: float
+        self, rows: Tensor, layout: Optional[BatchLayout], momentum: float
     ) -> tuple[Tensor, Moments, Tensor, Tensor]:
         """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
-        rows, mean, var, n, before, after, share = normalise_rows(
-            x.reshape(-1, x.shape[-1]), self.weight, self.bias, tokens.flat,
-            self.population.get(), momentum=momentum, eps=self.options.eps,
-            clamp=self.options.eps_mode == "clamp", sync=self.sync,
+        y, mean, var, n, before, after, share = normalise_rows(
+            rows, self.weight, self.bias, self.population.get(), momentum=momentum,
+            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
         )  # fmt: skip
-        self._record(Moments(mean.detach(), var.detach(), n, share), x, tokens)
-        return rows.view(x.shape), Moments(mean, var, n, share), before, after
+        self._record(Moments(mean.detach(), var.detach(), n, share), rows, layout)
+        return y, Moments(mean, var, n, share), before, after
 
     def _batch_moments(
-        self, x: Tensor, tokens: ValidTokens, population_mean: Tensor, population_var: Tensor
+        self, rows: Tensor, population_mean: Tensor, population_var: Tensor
     ) -> Moments:
-        """Return what normalises in training; the population's where no token is real."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        moments = batch_moments(x.reshape(-1, x.shape[-1]).to(dtype), tokens, self.sync)
+        """Return what normalises in training; the population's where there is no token."""
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        moments = batch_moments(rows.to(dtype), self.sync)
         if moments.n.is_cpu and moments.n:  # a GPU would have to be waited for
             return moments
         empty = moments.n == 0
@@ -162,15 +161,15 @@ class BatchNorm(PopulationNorm):
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
 
-    def _follow(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+    def _follow(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         """Move the running statistics, and record the gap to them."""
         recorded = bool(scope.recorders.get())
         if recorded:
-            before = self._expected(x, tokens)
+            before = self._expected(layout)
         if not scope.frozen.get():
-            self._move(batch, x, tokens)
+            self._move(batch, rows, layout)
         if recorded:
-            self._record_gap(batch, before, self._expected(x, tokens))
+            self._record_gap(batch, before, self._expected(layout))
 
     def _record_gap(
         self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
@@ -179,12 +178,12 @@ class BatchNorm(PopulationNorm):
             gap = scope.Gap(self, batch.mean, batch.var, batch.n, *before, *after, batch.share)
             recorder.append(gap)
 
-    def _expected(self, x: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
+    def _expected(self, layout: Optional[BatchLayout]) -> tuple[Tensor, Tensor]:
         """Return what the running statistics expect of a batch, each ``(C,)``; copies."""
         mean, var = self.population.get()
         return mean.clone(), var.clone()
 
-    def _move(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+    def _move(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         """Move the running statistics."""
         self.population.update(batch)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["DynamicTanh", "DynamicTanhOptions"]
 
@@ -47,7 +47,7 @@ class DynamicTanh(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         squashed = torch.tanh(self.alpha.to(dtype) * x.to(dtype))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_groups, check_rules, group_count, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["GroupNorm", "GroupNormOptions"]
 
@@ -57,7 +57,7 @@ class GroupNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         # Given half precision, torch keeps the statistics for the backward in half precision.
         dtype = torch.promote_types(x.dtype, torch.float32)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_groups, check_rules, group_count, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["GroupScale", "GroupScaleOptions"]
 
@@ -57,7 +57,7 @@ class GroupScale(nn.Module):
         self.options = options or GroupScaleOptions()
         self.groups = group_count("groupscale", self.options.groups, channels, heads)
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         grouped = x.unflatten(-1, (self.groups, -1))  # (..., G, C/G)
         return F.rms_norm(grouped, grouped.shape[-1:], eps=self.options.eps).flatten(-2)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
 __all__ = ["InstanceNorm", "InstanceNormOptions"]
 
@@ -33,8 +33,7 @@ class InstanceNorm(nn.Module):
     channel over the real tokens of one sentence. The same in training and in evaluation: there
     are no running statistics. A sentence of one token gives the bias.
 
-    Statistics are two-pass, in fp32 or better whatever the input's dtype. Outputs at padding are
-    0; gradients from and to padding are exactly zero.
+    Statistics are two-pass, in fp32 or better whatever the input's dtype.
 
     Not for a causal decoder: a position would see later tokens.
 
@@ -49,38 +48,34 @@ class InstanceNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
-        """Normalise ``x: (T, B, C)``; same shape and dtype out.
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise ``x``; same shape and dtype out.
 
         Args:
-            x: activations.
-            tokens: the real tokens among ``x``'s positions. ``None`` = all.
+            x: rows ``(N, C)`` of real tokens; or with padding ``(T, B, C)``.
+            tokens: the layout of the rows; or which of ``x``'s positions are real tokens. ``None``
+                = all.
 
         Raises:
-            ValueError: if ``x`` has other than three axes, or ``tokens`` describes another shape.
+            ValueError: if ``tokens`` describes another shape than ``x``'s, or nothing tells the
+                sentences apart.
         """
-        if x.dim() != 3:
-            raise ValueError(
-                "`instance` takes statistics over sentences and needs `x` of shape (T, B, C), but "
-                f"its shape is {tuple(x.shape)}. Give one sentence as (T, 1, C)."
-            )
-        tokens = tokens or ValidTokens()
-        tokens.check(x)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        wide, weight, bias = x.to(dtype), self.weight.to(dtype), self.bias.to(dtype)
-        if tokens.valid is None:
-            centred = wide - wide.mean(0)
-            var = centred.square().mean(0)  # (B, C)
-            y = torch.addcmul(bias, centred * torch.rsqrt(var + self.options.eps), weight)
-            return y.to(x.dtype)
-        padding = tokens.valid.logical_not().unsqueeze(-1)  # (T, B, 1)
-        count = tokens.valid.sum(0, dtype=dtype).clamp(min=1).unsqueeze(-1)  # (B, 1)
-        wide = wide.masked_fill(padding, 0)
-        centred = (wide - wide.sum(0) / count).masked_fill(padding, 0)
-        var = centred.square().sum(0) / count  # (B, C)
-        y = torch.addcmul(bias, centred * torch.rsqrt(var + self.options.eps), weight)
-        return y.masked_fill(padding, 0).to(x.dtype)
+        return on_rows(self._normalise, x, tokens, by_sentence=True)
+
+    def _normalise(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        layout = sentences_of(layout)
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        wide, weight, bias = rows.to(dtype), self.weight.to(dtype), self.bias.to(dtype)
+        centred = wide - _mean(wide, layout)[layout.sentences]
+        scale = torch.rsqrt(_mean(centred.square(), layout) + self.options.eps)  # (B, C)
+        return torch.addcmul(bias, centred * scale[layout.sentences], weight).to(rows.dtype)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         return f"{self.weight.numel()}, eps={self.options.eps}"
+
+
+def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:
+    """Return the mean over the rows of each sentence, ``(B, C)``; 0 for one without any."""
+    sums = torch.segment_reduce(rows, "sum", lengths=layout.lengths)
+    return sums / layout.lengths.clamp(min=1).unsqueeze(1)

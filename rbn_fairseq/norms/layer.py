@@ -6,7 +6,7 @@ from typing import Optional
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["LayerNorm", "LayerNormOptions"]
 
@@ -36,6 +36,6 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, channels: int, options: Optional[LayerNormOptions] = None) -> None:
         super().__init__(channels, eps=(options or LayerNormOptions()).eps)
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         return super().forward(x)

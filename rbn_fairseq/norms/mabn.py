@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
-from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["MovingAverageBatchNorm", "MovingAverageBatchNormOptions"]
 
@@ -112,7 +111,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
         }
 
     def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
     ) -> Tensor:
         options, step = self.options, self._update + 1
         running = self.population.running_square
@@ -128,7 +127,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
             moved = running.lerp(divisor.to(running.dtype), options.momentum)
             self.population.replace_where(good, running_square=moved)
         y: Tensor = _normalise(
-            rows, self.weight, self.bias, divisor, r, count, good, tokens, self, by_batch, frozen
+            rows, self.weight, self.bias, divisor, r, count, good, counted, self, by_batch, frozen
         )
         return y
 
@@ -156,20 +155,20 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,  # (tokens, C)
+        rows: Tensor,  # (N, C)
         weight: Tensor,
         bias: Tensor,
         divisor: Tensor,
         r: Tensor,
         count: Tensor,
         good: Tensor,
-        tokens: ValidTokens,
+        counted: bool,
         norm: MovingAverageBatchNorm,
         by_batch: bool,
         frozen: bool,
     ) -> Tensor:
         scale = weight.to(r.dtype) * r * (divisor + norm.options.eps).rsqrt()
-        ctx.tokens, ctx.norm, ctx.by_batch, ctx.frozen = tokens, norm, by_batch, frozen
+        ctx.counted, ctx.norm, ctx.by_batch, ctx.frozen = counted, norm, by_batch, frozen
         ctx.save_for_backward(rows, weight, divisor, r, count, good)
         return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
 
@@ -177,11 +176,12 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
         rows, weight, divisor, r, count, good = ctx.saved_tensors
-        tokens: ValidTokens = ctx.tokens
         norm: MovingAverageBatchNorm = ctx.norm
         by = (divisor + norm.options.eps).rsqrt()
-        grad = tokens.pack(grad_y).to(r.dtype)
-        z = tokens.pack(rows).to(r.dtype) * by
+        if not ctx.counted:
+            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
+        grad = grad_y.to(r.dtype)
+        z = rows.to(r.dtype) * by
         dot, dbias = (grad * z).sum(0), grad.sum(0)
 
         scale = weight.to(r.dtype) * r
@@ -189,7 +189,7 @@ class _Normalise(torch.autograd.Function):
         if not ctx.frozen:
             averaged = norm._remember("gradient_window", mean, good)
             mean = mean if ctx.by_batch else averaged
-        dx = tokens.unpack_((grad * scale - z * mean).mul_(by)).to(rows.dtype)
+        dx = (grad * scale - z * mean).mul_(by).to(rows.dtype)
         return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 8
 
 

@@ -1,4 +1,4 @@
-"""Masked moments of a batch, over one process or all of them: the only distributed code."""
+"""Moments of a batch, over one process or all of them: the only distributed code."""
 
 from typing import NamedTuple, Optional
 
@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rbn_fairseq.norms.reductions import join, mean_and_variance
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = [
     "BinMoments",
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class BinMoments(NamedTuple):
-    """Statistics of a batch's valid tokens by the bin of their sentence's length.
+    """Statistics of a batch's tokens by the bin of their sentence's length.
 
     mean: ``(G, C)``; var: ``(G, C)``, biased; n: ``(G,)``. All 0 for a bin without tokens.
     """
@@ -35,7 +35,7 @@ class BinMoments(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Statistics of the valid tokens of a batch.
+    """Statistics of the tokens of a batch.
 
     mean: ``(C,)``; var: ``(C,)``, biased; n: 0-dim, the number of tokens behind them
     (over all processes when synchronised); share: 0-dim, this process's part in what all
@@ -86,18 +86,17 @@ def gather(values: Tensor) -> Tensor:
     return parts
 
 
-def batch_moments(rows: Tensor, tokens: ValidTokens, sync: bool) -> Moments:
-    """Mean and biased variance of the real tokens, in the dtype of ``rows``.
+def batch_moments(rows: Tensor, sync: bool) -> Moments:
+    """Mean and biased variance of rows, in their dtype.
 
     Args:
-        rows: ``(tokens, C)``, fp32 or fp64.
-        tokens: which rows are real.
+        rows: ``(N, C)``, fp32 or fp64.
         sync: join the statistics of all processes: one collective of 2C + 1 numbers.
 
     Returns:
-        The moments. Without any real token, all three are 0.
+        The moments. Without any row, all three are 0.
     """
-    return join_processes(*mean_and_variance(rows, tokens), sync)
+    return join_processes(*mean_and_variance(rows), sync)
 
 
 def join_processes(mean: Tensor, var: Tensor, count: Tensor, sync: bool) -> Moments:
@@ -111,32 +110,33 @@ def join_processes(mean: Tensor, var: Tensor, count: Tensor, sync: bool) -> Mome
 
 
 def bin_moments(
-    batch: Moments, x: Tensor, tokens: ValidTokens, edges: Tensor, sync: bool
+    batch: Moments, rows: Tensor, layout: BatchLayout, edges: Tensor, sync: bool
 ) -> BinMoments:
-    """Mean and biased variance of the real tokens by the bin of their sentence's length.
+    """Mean and biased variance of rows by the bin of their sentence's length.
 
     One pass, around the batch's mean.
 
     Args:
         batch: the moments of all of them.
-        x: ``(T, B, C)``.
-        tokens: which positions are real.
+        rows: ``(N, C)``.
+        layout: which sentence each is of.
         edges: where the second and later bins begin, ``(G - 1,)``.
         sync: join the statistics of all processes: one collective of G (2C + 1) numbers.
     """
-    lengths = tokens.lengths(x.shape, x.device)
+    lengths = layout.lengths
     index = torch.bucketize(lengths.to(edges.dtype), edges, right=True)
     chosen = index == torch.arange(len(edges) + 1, device=index.device).unsqueeze(1)  # (G, B)
-    if x.is_cpu and world_size(sync) == 1 and chosen.all(1).any():  # of one bin: the batch's own
+    if rows.is_cpu and world_size(sync) == 1 and chosen.all(1).any():  # of one bin: the batch's
         n = chosen.any(1) * batch.n
         some = (n > 0).unsqueeze(1)
         return BinMoments(batch.mean.where(some, 0), batch.var.where(some, 0), n)
-    rows = x.reshape(-1, x.shape[-1])
-    apart = tokens.clear_(rows.to(batch.mean.dtype) - batch.mean).view(x.shape)
-    sums = torch.stack([apart.sum(0), apart.square_().sum(0)], 1).double()  # (B, 2, C)
+    apart = rows.to(batch.mean.dtype) - batch.mean
+    sums = torch.cat(
+        [torch.segment_reduce(part, "sum", lengths=lengths) for part in (apart, apart.square())], 1
+    )  # (B, 2 C), each sentence's
     # A product of matrices, in fp64, because it has one order on every device.
-    by_bin = chosen.double() @ torch.cat([sums.flatten(1), lengths.double().unsqueeze(1)], 1)
-    by_bin = all_reduce_sum(by_bin, sync)  # (G, 2 C + 1)
+    counted = torch.cat([sums.double(), lengths.double().unsqueeze(1)], 1)
+    by_bin = all_reduce_sum(chosen.double() @ counted, sync)  # (G, 2 C + 1)
     n = by_bin[:, -1]
     near, square = (by_bin[:, :-1] / n.clamp(min=1).unsqueeze(1)).chunk(2, 1)
     mean = (batch.mean + near).where(n.unsqueeze(1) > 0, 0)

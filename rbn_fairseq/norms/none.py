@@ -5,7 +5,7 @@ from typing import Optional
 
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["NoNorm", "NoNormOptions"]
 
@@ -22,6 +22,6 @@ class NoNorm(nn.Module):
     (``none@ffn:layer``). It has no parameters, not even a gain.
     """
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Return ``x: (..., C)`` itself; ``tokens`` is not read."""
         return x

@@ -9,7 +9,6 @@ from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
 from rbn_fairseq.norms.reductions import batch_norm_backward, gradient_sums, has_kernels
-from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["normalise"]
 
@@ -17,11 +16,12 @@ __all__ = ["normalise"]
 class _Normalise(torch.autograd.Function):
     """(x, weight, bias) -> (y, batch mean, batch variance), with all their gradients.
 
-    The moments come in ready, because they also serve elsewhere; they are functions of x.
+    The moments come in ready, because they also serve elsewhere; they are functions of x, unless
+    its rows are not ``counted``: these have no gradients.
 
     A penalty on the batch statistics reaches x only through mean and variance, so that its
-    gradient folds into the elementwise backward: for real tokens, with s the standard deviation
-    and n the number of tokens,
+    gradient folds into the elementwise backward: with s the standard deviation and n the number of
+    tokens behind the moments,
 
         dx = (weight / s) g + k (x - mean) + c,
         c = dmean / n - (weight / s) mean(g),
@@ -33,22 +33,21 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,  # (..., C)
+        rows: Tensor,  # (N, C)
         weight: Tensor,
         bias: Tensor,
         batch_mean: Tensor,
         batch_var: Tensor,
         count: Tensor,
-        tokens: ValidTokens,
+        counted: bool,
         norm: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        ctx.tokens, ctx.sync, ctx.options = tokens, norm.sync, norm.options
-        ctx.shape, ctx.dtypes = x.shape, (weight.dtype, bias.dtype)
+        ctx.counted, ctx.sync, ctx.options = counted, norm.sync, norm.options
+        ctx.dtypes = weight.dtype, bias.dtype
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, weight, batch_mean, batch_var, count)
         y = _map(rows, weight, bias, batch_mean, batch_var, norm.options)
-        return y.view(x.shape), batch_mean, batch_var  # as views, which have gradients
+        return y, batch_mean, batch_var  # as views, which have gradients
 
     @staticmethod
     @once_differentiable
@@ -59,17 +58,20 @@ class _Normalise(torch.autograd.Function):
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
         rows, weight, mean, var, n = ctx.saved_tensors
-        tokens: ValidTokens = ctx.tokens
-        options, shape, dtypes = ctx.options, ctx.shape, ctx.dtypes
-        grad = torch.zeros_like(rows) if grad_y is None else grad_y.reshape(rows.shape)
+        options, dtypes = ctx.options, ctx.dtypes
+        if not ctx.counted:  # the moments are no function of these rows
+            zeros = torch.zeros(4, len(mean), dtype=mean.dtype, device=mean.device)
+            all_reduce_sum(zeros, ctx.sync)
+            weight_grad, bias_grad = (torch.zeros_like(mean, dtype=dtype) for dtype in dtypes)
+            return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 5
+        grad = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
         weight, inverse = weight.to(mean.dtype), options.std(var).reciprocal()
         alone, plain = world_size(ctx.sync) == 1, grad_mean is None and grad_var is None
-        served = has_kernels(x, tokens) and tokens.valid is None and options.eps_mode == "add"
-        if alone and plain and served:
+        if alone and plain and has_kernels(x) and options.eps_mode == "add":
             dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, inverse)
         else:
-            dbias, dweight = gradient_sums(grad, x, mean, inverse, tokens)
+            dbias, dweight = gradient_sums(grad, x, mean, inverse)
             scale = weight * inverse
             c, k = -scale * dbias, -scale * inverse * dweight
             if not alone:
@@ -85,9 +87,7 @@ class _Normalise(torch.autograd.Function):
             n = n.clamp(min=1)
             c, k = c / n, k / n
             dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
-            dx = tokens.clear_(dx)
-        dx = dx.to(rows.dtype).view(shape)
-        return dx, dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 5
+        return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 5
 
 
 def _map(

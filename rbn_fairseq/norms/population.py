@@ -11,7 +11,7 @@ from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.affine import multiply_add
 from rbn_fairseq.norms.buffers import FullPrecision
 from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows
 
 __all__ = ["PopulationNorm", "PopulationStatistics", "RunningStatistics"]
 
@@ -102,9 +102,11 @@ class PopulationNorm(nn.Module):
     Evaluation is one multiply-add per element, by a scale and shift that every call computes;
     after :meth:`make_generation_fast_`, the first.
 
-    A subclass has ``_train(x, tokens)`` and ``affine_map()``.
+    A subclass has ``_train(rows, layout)``, from rows ``(N, C)`` of real tokens and where the
+    sentences lie in them (``None`` where that is not known), and ``affine_map()``.
 
     Attributes:
+        by_sentence: whether the norm asks which sentence a row is of.
         population: the running statistics.
         sync: whether the batch is that of all processes together.
         repeatable: whether training divides by what the batch alone says, so that a forward can
@@ -112,25 +114,29 @@ class PopulationNorm(nn.Module):
     """
 
     repeatable: ClassVar[bool] = False
+    by_sentence: ClassVar[bool] = False
 
     population: RunningStatistics
     sync: bool
     _keeps = False
     _kept: Optional[tuple[Tensor, Tensor]] = None
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
-        """Normalise ``x: (T, B, C)`` or ``(..., C)``; same shape and dtype out.
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise ``x``; same shape and dtype out.
 
         Args:
-            x: activations.
-            tokens: the real tokens among ``x``'s positions. ``None`` = all.
+            x: rows ``(N, C)`` of real tokens; or with padding ``(T, B, C)`` or ``(..., C)``.
+            tokens: the layout of the rows; or which of ``x``'s positions are real tokens. ``None``
+                = all.
 
         Raises:
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
-        tokens = tokens or ValidTokens()
-        tokens.check(x)
-        return self._train(x, tokens) if self.training else self._evaluate(x, tokens)
+        if self.training:
+            return on_rows(self._train, x, tokens, self.by_sentence)
+        if tokens is not None:
+            tokens.check(x)
+        return self._evaluate(x, tokens)
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
@@ -140,11 +146,12 @@ class PopulationNorm(nn.Module):
         """Return by option the updates at which the norm's schedule ends; none without one."""
         return {}
 
-    def _record(self, batch: Moments, x: Tensor, tokens: ValidTokens) -> None:
+    def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
+        lengths = None if layout is None else layout.lengths
         for recorder in scope.moment_recorders.get():
-            recorder.append(scope.Record(self, batch, tokens, x.shape))
+            recorder.append(scope.Record(self, batch, lengths))
 
-    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+    def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         raise NotImplementedError
 
     def make_generation_fast_(self, **_: Any) -> None:
@@ -155,7 +162,7 @@ class PopulationNorm(nn.Module):
         """
         self._keeps = True
 
-    def _evaluate(self, x: Tensor, tokens: ValidTokens) -> Tensor:
+    def _evaluate(self, x: Tensor, tokens: Optional[Tokens]) -> Tensor:
         captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if not self._keeps or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())

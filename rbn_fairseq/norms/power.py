@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
-from rbn_fairseq.norms.tokens import ValidTokens
 
 __all__ = ["PowerNorm", "PowerNormOptions"]
 
@@ -92,13 +91,13 @@ class PowerNorm(QuadraticNorm):
         return {"--norm-power-warmup": self.options.warmup}
 
     def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
     ) -> Tensor:
         running = self.population.running_square.to(square.dtype)
         by_batch = frozen or self._update < self.options.warmup
         divisor = square if by_batch else running.clone()
         y: Tensor = _normalise(
-            rows, self.weight, self.bias, divisor, square, count, tokens, self, not frozen
+            rows, self.weight, self.bias, divisor, square, count, counted, self, not frozen
         )
         if not frozen:
             self._move(square, count)
@@ -129,19 +128,19 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,  # (tokens, C)
+        rows: Tensor,  # (N, C)
         weight: Tensor,
         bias: Tensor,
         divisor: Tensor,
         square: Tensor,
         count: Tensor,
-        tokens: ValidTokens,
+        counted: bool,
         norm: PowerNorm,
         moving: bool,
     ) -> Tensor:
         dtype = divisor.dtype
         scale = weight.to(dtype) * (divisor + norm.options.eps).rsqrt()
-        ctx.tokens, ctx.norm, ctx.moving = tokens, norm, moving
+        ctx.counted, ctx.norm, ctx.moving = counted, norm, moving
         ctx.save_for_backward(rows, weight, divisor, square, count)
         return torch.addcmul(bias.to(dtype), rows.to(dtype), scale).to(rows.dtype)
 
@@ -149,12 +148,13 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
         rows, weight, divisor, square, count = ctx.saved_tensors
-        tokens: ValidTokens = ctx.tokens
         norm: PowerNorm = ctx.norm
         options, running = norm.options, norm.population.get_buffer("running_gradient")
         dtype = divisor.dtype
-        grad = tokens.pack(grad_y).to(dtype)
-        z = tokens.pack(rows).to(dtype) * (divisor + options.eps).rsqrt()
+        if not ctx.counted:
+            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
+        grad = grad_y.to(dtype)
+        z = rows.to(dtype) * (divisor + options.eps).rsqrt()
         dweight, dbias = (grad * z).sum(0), grad.sum(0)
 
         t = grad * weight.to(dtype) - (1 - options.alpha_backward) * running.to(dtype) * z
@@ -163,7 +163,7 @@ class _Normalise(torch.autograd.Function):
             good = (count > 0) & square.isfinite().all()
             norm.population.replace_where(good, running_gradient=running + mean.to(running.dtype))
         by = square if options.backward == "batch" else divisor
-        dx = tokens.unpack_(t.mul_((by + options.eps).rsqrt())).to(rows.dtype)
+        dx = t.mul_((by + options.eps).rsqrt()).to(rows.dtype)
         rest = (None,) * 6
         return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), *rest
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["PartialRMSNorm", "PartialRMSNormOptions"]
 
@@ -61,7 +61,7 @@ class PartialRMSNorm(nn.Module):
             )
         self.weight = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         square = wide[..., : self.measured].square().mean(-1, keepdim=True)  # (..., 1)

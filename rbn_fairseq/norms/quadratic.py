@@ -1,6 +1,6 @@
 """What norms that divide by a quadratic mean over the tokens have in common."""
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import Moments, all_reduce_sum
 from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["QuadraticMean", "QuadraticNorm"]
 
@@ -44,7 +44,7 @@ class QuadraticNorm(PopulationNorm):
     dtype. A batch without real tokens or with statistics that are not finite moves nothing, nor
     does a dummy batch.
 
-    A subclass has ``_divide(rows, square, count, tokens, frozen)``, which normalises in training
+    A subclass has ``_divide(rows, square, count, counted, frozen)``, which normalises in training
     and, unless ``frozen``, moves the running statistics.
 
     Args:
@@ -69,29 +69,30 @@ class QuadraticNorm(PopulationNorm):
         """Take the number of updates so far; fairseq calls this before every training step."""
         self._update = num_updates
 
-    def _train(self, x: Tensor, tokens: ValidTokens) -> Tensor:
-        if scope.dummy.get():
-            tokens = ValidTokens.none_of(x)
-        rows = x.reshape(-1, x.shape[-1])  # (tokens, C)
-        square, count = self._batch_square(rows, tokens)
-        self._record(Moments(torch.zeros_like(square), square, count), x, tokens)  # about zero
-        return self._divide(rows, square, count, tokens, scope.frozen.get()).view(x.shape)
+    def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        counted = not scope.dummy.get()
+        if not counted:
+            layout = BatchLayout.empty(rows.device)
+        square, count = self._batch_square(rows if counted else rows[:0])
+        moments = Moments(torch.zeros_like(square), square, count)  # about zero
+        self._record(moments, rows, layout)
+        return self._divide(rows, square, count, counted, scope.frozen.get())
 
     def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, tokens: ValidTokens, frozen: bool
+        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
     ) -> Tensor:
         raise NotImplementedError
 
     @torch.no_grad()
-    def _batch_square(self, rows: Tensor, tokens: ValidTokens) -> tuple[Tensor, Tensor]:
+    def _batch_square(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        packed = tokens.pack(rows).to(dtype)
-        sums = torch.cat([packed.square().sum(0), tokens.count(packed).view(1)])
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        sums = torch.cat([wide.square().sum(0), wide.new_full((1,), len(rows))])
         sums = all_reduce_sum(sums, self.sync)
         count = sums[-1]
         square = sums[:-1] / count.clamp(min=1)
-        return torch.where(count == 0, self.population.running_square.to(dtype), square), count
+        running = self.population.running_square.to(square.dtype)
+        return torch.where(count == 0, running, square), count
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""

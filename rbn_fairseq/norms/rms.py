@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.tokens import ValidTokens
+from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["RMSNorm", "RMSNormOptions"]
 
@@ -56,7 +56,7 @@ class RMSNorm(nn.Module):
         self.options = options or RMSNormOptions()
         self.weight = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         eps, weight = self.options.eps, self.weight
         if self.options.eps_mode == "inside":

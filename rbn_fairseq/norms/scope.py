@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Optional, TypeVar
 
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.tokens import ValidTokens
 
 if TYPE_CHECKING:
     from rbn_fairseq.norms.batch import BatchNorm
@@ -57,13 +56,12 @@ class Record(NamedTuple):
         norm: a :class:`PopulationNorm` (diagnostics record torch's own norms, too).
         moments: of the batch; they carry no autograd graph. Those of a norm that divides by a
             quadratic mean are about zero: ``mean`` is 0, ``var`` the mean of squares.
-        tokens, shape: the batch's real tokens, and the shape of its activations.
+        lengths: of the batch's sentences, ``(B,)``; ``None`` where they are not known.
     """
 
     norm: nn.Module
     moments: Moments
-    tokens: ValidTokens
-    shape: Size
+    lengths: Optional[Tensor]
 
 
 _T = TypeVar("_T")
@@ -113,7 +111,7 @@ def freeze_statistics() -> AbstractContextManager[None]:
 
 
 def dummy_batch() -> AbstractContextManager[None]:
-    """Treat every token of the block as padding.
+    """Count no token of the block as one of the batch.
 
     For batches whose gradient is thrown away: they then move neither this process's population
     statistics nor, under synchronisation, the batch statistics of the others.

@@ -1,76 +1,142 @@
-"""Which positions of a batch are real tokens."""
+"""Which positions of a batch are real tokens, and where its sentences lie in rows of them."""
 
-from functools import cached_property
+from collections.abc import Callable
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-__all__ = ["ValidTokens"]
+__all__ = ["BatchLayout", "Tokens", "ValidTokens", "lay_out", "on_rows", "sentences_of"]
+
+
+class BatchLayout:
+    """Where the sentences of a batch lie in its rows ``(N, C)`` of real tokens.
+
+    The rows of a sentence follow each other, as its tokens do; a sentence may have none. Made by
+    :func:`lay_out`.
+
+    Args:
+        lengths: rows of each sentence, in the order of the rows, ``(B,)``.
+        counts: the same, on the host.
+        index: place of each row among the padded batch's flattened positions, ``(N,)``; ``None`` =
+            there is no padded batch.
+        positions: shape of those positions, such as ``(B, T)``.
+
+    Attributes:
+        lengths, counts, index, positions: as given.
+        rows: N.
+        sentences: which sentence each row is of, ``(N,)``, counted in the order of the rows.
+    """
+
+    def __init__(
+        self,
+        lengths: Tensor,
+        counts: list[int],
+        index: Optional[Tensor] = None,
+        positions: Optional[torch.Size] = None,
+    ) -> None:
+        self.lengths, self.counts = lengths, counts
+        self.index, self.positions = index, positions
+        self.rows = sum(counts)
+        self.sentences = self._by_row(torch.arange(len(counts), device=lengths.device))
+
+    def _by_row(self, values: Tensor) -> Tensor:
+        """Return ``values: (B, ...)`` of sentences for each of their rows, ``(N, ...)``."""
+        return values.repeat_interleave(self.lengths, dim=0, output_size=self.rows)
+
+    @classmethod
+    def empty(cls, device: torch.device) -> "BatchLayout":
+        """Return the layout of a batch without any sentence."""
+        return cls(torch.zeros(0, dtype=torch.long, device=device), [])
+
+    def check(self, x: Tensor) -> None:
+        """Refuse activations that this layout does not describe.
+
+        Raises:
+            ValueError: if ``x`` is not ``(N, C)``.
+        """
+        if x.dim() != 2 or x.shape[0] != self.rows:
+            raise ValueError(
+                f"`tokens` describes {self.rows} rows of real tokens, but `x` has shape "
+                f"{tuple(x.shape)}: it must be ({self.rows}, channels)."
+            )
+
+    def offsets(self) -> Tensor:
+        """Return the place of each row in its sentence, ``(N,)``, counted from 0."""
+        first = self.lengths.cumsum(0) - self.lengths
+        return torch.arange(self.rows, device=self.lengths.device) - self._by_row(first)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Return the rows ``(N, ...)`` of a padded ``(*positions, ...)``."""
+        assert self.index is not None and self.positions is not None
+        return padded.flatten(0, len(self.positions) - 1).index_select(0, self.index)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """Return rows ``(N, ...)`` put back to ``(*positions, ...)``; 0 at padding."""
+        assert self.index is not None and self.positions is not None
+        padded = rows.new_zeros(self.positions.numel(), *rows.shape[1:])
+        return padded.index_copy(0, self.index, rows).view(*self.positions, *rows.shape[1:])
+
+
+def lay_out(*sides: Tensor, time_first: bool = False) -> list[BatchLayout]:
+    """Lay out the real tokens of a batch, its sentences sorted by their lengths.
+
+    The one place where a GPU is waited for: the lengths of all sides come to the host together.
+
+    Args:
+        *sides: masks ``(B, T)``, True = real token, of the same sentences, such as those of source
+            and target. Sorted is by the length in the first, then in the next; sentences of the
+            same lengths stay in their order.
+        time_first: the masks, and what is packed by them, are ``(T, B)``.
+
+    Returns:
+        A layout for each side.
+    """
+    masks = [valid.t() for valid in sides] if time_first else sides  # (B, T)
+    counts = torch.stack([valid.sum(1) for valid in masks])  # (sides, B)
+    order = torch.arange(counts.shape[1], device=counts.device)
+    for side in reversed(counts):
+        order = order[side[order].argsort(stable=True)]
+    layouts = []
+    for mask, lengths, own in zip(masks, counts[:, order], counts[:, order].tolist(), strict=True):
+        places = torch.arange(mask.numel(), device=mask.device)
+        places = places.view(mask.t().shape).t() if time_first else places.view(mask.shape)
+        positions = places.t().shape if time_first else places.shape
+        index = _index(mask, places, order, lengths, sum(own))
+        layouts.append(BatchLayout(lengths, own, index, positions))
+    return layouts
+
+
+def _index(valid: Tensor, places: Tensor, order: Tensor, lengths: Tensor, rows: int) -> Tensor:
+    """Return the places ``(N,)`` of the real tokens of ``valid: (B, T)``, sentences in order."""
+    first = torch.empty_like(order)
+    first[order] = lengths.cumsum(0) - lengths  # row of each sentence's first token
+    row = first.unsqueeze(1) + valid.cumsum(1) - 1  # (B, T)
+    row = row.where(valid, rows)  # padding: one more row, which is cut off
+    return order.new_empty(rows + 1).scatter_(0, row.flatten(), places.flatten())[:rows]
 
 
 class ValidTokens:
-    """The valid-token view of one batch, built once and shared by every norm of a pass.
+    """The real tokens of a padded batch: the door of the norms for padded tensors.
 
-    Norms work on the flattened ``(tokens, C)`` activations, most of them on *packed* rows. Packing
-    drops the padding rows by an index where that is cheap (CPU) and zeroes them elsewhere: the
-    length of an index depends on the data, so that making one would let a GPU wait for the host.
-    Batch norm copies less: on the CPU it takes ``parts``, its kernels the ``flat`` mask.
+    Built once and shared by every norm of a pass. A norm packs the real tokens into rows,
+    normalises, and puts them back; at padding its output and its gradients are 0. The first norm
+    of a pass waits for a GPU, which tells how many tokens are real.
 
     Args:
         valid: boolean mask, True = real token, with the leading shape of the activations
             (``(T, B)`` for fairseq's time-first ``(T, B, C)``). ``None`` means that every
             position is a real token.
-        drop: whether packing drops padding rows (True) or zeroes them (False).
-            Default: dropped on the CPU.
-
-    Attributes:
-        drops: whether packed rows are real tokens only.
 
     Raises:
         ValueError: if ``valid`` is not boolean.
     """
 
-    def __init__(self, valid: Optional[Tensor] = None, drop: Optional[bool] = None) -> None:
+    def __init__(self, valid: Optional[Tensor] = None) -> None:
         if valid is not None and valid.dtype != torch.bool:
             raise ValueError(f"`valid` must be a boolean mask, but its dtype is {valid.dtype}.")
         self.valid = valid
-        self.drops = valid is None or (valid.is_cpu if drop is None else drop)
-        # Not a cached property, whose lock torch's compiler cannot take.
-        self._lengths: Optional[Tensor] = None
-
-    # What follows is made when it is first asked for: evaluation asks for none of it.
-
-    @cached_property
-    def _padding(self) -> Tensor:
-        assert self.valid is not None
-        return self.valid.reshape(-1, 1).logical_not()  # (tokens, 1), True = padding
-
-    @cached_property
-    def _index(self) -> Tensor:
-        assert self.valid is not None
-        return self.valid.reshape(-1).nonzero().squeeze(1)  # (valid tokens,)
-
-    @cached_property
-    def _padding_index(self) -> Tensor:
-        return self._padding.squeeze(1).nonzero().squeeze(1)  # (padding positions,)
-
-    @cached_property
-    def flat(self) -> Optional[Tensor]:
-        """The mask of the flattened activations, ``(tokens,)``, dense; ``None`` as ``valid``."""
-        return None if self.valid is None else self.valid.reshape(-1).contiguous()
-
-    @cached_property
-    def _runs(self) -> tuple[slice, Tensor]:
-        """The longer one of the runs of real tokens before and behind all padding; the others."""
-        assert self.valid is not None
-        if len(self._padding_index) == 0:
-            return slice(None), self._padding_index
-        first, last = int(self._padding_index[0]), int(self._padding_index[-1])
-        if first > self.valid.numel() - 1 - last:
-            return slice(first), self._index[first:]
-        behind = self.valid.numel() - 1 - last
-        return slice(last + 1, None), self._index[: len(self._index) - behind]
+        self._layout: Optional[BatchLayout] = None
 
     @classmethod
     def from_padding_mask(cls, padding_mask: Optional[Tensor]) -> "ValidTokens":
@@ -82,11 +148,6 @@ class ValidTokens:
         if padding_mask is None:
             return cls(None)
         return cls(padding_mask.to(torch.bool).logical_not().t())  # (T, B)
-
-    @classmethod
-    def none_of(cls, x: Tensor) -> "ValidTokens":
-        """Return the view in which every position of ``x: (..., C)`` is padding."""
-        return cls(torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device))
 
     def check(self, x: Tensor) -> None:
         """Refuse activations that this view does not describe.
@@ -100,73 +161,70 @@ class ValidTokens:
                 f"shape {tuple(x.shape)}: all but its last axis must be the same."
             )
 
-    def lengths(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Return the number of real tokens of every sentence, ``(B,)``.
+    # Not cached properties, whose lock torch's compiler cannot take.
 
-        Args:
-            shape: of the activations, ``(T, B, C)``.
-            device: theirs.
+    def rows(self) -> BatchLayout:
+        """Return where the real tokens lie in the rows.
 
-        Raises:
-            ValueError: if the activations have another number of axes.
+        For masks of other shapes than ``(T, B)``, which have no sentences, they are one.
         """
-        if len(shape) != 3:
-            raise ValueError(
-                "Lengths of sentences are told from activations (T, B, C), but these have shape "
-                f"{tuple(shape)}."
-            )
-        if self.valid is None:
-            return torch.full((shape[1],), shape[0], device=device)
-        if self._lengths is None:
-            self._lengths = self.valid.sum(0)
-        return self._lengths
+        assert self.valid is not None
+        if self._layout is None:
+            mask = self.valid if self.valid.dim() == 2 else self.valid.reshape(-1, 1)
+            (self._layout,) = lay_out(mask, time_first=True)
+        return self._layout
 
-    def pack(self, rows: Tensor) -> Tensor:
-        """Return ``rows: (tokens, C)`` without its padding: dropped, or zeroed in a copy."""
-        if self.valid is None:
-            return rows
-        if self.drops:
-            return rows.index_select(0, self._index)
-        return rows.masked_fill(self._padding, 0)
 
-    def parts(self, rows: Tensor) -> list[Tensor]:
-        """Return the real tokens of ``rows: (tokens, C)`` in one or two parts, copying only one.
+#: What a norm may be told of its activations.
+Tokens = BatchLayout | ValidTokens
 
-        For the CPU. Batches are padded on one side: most real tokens are one run.
-        """
-        if self.valid is None:
-            return [rows]
-        run, others = self._runs
-        parts = [rows[run], rows.index_select(0, others)]
-        return [part for part in parts if len(part) > 0]
 
-    def count(self, packed: Tensor) -> Tensor:
-        """Return the number of real tokens, 0-dim, in the dtype and on the device of ``packed``."""
-        if self.drops:
-            return packed.new_full((), packed.shape[0])
-        return self._padding.numel() - self._padding.sum(dtype=packed.dtype)
+def sentences_of(layout: Optional[BatchLayout]) -> BatchLayout:
+    """Return the layout, which must be known.
 
-    def zero_padding_(self, packed: Tensor) -> Tensor:
-        """Zero, in place, what computing on packed rows has put at padding."""
-        if self.drops:
-            return packed
-        return packed.masked_fill_(self._padding, 0)
+    Raises:
+        ValueError: if it is not.
+    """
+    if layout is None:
+        raise ValueError(
+            "This norm asks which sentence a token is of: give it activations (T, B, C), of one "
+            "sentence (T, 1, C), or rows (N, C) together with their BatchLayout."
+        )
+    return layout
 
-    def unpack_(self, packed: Tensor) -> Tensor:
-        """Return ``(tokens, C)`` with zeros at padding; may reuse the memory of ``packed``."""
-        if self.valid is None or not self.drops:
-            return self.zero_padding_(packed)
-        rows = packed.new_zeros(self.valid.numel(), packed.shape[1])
-        return rows.index_copy_(0, self._index, packed)
 
-    def clear(self, rows: Tensor) -> Tensor:
-        """Return ``rows: (tokens, C)`` with zeros at padding."""
-        return rows if self.valid is None else rows.masked_fill(self._padding, 0)
+def on_rows(
+    normalise: Callable[[Tensor, Optional[BatchLayout]], Tensor],
+    x: Tensor,
+    tokens: Optional[Tokens],
+    by_sentence: bool = False,
+) -> Tensor:
+    """Apply a norm of rows to the real tokens of ``x``.
 
-    def clear_(self, rows: Tensor) -> Tensor:
-        """Put zeros at the padding of ``rows: (tokens, C)``, in place."""
-        if self.valid is None:
-            return rows
-        if self.drops:
-            return rows.index_fill_(0, self._padding_index, 0)
-        return rows.masked_fill_(self._padding, 0)
+    Args:
+        normalise: from rows ``(N, C)``, and where the sentences lie in them if that is known.
+        x: ``(N, C)`` with a layout, or else ``(..., C)``.
+        tokens: the real tokens of ``x``; ``None`` = all.
+        by_sentence: whether the norm asks which sentence a row is of, so that the rows of each
+            have to follow each other.
+
+    Returns:
+        Of the shape of ``x``; 0 at padding.
+
+    Raises:
+        ValueError: if ``tokens`` describes another shape than ``x``'s.
+    """
+    if tokens is not None:
+        tokens.check(x)
+    if isinstance(tokens, BatchLayout):
+        return normalise(x, tokens)
+    valid, sentences = None if tokens is None else tokens.valid, x.dim() == 3
+    if valid is None and by_sentence and sentences:
+        tokens = ValidTokens(torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device))
+    elif valid is None:
+        return normalise(x.reshape(-1, x.shape[-1]), None).view(x.shape)
+    assert tokens is not None
+    layout = tokens.rows()
+    assert layout.positions is not None
+    rows = layout.pack(x.reshape(*layout.positions, x.shape[-1]))
+    return layout.unpack(normalise(rows, layout if sentences else None)).view(x.shape)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ def record_features(model: Any, layers: Sequence[int]) -> Iterator[dict[tuple[in
     passes to self-attention. Nothing stays on the modules afterwards.
 
     Args:
-        model: with fairseq's TransformerEncoder, or one derived from it, as ``encoder``.
+        model: an ``rbn_transformer``.
         layers: which, counted from 1. Those that LayerDrop skips are not among the results.
 
     Yields:
@@ -26,17 +26,12 @@ def record_features(model: Any, layers: Sequence[int]) -> Iterator[dict[tuple[in
         its graph; filled while the block runs.
     """
     features: dict[tuple[int, str], Tensor] = {}
-    padding: dict[int, Optional[Tensor]] = {}
 
-    def keep(layer: int, place: str, x: Tensor) -> None:  # x: (T, B, C)
+    def keep(layer: int, place: str, x: Tensor) -> None:  # x: (N, C)
         if (layer, place) not in features:
-            mask = padding[layer]  # (B, T), True = padding
-            rows = x.detach().flatten(0, 1)  # (T*B, C)
-            copy = rows.clone() if mask is None else rows[mask.logical_not().t().flatten()]
-            features[layer, place] = copy
+            features[layer, place] = x.detach().clone()
 
-    def enter(layer: int, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        padding[layer] = kwargs["encoder_padding_mask"]
+    def enter(layer: int, module: nn.Module, args: Any) -> None:
         keep(layer, "stream", args[0])
 
     def leave_norm(layer: int, module: nn.Module, args: Any, output: Tensor) -> None:
@@ -45,7 +40,7 @@ def record_features(model: Any, layers: Sequence[int]) -> Iterator[dict[tuple[in
     with ExitStack() as hooks:
         for number in layers:
             layer = model.encoder.layers[number - 1]
-            hook = layer.register_forward_pre_hook(partial(enter, number), with_kwargs=True)
+            hook = layer.register_forward_pre_hook(partial(enter, number))
             hooks.callback(hook.remove)
             if layer.normalize_before:
                 norm = layer.self_attn_layer_norm

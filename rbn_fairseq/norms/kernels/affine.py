@@ -16,8 +16,8 @@ def _multiply_add(
     y, x, scale, shift, tokens, stride, C, blocks, ROWS: tl.constexpr, CHANNELS: tl.constexpr
 ):
     tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    rows, channels, here, inside = tile_of(tile, block, tokens, C, None, ROWS, CHANNELS)
-    values = load_tile(x, stride, rows, channels, tokens, inside)
+    rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
+    values = load_tile(x, stride, rows, channels, here, inside)
     factor = tl.load(scale + channels, mask=inside, other=0).to(tl.float32)
     summand = tl.load(shift + channels, mask=inside, other=0).to(tl.float32)
     at = y + rows[:, None] * C + channels[None, :]

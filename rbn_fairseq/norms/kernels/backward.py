@@ -17,7 +17,7 @@ __all__ = ["differentiate"]
 
 @triton.jit(do_not_specialize=["tokens", "length"])
 def _sums_of_parts(
-    parts, grad, x, valid, mean, tokens, grad_stride, stride, C, blocks, length,
+    parts, grad, x, mean, tokens, grad_stride, stride, C, blocks, length,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -26,11 +26,11 @@ def _sums_of_parts(
     own = block * CHANNELS + tl.arange(0, CHANNELS)
     centre = tl.load(mean + own, mask=own < C, other=0)
     for tile in tl.range(part * length, (part + 1) * length, num_stages=3):
-        rows, channels, real, inside = tile_of(tile, block, tokens, C, valid, ROWS, CHANNELS)
-        g = load_tile(grad, grad_stride, rows, channels, tokens, inside)
-        values = load_tile(x, stride, rows, channels, tokens, inside)
-        sums += tl.where(real[:, None], g, 0.0)
-        dots += tl.where(real[:, None], g * (values - centre[None, :]), 0.0)
+        rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
+        g = load_tile(grad, grad_stride, rows, channels, here, inside)
+        values = load_tile(x, stride, rows, channels, here, inside)
+        sums += g
+        dots += g * (values - centre[None, :])
     row = parts + part * 2 * C + own
     tl.store(row, tl.sum(sums, 0), mask=own < C)
     tl.store(row + C, tl.sum(dots, 0), mask=own < C)
@@ -71,13 +71,13 @@ def _join_sums(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _dx(
-    dx, grad, x, valid, sums, weight, mean, var, n, tokens, grad_stride, stride, C, eps, blocks,
+    dx, grad, x, sums, weight, mean, var, n, tokens, grad_stride, stride, C, eps, blocks,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
     tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    rows, channels, real, inside = tile_of(tile, block, tokens, C, valid, ROWS, CHANNELS)
-    g = load_tile(grad, grad_stride, rows, channels, tokens, inside)
-    values = load_tile(x, stride, rows, channels, tokens, inside)
+    rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
+    g = load_tile(grad, grad_stride, rows, channels, here, inside)
+    values = load_tile(x, stride, rows, channels, here, inside)
     centre = tl.load(mean + channels, mask=inside, other=0)
     variance = tl.load(var + channels, mask=inside, other=1)
     std = deviation(variance, eps, CLAMP)
@@ -94,21 +94,19 @@ def _dx(
     k = (2 * to_var - dot) / count
     result = scale[None, :] * g + k[None, :] * (values - centre[None, :]) + c[None, :]
     at = dx + rows[:, None] * C + channels[None, :]
-    there = (rows < tokens)[:, None] & inside[None, :]
-    tl.store(at, tl.where(real[:, None], result, 0.0), mask=there)
+    tl.store(at, result, mask=here[:, None] & inside[None, :])
 
 
 def differentiate(
-    grad: Tensor, rows: Tensor, valid: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor,
+    grad: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor,
     var: Tensor, count: Tensor, grad_mean: Tensor | None, grad_var: Tensor | None, *,
     eps: float, clamp: bool, sync: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of rows, weight and bias; those of padding are 0.
+    """Return the gradients of rows, weight and bias.
 
     Args:
         grad: gradient of y, ``(tokens, C)``, channels side by side.
         rows: ``(tokens, C)``, as in :func:`~rbn_fairseq.norms.kernels.forward.normalise_and_move`.
-        valid: ``(tokens,)``, boolean, True = real token. ``None`` = all.
         weight: ``(C,)``.
         bias: ``(C,)``; only its dtype matters.
         mean: ``(C,)``, of the batch.
@@ -127,7 +125,7 @@ def differentiate(
     parts = torch.empty(cut.parts, 2 * C, dtype=torch.float32, device=rows.device)
     sums = parts.new_empty(4, C)
     _sums_of_parts[cut.parts * cut.blocks,](
-        parts, grad, rows, valid, mean, tokens, *strides, C, cut.blocks, cut.length, cut.rows,
+        parts, grad, rows, mean, tokens, *strides, C, cut.blocks, cut.length, cut.rows,
         cut.channels,
     )  # fmt: skip
     _join_sums[cut.joiners,](
@@ -136,7 +134,7 @@ def differentiate(
     )  # fmt: skip
     all_reduce_sum(sums, sync)
     _dx[cut.row_tiles * cut.blocks,](
-        dx, grad, rows, valid, sums, weight, mean, var, count, tokens, *strides, C, eps,
+        dx, grad, rows, sums, weight, mean, var, count, tokens, *strides, C, eps,
         cut.blocks, cut.rows, cut.channels, clamp,
     )  # fmt: skip
     return dx, dweight, dbias

@@ -42,17 +42,16 @@ class Normalised(NamedTuple):
 
 @triton.jit(do_not_specialize=["tokens", "length"])
 def _moments_of_parts(
-    parts, x, valid, tokens, stride, C, blocks, length, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+    parts, x, tokens, stride, C, blocks, length, ROWS: tl.constexpr, CHANNELS: tl.constexpr
 ):
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     n = tl.zeros((ROWS,), tl.float32)
     mean = tl.zeros((ROWS, CHANNELS), tl.float32)
     squares = tl.zeros((ROWS, CHANNELS), tl.float32)
     for tile in tl.range(part * length, (part + 1) * length, num_stages=3):
-        rows, channels, real, inside = tile_of(tile, block, tokens, C, valid, ROWS, CHANNELS)
-        values = load_tile(x, stride, rows, channels, tokens, inside)
-        values = tl.where(real[:, None], values, 0.0)
-        n, mean, squares = merge(n, mean, squares, real.to(tl.float32), values, 0.0)
+        rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
+        values = load_tile(x, stride, rows, channels, here, inside)
+        n, mean, squares = merge(n, mean, squares, here.to(tl.float32), values, 0.0)
     total, joint, distances = join(n, mean, squares)
     channels = block * CHANNELS + tl.arange(0, CHANNELS)
     write_moments(parts, part, block, channels, C, total, joint, distances)
@@ -96,8 +95,8 @@ def _map(
     MOVES: tl.constexpr,
 ):  # fmt: skip
     tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    rows, channels, here, inside = tile_of(tile, block, tokens, C, None, ROWS, CHANNELS)
-    values = load_tile(x, stride, rows, channels, tokens, inside)
+    rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
+    values = load_tile(x, stride, rows, channels, here, inside)
     mean = tl.load(table + channels, mask=inside, other=0)
     var = tl.load(table + C + channels, mask=inside, other=1)
     scale = tl.load(weight + channels, mask=inside, other=0).to(tl.float32)
@@ -120,16 +119,15 @@ def _map(
 
 
 def normalise_and_move(
-    rows: Tensor, valid: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor,
+    rows: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor,
     running_var: Tensor, *, momentum: float, eps: float, clamp: bool, sync: bool,
 ) -> Normalised:  # fmt: skip
-    """Normalise by the moments of the real tokens; move the running statistics, in place.
+    """Normalise by the moments of the rows; move the running statistics, in place.
 
-    They stay where no token is real, and where any channel's would not be finite.
+    They stay where any channel's would not be finite.
 
     Args:
         rows: ``(tokens, C)``, at least one, fp32, fp16 or bf16, channels side by side.
-        valid: ``(tokens,)``, boolean, True = real token. ``None`` = all.
         weight: ``(C,)``.
         bias: ``(C,)``.
         running_mean: ``(C,)``, fp32.
@@ -144,7 +142,7 @@ def normalise_and_move(
     parts = torch.empty(cut.parts, 2 * C + 1, dtype=torch.float32, device=rows.device)
     table, notes = parts.new_empty(6, C), parts.new_empty(2 + cut.joiners)
     _moments_of_parts[cut.parts * cut.blocks,](
-        parts, rows, valid, tokens, stride, C, cut.blocks, cut.length, cut.rows, cut.channels
+        parts, rows, tokens, stride, C, cut.blocks, cut.length, cut.rows, cut.channels
     )
     world, rank = world_size(sync), 0
     if world > 1:

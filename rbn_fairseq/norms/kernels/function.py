@@ -22,18 +22,15 @@ class _Normalise(torch.autograd.Function):
         rows: Tensor,
         weight: Tensor,
         bias: Tensor,
-        valid: Optional[Tensor],
         running: tuple[Tensor, Tensor],
         momentum: float,
         settings: dict[str, Any],
     ) -> Normalised:
         rows = _channels_side_by_side(rows)
         with torch.cuda.device_of(rows):
-            result = normalise_and_move(
-                rows, valid, weight, bias, *running, momentum=momentum, **settings
-            )
+            result = normalise_and_move(rows, weight, bias, *running, momentum=momentum, **settings)
         ctx.settings = settings
-        ctx.save_for_backward(rows, valid, weight, bias, result.mean, result.var, result.n)
+        ctx.save_for_backward(rows, weight, bias, result.mean, result.var, result.n)
         ctx.mark_non_differentiable(result.n, result.before, result.after)
         if isinstance(result.share, Tensor):
             ctx.mark_non_differentiable(result.share)
@@ -46,16 +43,16 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, grad: Optional[Tensor], grad_mean: Optional[Tensor], grad_var: Optional[Tensor],
         *_: None,
     ) -> tuple[Optional[Tensor], ...]:  # fmt: skip
-        rows, valid, weight, bias, mean, var, count = ctx.saved_tensors
+        rows, weight, bias, mean, var, count = ctx.saved_tensors
         grad = torch.zeros_like(rows) if grad is None else _channels_side_by_side(grad)
         with torch.cuda.device_of(rows):
             gradients = differentiate(
-                grad, rows, valid, weight, bias, mean, var, count,
+                grad, rows, weight, bias, mean, var, count,
                 None if grad_mean is None else grad_mean.contiguous(),
                 None if grad_var is None else grad_var.contiguous(),
                 **ctx.settings,
             )  # fmt: skip
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None
 
 
 def _channels_side_by_side(rows: Tensor) -> Tensor:
@@ -67,12 +64,12 @@ _apply: Callable[..., tuple[Any, ...]] = torch.compiler.disable(_Normalise.apply
 
 
 def normalise_rows(
-    rows: Tensor, weight: Tensor, bias: Tensor, valid: Optional[Tensor],
-    running: tuple[Tensor, Tensor], *, momentum: float, eps: float, clamp: bool, sync: bool,
+    rows: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor], *,
+    momentum: float, eps: float, clamp: bool, sync: bool,
 ) -> Normalised:  # fmt: skip
     """Do what :func:`~rbn_fairseq.norms.kernels.forward.normalise_and_move` does, with gradients.
 
     They come for y, mean and variance, and go to rows, weight and bias.
     """
     settings = {"eps": eps, "clamp": clamp, "sync": sync}
-    return Normalised(*_apply(rows, weight, bias, valid, running, momentum, settings))
+    return Normalised(*_apply(rows, weight, bias, running, momentum, settings))

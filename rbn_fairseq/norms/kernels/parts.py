@@ -17,21 +17,18 @@ __all__ = [
 
 
 @triton.jit
-def tile_of(tile, block, tokens, C, valid, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Return rows and channels of a tile, and which of them are real."""
+def tile_of(tile, block, tokens, C, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return rows and channels of a tile, and which of them there are."""
     rows = tile * ROWS + tl.arange(0, ROWS).to(tl.int64)
     channels = block * CHANNELS + tl.arange(0, CHANNELS)
-    real = rows < tokens
-    if valid is not None:
-        real = real & (tl.load(valid + rows, mask=real, other=0) != 0)
-    return rows, channels, real, channels < C
+    return rows, channels, rows < tokens, channels < C
 
 
 @triton.jit
-def load_tile(values, stride, rows, channels, tokens, inside):
-    """Return a tile in fp32, padding included: its loads do not wait for the mask."""
+def load_tile(values, stride, rows, channels, here, inside):
+    """Return a tile in fp32."""
     at = values + rows[:, None] * stride + channels[None, :]
-    return tl.load(at, mask=(rows < tokens)[:, None] & inside[None, :], other=0).to(tl.float32)
+    return tl.load(at, mask=here[:, None] & inside[None, :], other=0).to(tl.float32)
 
 
 @triton.jit

@@ -1,0 +1,293 @@
+"""Attention of rows of real tokens: sentences in groups of like length, or all in one launch."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rbn_fairseq.norms import BatchLayout
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+
+__all__ = ["Attention", "DecodingAttention", "PackedAttention"]
+
+logger = logging.getLogger(__name__)
+
+# A group of fewer rows takes in sentences that are a little longer, for which keys are masked: a
+# call takes as long as the attention of so many rows.
+_FEW_ROWS = 256
+_LONGER = 1.25
+
+_logged: set[str] = set()
+
+
+class Rows(NamedTuple):
+    """The rows of one group of sentences on one side of an attention.
+
+    Attributes:
+        sentences: B.
+        longest: T.
+        rows: their number.
+        index: place of each row among ``B * T``; ``None`` where all sentences have T.
+        lengths: of the sentences, ``(B,)``.
+    """
+
+    sentences: int
+    longest: int
+    rows: int
+    index: Optional[Tensor]
+    lengths: Tensor
+
+    def spread(self, rows: Tensor, heads: int) -> Tensor:
+        """Return ``rows: (N, C)`` as ``(B, heads, T, C / heads)``, padded behind with 0."""
+        if self.index is not None:
+            padded = rows.new_zeros(self.sentences * self.longest, rows.shape[1])
+            rows = padded.index_copy(0, self.index, rows)
+        return rows.view(self.sentences, self.longest, heads, -1).transpose(1, 2)
+
+    def gather(self, spread: Tensor) -> Tensor:
+        """Return the rows ``(N, ...)`` of ``(B, heads, T, D)``, as ``(N, heads, D)``."""
+        rows = spread.transpose(1, 2).flatten(0, 1)
+        return rows if self.index is None else rows.index_select(0, self.index)
+
+    def mask(self) -> Optional[Tensor]:
+        """Return which keys there are, ``(B, 1, 1, T)``; ``None`` = all."""
+        if self.index is None:
+            return None
+        places = torch.arange(self.longest, device=self.lengths.device)
+        return (places < self.lengths.unsqueeze(1))[:, None, None]
+
+
+def cut_groups(source: Sequence[int], target: Sequence[int]) -> list[int]:
+    """Cut sentences, sorted by their lengths on both sides, into groups of like length.
+
+    Returns:
+        Where groups begin, and the number of sentences.
+    """
+    cuts, rows = [0], 0
+    for place in range(1, len(source)):
+        first = cuts[-1]
+        rows += source[place - 1] + target[place - 1]
+        alike = source[place] == source[first] and target[place] <= _LONGER * target[first]
+        near = 0 < source[first] and source[place] <= _LONGER * source[first] + 1
+        if not alike and (rows >= _FEW_ROWS or not near):
+            cuts.append(place)
+            rows = 0
+    return [*cuts, len(source)]
+
+
+def _group(layout: BatchLayout, cuts: Sequence[int]) -> list[Rows]:
+    groups, row, offsets = [], 0, layout.offsets()
+    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        counts = layout.counts[first:end]
+        longest, rows, index = max(counts, default=0), sum(counts), None
+        if rows < longest * len(counts):
+            own = slice(row, row + rows)
+            index = (layout.sentences[own] - first) * longest + offsets[own]
+        groups.append(Rows(len(counts), longest, rows, index, layout.lengths[first:end]))
+        row += rows
+    return groups
+
+
+class Side:
+    """One side's rows in all ways that an attention wants them, made when they are wanted."""
+
+    def __init__(self, layout: BatchLayout, cuts: Sequence[int]) -> None:
+        self.groups = _group(layout, cuts)
+        self.sizes = [group.rows for group in self.groups]
+        self.longest = max(layout.counts, default=0)
+        # First rows of the sentences and the end, as flash attention wants them.
+        self.starts = F.pad(layout.lengths.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _dropout(attention: Any) -> float:
+    module = attention.dropout_module
+    return module.p if module.training or module.apply_during_inference else 0.0
+
+
+def _by_varlen(rows: Tensor, dropout: float) -> bool:
+    """Choose how rows attend: all sentences in one launch, or group by group.
+
+    torch's attention of sentences of many lengths is for GPUs, half precision, and no dropout.
+    """
+    chosen = (
+        varlen_attn is not None
+        and rows.is_cuda
+        and rows.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0
+        and torch.cuda.get_device_capability(rows.device) >= (8, 0)
+    )
+    way = "all sentences in one launch (varlen_attn)" if chosen else "sentences of like length"
+    if way not in _logged:
+        _logged.add(way)
+        logger.info("attention: %s", way)
+    return chosen
+
+
+def _attend(
+    attention: Any, x: Tensor, memory: Tensor, queries: Side, keys: Side, causal: bool
+) -> Tensor:
+    """Return fairseq's ``MultiheadAttention`` of rows, ``(N, C)``.
+
+    Args:
+        attention: fairseq's module, whose projections these are.
+        x: ``(N, C)``, of the queries.
+        memory: ``(M, C)``, of keys and values.
+        queries: N rows.
+        keys: M rows.
+        causal: each row attends to the rows of its sentence up to itself alone.
+    """
+    heads, dropout = attention.num_heads, _dropout(attention)
+    q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
+    if _by_varlen(q, dropout):
+        apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
+        window = (-1, 0) if causal else (-1, -1)
+        y = varlen_attn(
+            *apart, queries.starts, keys.starts, queries.longest, keys.longest, window_size=window
+        )
+        return attention.out_proj(y.flatten(1))
+    parts = []
+    split = q.split(queries.sizes), k.split(keys.sizes), v.split(keys.sizes)
+    for own, others, *rows in zip(queries.groups, keys.groups, *split, strict=True):
+        if own.rows == 0 or others.rows == 0:  # nothing to attend to
+            parts.append(rows[0] * 0)
+            continue
+        y = F.scaled_dot_product_attention(
+            own.spread(rows[0], heads),
+            others.spread(rows[1], heads),
+            others.spread(rows[2], heads),
+            attn_mask=None if causal else others.mask(),
+            dropout_p=dropout,
+            is_causal=causal,  # keys are padded behind, so that no query sees padding
+        )
+        parts.append(own.gather(y).flatten(1))
+    return attention.out_proj(torch.cat(parts) if parts else q)
+
+
+class PackedAttention:
+    """The attentions of one batch of rows.
+
+    Args:
+        source: layout of the encoder's rows.
+        target: layout of the decoder's rows.
+        memory: the encoder's output, ``(N, C)``; ``None`` = none is attended to.
+        causal: whether the decoder's rows see those behind them.
+    """
+
+    def __init__(
+        self,
+        source: BatchLayout,
+        target: Optional[BatchLayout] = None,
+        memory: Optional[Tensor] = None,
+        causal: bool = True,
+    ) -> None:
+        self._memory, self._layout = memory, target or source
+        self._causal = causal and target is not None
+        cuts = cut_groups(source.counts, self._layout.counts)
+        self._source = Side(source, cuts)
+        self._own = self._source if target is None else Side(target, cuts)
+
+    def within(self, attention: Any, x: Tensor) -> Tensor:
+        """Attend from rows ``(N, C)`` to those of the same sentence."""
+        return _attend(attention, x, x, self._own, self._own, self._causal)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether there is an encoder's output to attend to."""
+        return self._memory is not None
+
+    def across(self, attention: Any, x: Tensor, weights: bool) -> tuple[Tensor, Optional[Tensor]]:
+        """Attend from rows ``(N, C)`` to the memory's of the same sentence.
+
+        Returns:
+            ``(N, C)``; and if ``weights``, how the rows attend, ``(N, heads, S)``: S counts the
+            tokens of the longest source sentence, 0 behind the end of a shorter one.
+        """
+        assert self._memory is not None
+        y = _attend(attention, x, self._memory, self._own, self._source, causal=False)
+        return y, self._weights(attention, x) if weights else None
+
+    @torch.no_grad()
+    def _weights(self, attention: Any, x: Tensor) -> Tensor:
+        assert self._memory is not None
+        heads, parts = attention.num_heads, []
+        split = (
+            attention.q_proj(x).split(self._own.sizes),
+            attention.k_proj(self._memory).split(self._source.sizes),
+        )
+        for own, others, q, k in zip(self._own.groups, self._source.groups, *split, strict=True):
+            scores = own.spread(q, heads) @ others.spread(k, heads).transpose(2, 3)
+            scores = scores.float() * attention.scaling  # (B, heads, T, S)
+            mask = others.mask()
+            if mask is not None:
+                scores = scores.masked_fill(~mask, float("-inf"))
+            rows = own.gather(scores.softmax(-1))  # (N, heads, S)
+            parts.append(F.pad(rows, (0, self._source.longest - others.longest)))
+        return torch.cat(parts)
+
+
+class DecodingAttention:
+    """fairseq's own attentions of one step of generation, ``x: (1, B, C)``.
+
+    Args:
+        state: cache of keys and values.
+        padding: ``(B, 1)``, True = the step's token is padding, or ``None``.
+        memory: the encoder's output, ``(S, B, C)``, or ``None``.
+        memory_padding: ``(B, S)``, True = padding, or ``None``.
+    """
+
+    def __init__(
+        self,
+        state: dict[str, dict[str, Optional[Tensor]]],
+        padding: Optional[Tensor],
+        memory: Optional[Tensor],
+        memory_padding: Optional[Tensor],
+    ) -> None:
+        self._state, self._padding = state, padding
+        self._memory, self._memory_padding = memory, memory_padding
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether there is an encoder's output to attend to."""
+        return self._memory is not None
+
+    def within(self, attention: Any, x: Tensor) -> Tensor:
+        """Attend to the tokens so far."""
+        y: Tensor
+        y, _ = attention(
+            query=x,
+            key=x,
+            value=x,
+            key_padding_mask=self._padding,
+            incremental_state=self._state,
+            need_weights=False,
+        )
+        return y
+
+    def across(self, attention: Any, x: Tensor, weights: bool) -> tuple[Tensor, Optional[Tensor]]:
+        """Attend to the source sentence.
+
+        Returns:
+            ``(1, B, C)``; and if ``weights``, how the tokens attend, ``(heads, B, 1, S)``.
+        """
+        y: tuple[Tensor, Optional[Tensor]] = attention(
+            query=x,
+            key=self._memory,
+            value=self._memory,
+            key_padding_mask=self._memory_padding,
+            incremental_state=self._state,
+            static_kv=True,
+            need_weights=weights,
+            need_head_weights=weights,
+        )
+        return y
+
+
+#: What a decoder layer attends by.
+Attention = PackedAttention | DecodingAttention
