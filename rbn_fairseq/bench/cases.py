@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import torch
 from torch import Tensor
+
+from rbn_fairseq.norms import BatchLayout, lay_out
 
 __all__ = ["Case", "fixed_case"]
 
@@ -29,11 +30,10 @@ class Case:
         """Percent of all positions that are padding."""
         return 100 * torch.cat([mask.flatten() for mask in self.paddings]).float().mean().item()
 
-    def batches(self, device: str) -> Iterator[tuple[int, int, Optional[Tensor]]]:
-        """Yield T, B and what the model gives its norms: the mask, or None without padding."""
+    def batches(self, device: str) -> Iterator[BatchLayout]:
+        """Yield where the sentences of each batch lie in its rows, as the model tells its norms."""
         for padding in self.paddings:
-            size, length = padding.shape
-            yield length, size, padding.to(device) if padding.any() else None
+            yield lay_out(padding.logical_not().to(device))[0]
 
 
 def fixed_case(tokens: int, channels: int, pads: int = 0) -> Case:

@@ -15,9 +15,10 @@ from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, summarise
 from rbn_fairseq.norms import (
     NORMS,
+    BatchLayout,
     NormPlace,
     PopulationNorm,
-    ValidTokens,
+    Tokens,
     build_norm,
     parse_norms,
 )
@@ -35,7 +36,7 @@ class Conditions:
     Attributes:
         norms: names of norms or compositions, that of layer norm first.
         channels: C.
-        depth: norms one after another, with one view of the real tokens.
+        depth: norms one after another.
         rounds: that are counted.
         device: ``cpu`` or ``cuda``.
         dtype: of activations and weights, a name of torch.
@@ -56,11 +57,11 @@ class Conditions:
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
-    """torch's own batch norm, to which padding is as real as a token."""
+    """torch's own batch norm."""
 
-    def forward(self, x: Tensor, tokens: Optional[ValidTokens] = None) -> Tensor:
-        """Normalise ``x: (T, B, C)``."""
-        return super().forward(x.flatten(0, 1)).view_as(x)
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise rows ``x: (N, C)``."""
+        return super().forward(x)
 
 
 def read_norms(names: Sequence[str]) -> list[str]:
@@ -80,7 +81,7 @@ def read_norms(names: Sequence[str]) -> list[str]:
 
 
 class NormStack(nn.ModuleList):
-    """Norms one after another that share a view, as those of an encoder's layers do."""
+    """Norms one after another, as those of an encoder's layers are."""
 
     def __init__(self, name: str, how: Conditions) -> None:
         place = NormPlace(how.channels, heads=8, sync=how.sync)
@@ -96,11 +97,10 @@ class NormStack(nn.ModuleList):
             if isinstance(part, PopulationNorm):
                 part.make_generation_fast_()  # as fairseq does before it generates
 
-    def forward(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """Normalise ``x: (T, B, C)``; ``padding: (B, T)`` as fairseq has it."""
-        tokens = ValidTokens.from_padding_mask(padding)
+    def forward(self, x: Tensor, layout: BatchLayout) -> Tensor:
+        """Normalise rows ``x: (N, C)``."""
         for norm in self:
-            x = norm(x, tokens)
+            x = norm(x, layout)
         return x
 
     def backward(self, x: Tensor, y: Tensor, upstream: Tensor) -> None:
@@ -114,24 +114,24 @@ class Activations:
     def __init__(self, case: Case, how: Conditions) -> None:
         self.how = how
         self.batches = list(case.batches(how.device))
-        rows = max(length * size for length, size, _ in self.batches)
+        rows = max(layout.rows for layout in self.batches)
         shape, dtype = (2, rows, how.channels), getattr(torch, how.dtype)
         self._memory = torch.randn(shape, device=how.device).to(dtype)
         # In training the outputs of a stack's norms are kept; otherwise two take turns.
         kept = how.depth if how.training else min(2, how.depth)
         self._copies = self._memory.new_zeros(kept, *shape[1:])
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Optional[Tensor]]]:
-        """Yield x and its gradient ``(T, B, C)``, and the padding mask, batch by batch."""
-        for length, size, padding in self.batches:
-            x, upstream = self._memory[:, : length * size].view(2, length, size, -1)
-            yield x.detach().requires_grad_(self.how.training), upstream, padding
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
+        """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""
+        for layout in self.batches:
+            x, upstream = self._memory[:, : layout.rows]
+            yield x.detach().requires_grad_(self.how.training), upstream, layout
 
     def run(self, stack: NormStack) -> None:
         """Run a stack on all batches, with its backward in training."""
         with torch.set_grad_enabled(self.how.training):
-            for x, upstream, padding in self:
-                y = stack(x, padding)
+            for x, upstream, layout in self:
+                y = stack(x, layout)
                 if self.how.training:
                     stack.backward(x, y, upstream)
 
@@ -141,7 +141,7 @@ class Activations:
             for source, _, _ in self:
                 for norm in range(self.how.depth):
                     block = self._copies[norm % len(self._copies)]
-                    source = block[: source.shape[:2].numel()].view_as(source).copy_(source)
+                    source = block[: len(source)].copy_(source)
 
 
 def _timed(action: Callable[[], None], how: Conditions, scale: float) -> float:
@@ -153,8 +153,8 @@ def _timed(action: Callable[[], None], how: Conditions, scale: float) -> float:
 def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
     """Time norms in turn on the batches of a case.
 
-    A time is that of a norm on a batch, with its part in the view of the real tokens: the mean
-    over the norms of a stack and the batches.
+    A time is that of a norm on a batch's rows of real tokens: the mean over the norms of a stack
+    and the batches.
 
     The floor is what memory takes to move what must be moved: in training five tensors (x and y
     in the forward, x and both gradients in the backward), so 2.5 copies of a tensor of the same

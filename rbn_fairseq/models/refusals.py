@@ -16,7 +16,7 @@ from rbn_fairseq.norms import (
     PowerNorm,
 )
 
-__all__ = ["OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
+__all__ = ["OF_CRITERION", "OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
 
 
 class Refusal(NamedTuple):
@@ -194,6 +194,51 @@ OF_TRAINING = (
     ),
     Refusal("--fp16", lambda cfg: cfg.fp16, _remembering, _SCALED),
     Refusal("--amp", lambda cfg: cfg.amp, _remembering, _SCALED),
+)
+
+_OF_ROWS = "the rows of real tokens that rbn_transformer computes in training"
+
+
+def _named(*names: str) -> Callable[[Any], Any]:
+    return lambda cfg: getattr(cfg, "_name", None) in names
+
+
+#: By the criterion's configuration: what reads the padded shape of a batch in training.
+OF_CRITERION = (
+    Refusal(
+        "--criterion label_smoothed_cross_entropy_with_rdrop",
+        _named("label_smoothed_cross_entropy_with_rdrop"),
+        lambda model: _OF_ROWS,
+        "it runs a batch twice as one and compares its halves. Use label_smoothed_cross_entropy or "
+        "label_smoothed_cross_entropy_rbn.",
+    ),
+    Refusal(
+        "--criterion label_smoothed_cross_entropy_with_alignment",
+        _named("label_smoothed_cross_entropy_with_alignment"),
+        lambda model: _OF_ROWS,
+        "it reads attention by positions of the padded batch. Use label_smoothed_cross_entropy or "
+        "label_smoothed_cross_entropy_rbn; --print-alignment works without.",
+    ),
+    Refusal(
+        "--criterion adaptive_loss (--adaptive-softmax-cutoff)",
+        _named("adaptive_loss"),
+        lambda model: _OF_ROWS,
+        "it counts sentences by the padded batch. Leave the adaptive softmax out: the loss never "
+        "holds the logits of a whole batch.",
+    ),
+    Refusal(
+        "--adaptive-softmax-cutoff",
+        lambda cfg: True,
+        lambda model: _OF_ROWS if model.decoder.adaptive_softmax is not None else "",
+        "it wants a padded batch. Leave it out: the loss never holds the logits of a whole batch.",
+    ),
+    Refusal(
+        "--ignore-prefix-size",
+        lambda cfg: getattr(cfg, "ignore_prefix_size", 0) > 0,
+        lambda model: _OF_ROWS,
+        "it cuts the first columns off the padded batch. Leave it out, or put padding in the place "
+        "of the prefix in the targets.",
+    ),
 )
 
 

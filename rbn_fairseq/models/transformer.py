@@ -65,6 +65,12 @@ class RBNTransformerModel(TransformerModelBase):
                     f"--{option.replace('_', '-')} is not supported by rbn_transformer: its extra "
                     "sublayers have no planned norm. Leave it out."
                 )
+        for side in ("encoder", "decoder"):
+            if getattr(sizes, side).xformers_att_config:
+                raise ValueError(
+                    f"--{side}-xformers-att-config is not supported by rbn_transformer, whose "
+                    "attention works on rows of real tokens. Leave it out."
+                )
         model: RBNTransformerModel = super().build_model(sizes, task)
         centre_weights(model)
         refuse(OF_MODEL, model.cfg, model)

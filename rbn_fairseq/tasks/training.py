@@ -13,7 +13,8 @@ from omegaconf import II
 from torch import nn
 
 from rbn_fairseq.criterions.penalty import RBNPenalty
-from rbn_fairseq.models.refusals import OF_TRAINING, refuse
+from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
+from rbn_fairseq.models.transformer import RBNTransformerModel
 from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm, has_population_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.tasks.data import check_data
@@ -119,13 +120,15 @@ class CheckedTask:
             )
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the criterion and check that the model gives its penalty something to act on.
+        """Build the criterion; check that it can read the model's rows, and its penalty can act.
 
         Not for a model from a checkpoint: it is validated, and may have been folded.
 
         Raises:
-            ValueError: if it does not.
+            ValueError: if it cannot.
         """
+        if isinstance(self._model, RBNTransformerModel):
+            refuse(OF_CRITERION, cfg, self._model)
         criterion = super().build_criterion(cfg, from_checkpoint)  # type: ignore[misc]
         if isinstance(criterion, RBNPenalty) and self._model is not None:
             criterion.check_model(self._model)
