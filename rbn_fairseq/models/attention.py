@@ -111,7 +111,7 @@ def _dropout(attention: Any) -> float:
     return module.p if module.training or module.apply_during_inference else 0.0
 
 
-def _by_varlen(rows: Tensor, dropout: float) -> bool:
+def by_varlen(rows: Tensor, dropout: float) -> bool:
     """Choose how rows attend: all sentences in one launch, or group by group.
 
     torch's attention of sentences of many lengths is for GPUs, half precision, and no dropout.
@@ -145,7 +145,7 @@ def _attend(
     """
     heads, dropout = attention.num_heads, _dropout(attention)
     q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
-    if _by_varlen(q, dropout):
+    if by_varlen(q, dropout):
         apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
         window = (-1, 0) if causal else (-1, -1)
         y = varlen_attn(
