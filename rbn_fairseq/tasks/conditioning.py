@@ -9,11 +9,11 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models.transformer import TransformerEncoderBase
 from omegaconf import II
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics.conditioning import conditioning
+from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.features import record_features
 from rbn_fairseq.tasks.records import write_records
@@ -97,11 +97,11 @@ class ConditioningMonitor:
                 "0 turns the measurement off."
             )
         encoder = getattr(model, "encoder", None)
-        if isinstance(encoder, TransformerEncoderBase):
+        if isinstance(encoder, RBNTransformerEncoder):
             layers = parse_layers(self.cfg.conditioning_layers, len(encoder.layers))
             self._layers = layers if self.cfg.conditioning_interval else ()
         elif self.cfg.conditioning_interval:
-            logger.info("Conditioning is not measured: the model has no Transformer encoder.")
+            logger.info("Conditioning is not measured: the model is no rbn_transformer.")
         return model
 
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
@@ -93,20 +92,78 @@ def test_a_plain_fairseq_command_line_gains_rbn_with_a_new_optimizer(data_bin, t
     assert "rbn_penalty" in log
 
 
-def test_weights_go_both_ways_between_fairseq_and_layer_norms(data_bin, tmp_path):
+@pytest.fixture(scope="module")
+def twins(data_bin, tmp_path_factory):
+    """Checkpoints of one training: of this model with layer norms, and of fairseq's."""
+    directory = tmp_path_factory.mktemp("twins")
     criterion = ("--criterion", "label_smoothed_cross_entropy")
-    common = ("--max-update", 2, "--no-tid", "--seed", 3, *criterion)
-    runs.train(data_bin, tmp_path / "ours", *common)
+    common = ("--max-update", 60, "--no-tid", *criterion)
+    runs.train(data_bin, directory / "ours", *common)
     runs.train(
-        data_bin, tmp_path / "theirs", *common, "--arch", "transformer_tiny",
+        data_bin, directory / "theirs", *common, "--arch", "transformer_tiny",
         "--encoder-layers", 2, "--decoder-layers", 2, "--encoder-attention-heads", 4,
         "--decoder-attention-heads", 4, "--dropout", 0.1,
     )  # fmt: skip
-    models = [read_checkpoint(tmp_path / who / "checkpoint_last.pt") for who in ("ours", "theirs")]
-    ours, theirs = (state["model"] for state in models)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    hypotheses = [
-        runs.generate(data_bin, tmp_path / who / "checkpoint_last.pt") for who in ("ours", "theirs")
+    paths = [directory / who / "checkpoint_last.pt" for who in ("ours", "theirs")]
+    ours, theirs = map(read_checkpoint, paths)
+    assert ours["model"].keys() == theirs["model"].keys()
+    theirs["model"] = ours["model"]
+    write_checkpoint(paths[1], theirs)
+    return paths
+
+
+def printed(data_bin, path, *options):
+    """What fairseq-generate prints of each sentence, by kind and number; a list of words."""
+    out = runs.call(
+        "generate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path",
+        path, "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 20, "--no-progress-bar",
+        *options,
+    )  # fmt: skip
+    lines = re.findall(r"^([A-Z]-\d+)\t(.*)$", out, re.MULTILINE)
+    return {
+        name: re.split("[\t ,-]", rest) if name[0] == "A" else rest.split() for name, rest in lines
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--score-reference",),
+        ("--print-alignment", "soft"),
+        ("--print-alignment", "hard"),
+        ("--prefix-size", 2),
+        ("--left-pad-target",),
+        ("--nbest", 2, "--sampling", "--sampling-topk", 3, "--seed", 5),
+    ],
+    ids=lambda options: options[0] if options else "beam",
+)
+def test_fairseqs_model_and_this_one_print_the_same(data_bin, twins, options):
+    ours, theirs = (printed(data_bin, path, *options) for path in twins)
+    assert ours.keys() == theirs.keys() and len(ours) > 100
+    kinds = {name[0] for name in ours}
+    assert {"P", "H"} <= kinds and ("A" in kinds) == ("--print-alignment" in options)
+    for name, words in ours.items():
+        for word, other in zip(words, theirs[name], strict=True):
+            if word != other:  # numbers are printed with four places
+                assert float(word) == pytest.approx(float(other), abs=3e-4), name
+
+
+def test_fairseqs_model_and_this_one_have_the_same_loss(data_bin, twins):
+    assert validate(data_bin, twins[0]) == pytest.approx(validate(data_bin, twins[1]), abs=2e-3)
+
+
+def test_a_training_goes_on_with_fairseqs_model_and_back(data_bin, twins, tmp_path):
+    options = ("--criterion", "label_smoothed_cross_entropy", "--no-tid", "--dropout", 0)
+    for arch, path in (("transformer_tiny", twins[0]), ("rbn_transformer_tiny", twins[1])):
+        log = runs.train(
+            data_bin, tmp_path / arch, *options, "--arch", arch, "--encoder-layers", 2,
+            "--decoder-layers", 2, "--encoder-attention-heads", 4, "--decoder-attention-heads", 4,
+            "--finetune-from-model", path, "--max-update", 2,
+        )  # fmt: skip
+        assert "done training" in log
+    results = [
+        read_checkpoint(tmp_path / arch / "checkpoint_last.pt")["extra_state"]["val_loss"]
+        for arch in ("transformer_tiny", "rbn_transformer_tiny")
     ]
-    assert hypotheses[0] == hypotheses[1]
+    assert results[0] == pytest.approx(results[1], abs=2e-3)
