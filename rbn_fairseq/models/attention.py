@@ -49,7 +49,8 @@ class Rows(NamedTuple):
         if self.index is not None:
             padded = rows.new_zeros(self.sentences * self.longest, rows.shape[1])
             rows = padded.index_copy(0, self.index, rows)
-        return rows.view(self.sentences, self.longest, heads, -1).transpose(1, 2)
+        shape = self.sentences, self.longest, heads, rows.shape[1] // heads  # -1 fails without rows
+        return rows.view(shape).transpose(1, 2)
 
     def gather(self, spread: Tensor) -> Tensor:
         """Return the rows ``(N, ...)`` of ``(B, heads, T, D)``, as ``(N, heads, D)``."""

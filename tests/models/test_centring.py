@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from test_transformer import PRE, STILL, batch, build
 from torch import nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.centring import centre_weights
+from small_models import PRE, STILL, batch, build
 
 SELF = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 CROSS = ("encoder_attn.k_proj", "encoder_attn.v_proj")

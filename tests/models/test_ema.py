@@ -8,12 +8,12 @@ import torch
 from fairseq.checkpoint_utils import save_ema_as_checkpoint
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema import build_ema
-from test_transformer import BATCH, FINALS, PRE, batch, build, randomise
 
 import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.norms import NORMS, has_population_norm
+from small_models import BATCH, FINALS, PRE, batch, build, randomise
 
 POPULATION = {name for name in NORMS if has_population_norm(build(norm_encoder_final=name, **PRE))}
 TRAIN = (

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from test_transformer import SUB, build
 from torch import nn
 
 from rbn_fairseq.models.deepnorm import deepnorm
 from rbn_fairseq.models.subnorm import sub_norm_gains
+from small_models import SUB, build
 
 WIDE = {
     f"{side}_{size}": 256

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from test_transformer import BATCH, FINALS, PRE, SUB, batch, build, everywhere, task
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.folding import fold_norms
 from rbn_fairseq.norms import Affine, LayerNorm, has_population_norm
+from small_models import BATCH, FINALS, PRE, SUB, batch, build, everywhere, task
 
 PLACEMENTS = {"post": {}, "pre": PRE, "deepnorm": {"norm_placement": "deepnorm"}, "sub": SUB}
 EVERY_PLACEMENT = pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)

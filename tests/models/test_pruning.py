@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 from fairseq.modules import LayerDropModuleList
-from test_transformer import BATCH, FINALS, PRE, SUB, batch, build, randomise
 from torch import nn
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.norms import record_gaps
+from small_models import BATCH, FINALS, PRE, SUB, batch, build, randomise
 
 DEEP = {"encoder_layers": 3, "decoder_layers": 3}
 MODELS = {

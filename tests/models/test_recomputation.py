@@ -5,17 +5,6 @@ import threading
 
 import pytest
 import torch
-from test_transformer import (
-    BATCH,
-    FINALS,
-    PRE,
-    SUB,
-    batch,
-    build,
-    everywhere,
-    randomise,
-    task,
-)
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -27,6 +16,17 @@ from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
 )
 from rbn_fairseq.models import recomputation
 from rbn_fairseq.norms import NORMS, dummy_batch, record_gaps, record_moments
+from small_models import (
+    BATCH,
+    FINALS,
+    PRE,
+    SUB,
+    batch,
+    build,
+    everywhere,
+    randomise,
+    task,
+)
 
 AGAIN = {"checkpoint_activations": True}
 RANDOM = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}

@@ -1,120 +1,37 @@
-"""The model: fairseq's own with layer norms; batch norms that never see padding; its errors."""
+"""The model: where its norms are, that no padding is seen, its errors."""
 
-import argparse
 import logging
-from types import SimpleNamespace
+import math
 
 import pytest
 import torch
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
+from torch import nn
 
-import runs
-from rbn_fairseq.models import RBNTransformerModel
-from rbn_fairseq.norms import (
-    NORMS,
-    BatchNorm,
-    GroupNorm,
-    LayerNorm,
-    freeze_statistics,
-    has_population_norm,
+from rbn_fairseq.norms import NORMS, BatchNorm, GroupNorm, LayerNorm, has_population_norm
+from small_models import (
+    BATCH,
+    FINALS,
+    HALF,
+    PRE,
+    STILL,
+    SUB,
+    assert_alike,
+    batch,
+    build,
+    everywhere,
+    gradients,
+    randomise,
+    sample,
+    sentences,
 )
 
-SIZES = {
-    f"{side}_{name}": size
-    for side in ("encoder", "decoder")
-    for name, size in (
-        ("embed_dim", 16), ("ffn_embed_dim", 24), ("layers", 2), ("attention_heads", 2)
-    )
-}  # fmt: skip
-PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-BATCH = {"norm_encoder": "batch", "norm_decoder": "batch"}
-FINALS = {"norm_encoder_final": "batch", "norm_decoder_final": "batch"}
-STILL = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 EVERY = pytest.mark.parametrize("name", NORMS)
-SUB = PRE | {"norm_placement": "sub"}
 PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
 POST_AND_SUB = pytest.mark.parametrize(  # with the number of norms that BATCH makes of them
     "placement, count", [({}, 10), (SUB, 20)], ids=["post", "sub"]
 )
 WITH_SUB = pytest.mark.parametrize("placement", [{}, PRE, SUB], ids=["post", "pre", "sub"])
-
-
-def task(types=30):
-    dictionary = Dictionary()
-    for index in range(types):
-        dictionary.add_symbol(f"w{index}")
-    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-
-
-def build(model=RBNTransformerModel, **options):
-    torch.manual_seed(3)
-    name = "rbn_transformer" if model is RBNTransformerModel else "transformer"
-    settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
-    vars(settings).update(SIZES | options)
-    return model.build_model(settings, task())
-
-
-def everywhere(name):
-    """Options that put a norm wherever it may stand."""
-    decoder, final = runs.decoder_plans(name, layers=2)
-    return {
-        "norm_encoder": name, "norm_encoder_final": name,
-        "norm_decoder": decoder, "norm_decoder_final": final,
-    }  # fmt: skip
-
-
-def sentences(lengths, total, left_pad, seed=0):
-    """Tokens ``(B, total)`` of sentences of these lengths; the same for any padding."""
-    pad, rows = task().source_dictionary.pad(), []
-    generator = torch.Generator().manual_seed(seed)
-    for length in lengths:
-        words = torch.randint(4, 30, (length,), generator=generator)
-        pads = words.new_full((total - length,), pad)
-        rows.append(torch.cat([pads, words] if left_pad else [words, pads]))
-    return torch.stack(rows)
-
-
-def batch(source=7, target=6):
-    """A source with pads on the left and a target with pads on the right, as fairseq's are."""
-    lengths = [7, 4, 5]
-    return (
-        sentences(lengths, source, left_pad=True),
-        torch.tensor(lengths),
-        sentences([3, 6, 1], target, left_pad=False, seed=1),
-    )
-
-
-def randomise(model):
-    """Biases, gains and statistics other than those of a new model."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if "norm" in name:
-                tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
-    return model
-
-
-@PLACEMENTS
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("ours_first", [True, False])
-def test_layer_norms_are_fairseqs_transformer(placement, training, ours_first):
-    options = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
-    ours, theirs = build(**options, **placement), build(TransformerModel, **options, **placement)
-    first, second = (ours, theirs) if ours_first else (theirs, ours)
-    second.load_state_dict(randomise(first).state_dict(), strict=True)
-    outputs, gradients = [], []
-    for model in (ours, theirs):
-        model.train(training)
-        torch.manual_seed(11)
-        output, extra = model(*batch())
-        model.get_normalized_probs((output, extra), log_probs=True)[..., 5].sum().backward()
-        outputs.append(output)
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
-    assert torch.equal(*outputs)
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        assert torch.equal(gradient, gradients[1][name]), name
 
 
 @PLACEMENTS
@@ -129,94 +46,51 @@ def test_state_dict_is_fairseqs_and_population(placement):
     assert len(expected) > len(theirs)
 
 
-# prms measures one of 16 channels by default: where that is near 0, rounding becomes large.
-HALF = {"norm_prms_p": 0.5}
-
-
-def assert_alike(one, other, what, noise=0.0):
-    """Equal but for the rounding of fp64, 2e-16 of the largest value.
-
-    Models of two layers amplify it: some 1e4 times in sub-LN without norms, whose activations
-    grow. ``noise`` is what sums that cancel leave of larger numbers.
-    """
-    bound = 1e-10 * one.abs().max() + noise
-    torch.testing.assert_close(
-        one, other, rtol=0, atol=bound.item(), msg=lambda text: f"{what}: {text}"
-    )
-
-
 @WITH_SUB
 @EVERY
-@pytest.mark.usefixtures("double_softmax")
 def test_pads_never_matter(name, placement):
+    """To the bit: the model packs the same rows, and never looks at padding, here NaN."""
     options = everywhere(name) | STILL | HALF | placement
     results = []
-    for wider in (0, 3):
-        model = randomise(build(**options)).double().train()
-        source, lengths, target = batch(7 + wider, 6 + wider)
-        output, extra = model(source, lengths, target)
-        real = target.ne(1)
-        chosen = output[real]
-        log_probs = model.get_normalized_probs((output, extra), log_probs=True)
-        log_probs[real][:, 7].sum().backward()
-        stats = {name: b for name, b in model.named_buffers() if "population" in name}
-        gradients = {name: p.grad for name, p in model.named_parameters()}
-        results.append((chosen, stats, gradients))
-    (chosen, stats, gradients), (chosen2, stats2, gradients2) = results
-    assert chosen.shape == chosen2.shape and gradients
-    assert bool(stats) == has_population_norm(model)
-
-    # Matrix products of other shapes sum in another order: rounding, no more.
-    assert_alike(chosen, chosen2, "outputs")
-    for name in stats:
-        assert_alike(stats[name], stats2[name], name)
-    # The true gradient of some biases is 0: of keys, under a softmax, and before a batch norm.
-    noise = 1e-13 * max(gradient.abs().max() for gradient in gradients.values())
-    for name in gradients:
-        assert_alike(gradients[name], gradients2[name], name, noise)
-
-
-def test_rows_of_pads_never_matter():
-    outputs = []
-    for rows in (0, 2):
-        model = randomise(build(**BATCH, **STILL)).train()
-        source, lengths, target = batch()
-        # One target row of pads only; its source stays a real sentence for attention's sake.
-        target = torch.cat([target, target.new_full((rows, target.shape[1]), 1)])
-        source = torch.cat([source, source[:1].expand(rows, -1)])
-        lengths = torch.cat([lengths, lengths[:1].expand(rows)])
+    for left, wider in (((True, False), 0), ((False, True), 0), ((True, True), 3)):
+        model = randomise(build(**options)).train()
         with torch.no_grad():
-            model.encoder.eval()
-            encoded = model.encoder(source, lengths)
-            output, _ = model.decoder(target, encoder_out=encoded)
-        stats = [b for name, b in model.decoder.named_buffers() if "running" in name]
-        outputs.append((output[:3][target[:3].ne(1)], torch.stack(stats)))
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-5, atol=1e-5)
+            for stack in (model.encoder, model.decoder):
+                stack.embed_tokens.weight[1] = math.nan
+        given = sample(left=left, wider=wider)
+        output, extra = model(**given["net_input"])
+        targets = model.get_targets(given, (output, extra))
+        log_probs = model.get_normalized_probs((output, extra), log_probs=True)
+        loss = log_probs.gather(1, targets.unsqueeze(1)).sum()
+        found = {"rows": output, "targets": targets} | gradients(model, loss)
+        found |= {name: b for name, b in model.named_buffers() if "population" in name}
+        assert any("population" in name for name in found) == has_population_norm(model)
+        model.eval()
+        evaluated = model(**given["net_input"])[0]
+        real = given["net_input"]["prev_output_tokens"].ne(1)
+        assert evaluated.isfinite().all() and not evaluated[~real].any()
+        results.append(found | {"evaluated": evaluated[real]})
+    for other in results[1:]:
+        assert other.keys() == results[0].keys()
+        for name, value in results[0].items():
+            assert value.isfinite().all() and torch.equal(value, other[name]), name
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_norms_are_called_with_the_real_tokens(side):
     model = build(**{f"norm_{side}": "batch"}, **STILL).train()
-    seen = []
-
-    def watch(norm, inputs):
-        seen.append(inputs)
-
     norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    seen = []
     for norm in norms:
-        norm.register_forward_pre_hook(watch)
+        norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
     source, lengths, target = batch()
-    with freeze_statistics():
-        masked, _ = model(source, lengths, target)
+    model(source, lengths, target)
     real = (source if side == "encoder" else target).ne(1)
     assert len(seen) == len(norms) > 0
-    for x, tokens in seen:
-        assert x.shape[:2] == real.t().shape
-        assert torch.equal(tokens.pack(x.reshape(-1, x.shape[-1])), x[real.t()])
-    handles = [norm.register_forward_pre_hook(lambda _, inputs: inputs[:1]) for norm in norms]
-    unmasked, _ = model(source, lengths, target)
-    assert len(handles) == len(norms)
-    assert not torch.allclose(masked, unmasked, atol=1e-3)
+    for x, layout in seen:
+        assert x.shape == (real.sum(), 16)
+        assert sorted(layout.counts) == sorted(real.sum(1).tolist())
+        assert torch.equal(layout.unpack(torch.ones_like(x)).bool()[..., 0], real)
 
 
 @WITH_SUB
@@ -301,22 +175,15 @@ def test_groups_are_the_heads_of_their_own_stack():
 
 @WITH_SUB
 @pytest.mark.parametrize("name", ["layer", "batch", "none"])
-@torch.no_grad()
-def test_in_evaluation_no_linear_layer_has_to_copy_its_input(name, placement):
-    model = build(**placement, **everywhere(name)).eval()
+def test_no_linear_layer_has_to_copy_its_input(name, placement):
+    model = build(**placement, **everywhere(name))
     dense = []
-    for part in (*model.encoder.layers, *model.decoder.layers):
-        for layer in (part.self_attn, part.fc1, part.fc2):
-            layer.register_forward_hook(
-                lambda _, args, kwargs, __: dense.extend(
-                    it.is_contiguous() for it in args or (kwargs["query"],)
-                ),
-                with_kwargs=True,
-            )
-    source = sentences((5, 3), total=6, left_pad=True)
-    target = sentences((4, 6), total=6, left_pad=False)
-    model(source, None, target)
-    assert len(dense) >= 4 * 3 and all(dense)
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            part.register_forward_hook(lambda _, args, __: dense.append(args[0].is_contiguous()))
+    for training in (True, False):
+        model.train(training)(**sample()["net_input"])
+    assert len(dense) >= 2 * (2 * 6 + 2 * 10) and all(dense)
 
 
 def test_an_unused_rule_for_a_leaking_norm_is_no_harm():

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from test_transformer import STILL, SUB, batch, build
 from torch import nn
 
 from rbn_fairseq.models.weight_norm import normalise_weights
+from small_models import STILL, SUB, batch, build
 
 KINDS = pytest.mark.parametrize("kind", ["wn", "cwn"])
 PLACEMENTS = pytest.mark.parametrize("placement", [{}, SUB], ids=["post", "sub"])

@@ -1,0 +1,199 @@
+"""Attention of rows, against one that takes sentence by sentence."""
+
+import random
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+
+import by_sentence
+from rbn_fairseq.models.attention import PackedAttention, cut_groups
+from rbn_fairseq.norms import lay_out
+from small_models import assert_alike, assert_same_gradients, gradients, real_tokens
+
+SEEDS = pytest.mark.parametrize("seed", range(12))
+
+
+def some_lengths(seed):
+    """Lengths of both sides of a batch, of one of several kinds."""
+    draw = random.Random(seed)
+    longest = draw.choice([3, 9, 60])
+    count = draw.choice([1, 2, 7, 40])
+    least = draw.choice([0, 1])
+    source = [draw.randint(least, longest) for _ in range(count)]
+    near = draw.random() < 0.5
+    target = [
+        max(least, one + draw.randint(-2, 2)) if near else draw.randint(least, longest)
+        for one in source
+    ]
+    return source, target
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_groups_are_all_sentences_in_order(seed):
+    source, target = map(list, zip(*sorted(zip(*some_lengths(seed), strict=True)), strict=True))
+    cuts = cut_groups(source, target)
+    assert cuts[0] == 0 and cuts[-1] == len(source)
+    assert all(one < other for one, other in zip(cuts[:-1], cuts[1:], strict=True))
+    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        # What has nothing to attend to is apart: a softmax over nothing is NaN.
+        assert (source[first] == 0) == (source[end - 1] == 0)
+
+
+def test_no_sentence_is_one_group_of_none():
+    assert cut_groups([], []) == [0, 0]
+
+
+def module(heads=2, memory=16):
+    own = {"kdim": memory, "vdim": memory, "encoder_decoder_attention": True}
+    attention = MultiheadAttention(16, heads, **(own if memory != 16 else {}))
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return attention.double()
+
+
+def rows_of(layout, padded):
+    return layout.pack(padded)
+
+
+def problem(source, target, memory=16):
+    """Layouts, and padded activations of both sides."""
+    masks = [real_tokens(lengths) for lengths in (source, target)]
+    layouts = lay_out(*masks)
+    x = torch.randn(*masks[1].shape, 16, dtype=torch.double, requires_grad=True)
+    other = torch.randn(*masks[0].shape, memory, dtype=torch.double, requires_grad=True)
+    return layouts, masks, x, other
+
+
+def one_by_one(attention, x, memory, queries, keys, causal):
+    """Padded ``(B, T, C)``, 0 at padding, and the weights of every sentence."""
+    y = torch.zeros(*queries.shape, 16, dtype=torch.double)
+    every = []
+    for row, (own, other) in enumerate(zip(queries, keys, strict=True)):
+        joined = torch.zeros(int(own.sum()), 16, dtype=torch.double)  # nothing to attend to
+        weights = None
+        if other.any():
+            joined, weights = by_sentence.attend(attention, x[row][own], memory[row][other], causal)
+        y = y.index_put(
+            (torch.tensor(row), own.nonzero()[:, 0]), by_sentence.linear(attention.out_proj, joined)
+        )
+        every.append(weights)
+    return y, every
+
+
+def assert_attends(attention, found, x, memory, layout, expected):
+    """Outputs at real tokens, and gradients of a random sum of them."""
+    assert_alike(layout.unpack(found), expected, "output")
+    arriving = torch.randn_like(expected)
+    actual = torch.autograd.grad(
+        (found * layout.pack(arriving)).sum(), (x, memory), retain_graph=True, allow_unused=True
+    )
+    exact = torch.autograd.grad(
+        (expected * layout.unpack(layout.pack(arriving))).sum(), (x, memory), retain_graph=True,
+        allow_unused=True,
+    )  # fmt: skip
+    for one, other, what in zip(actual, exact, ("queries", "keys"), strict=True):
+        if other is not None:
+            assert_alike(one, other, what, noise=1e-13)
+    assert_same_gradients(
+        gradients(attention, (found * layout.pack(arriving)).sum()),
+        gradients(attention, (expected * layout.unpack(layout.pack(arriving))).sum()),
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@SEEDS
+def test_within_the_target(seed, causal):
+    source, target = some_lengths(seed)
+    (own, other), (_, mask), x, _ = problem(source, target)
+    attention = module(heads=[1, 2, 8][seed % 3])
+    packed = PackedAttention(own, other, causal=causal)
+    found = packed.within(attention, rows_of(other, x))
+    expected, _ = one_by_one(attention, x, x, mask, mask, causal)
+    assert_attends(attention, found, x, x, other, expected)
+
+
+@SEEDS
+def test_within_the_source(seed):
+    source, target = some_lengths(seed)
+    (layout, _), (mask, _), _, x = problem(source, target)
+    attention = module()
+    found = PackedAttention(layout).within(attention, rows_of(layout, x))
+    expected, _ = one_by_one(attention, x, x, mask, mask, False)
+    assert_attends(attention, found, x, x, layout, expected)
+
+
+@pytest.mark.parametrize("width", [16, 10])
+@SEEDS
+def test_across(seed, width):
+    source, target = some_lengths(seed)
+    (own, other), (keys, mask), x, memory = problem(source, target, width)
+    attention = module(4, width)
+    packed = PackedAttention(own, other, rows_of(own, memory))
+    found, weights = packed.across(attention, rows_of(other, x), weights=True)
+    expected, every = one_by_one(attention, x, memory, mask, keys, False)
+    assert_attends(attention, found, x, memory, other, expected)
+    assert not weights.requires_grad and weights.shape == (sum(target), 4, max(source))
+    rows = other.unpack(weights)
+    for row, exact in enumerate(every):
+        own_weights = rows[row][mask[row]].transpose(0, 1)  # (heads, T, S)
+        assert not own_weights[..., source[row] :].any()
+        if exact is not None:
+            torch.testing.assert_close(
+                own_weights[..., : source[row]].double(), exact, rtol=0, atol=1e-6
+            )  # they are fp32, as fairseq's
+    assert packed.across(attention, rows_of(other, x), weights=False)[1] is None
+
+
+@pytest.mark.parametrize("cuts", ["each", "one", "halves"])
+@SEEDS
+def test_cuts_never_change_the_result(monkeypatch, seed, cuts):
+    source, target = some_lengths(seed)
+    # One group of all takes sentences with nothing to attend to apart, as the rule does.
+    source = [max(1, length) for length in source]
+    (own, other), _, x, memory = problem(source, target)
+    attention = module()
+
+    def outputs():
+        packed = PackedAttention(own, other, rows_of(own, memory))
+        return [
+            PackedAttention(own).within(attention, rows_of(own, memory)),
+            packed.within(attention, rows_of(other, x)),
+            *packed.across(attention, rows_of(other, x), weights=True),
+        ]
+
+    before, count = outputs(), len(source)
+    places = {"each": range(count + 1), "one": (0, count), "halves": (0, count // 2, count)}[cuts]
+    monkeypatch.setattr("rbn_fairseq.models.attention.cut_groups", lambda *_: sorted(set(places)))
+    for one, another in zip(before, outputs(), strict=True):
+        if one.dtype == torch.double:
+            assert_alike(another, one)
+        else:
+            torch.testing.assert_close(another, one, rtol=0, atol=1e-6)
+
+
+def test_dropout_is_of_training_and_random():
+    (own, other), _, x, memory = problem([5, 5, 9], [4, 7, 2])
+    attention = MultiheadAttention(16, 2, dropout=0.5).double()
+    packed = PackedAttention(own, other, rows_of(own, memory))
+
+    def both():
+        rows = rows_of(other, x)
+        return packed.within(attention, rows), packed.across(attention, rows, False)[0]
+
+    exact = both_of_evaluation = attention.eval() and both()
+    attention.train()
+    torch.manual_seed(1)
+    first, second = both(), both()
+    torch.manual_seed(1)
+    again = both()
+    for out, one, two, three in zip(exact, first, second, again, strict=True):
+        assert torch.equal(one, three) and not torch.equal(one, two)
+        assert not torch.allclose(one, out, atol=1e-3)
+    attention.eval()
+    assert all(map(torch.equal, both(), both_of_evaluation))
+    # Weights that are left are doubled: the mean over masks is the attention without dropout.
+    attention.train()
+    draws = torch.stack([packed.across(attention, rows_of(other, x), False)[0] for _ in range(500)])
+    error = (draws.mean(0) - exact[1]).abs() / draws.std(0).clamp(min=1e-9) * 500**0.5
+    assert error.max() < 5  # of 208 nearly normal values, each 1 on average
