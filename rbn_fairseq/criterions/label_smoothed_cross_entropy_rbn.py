@@ -28,14 +28,23 @@ class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
     """fairseq's criterion; the model computes its sum where it can: without logits."""
 
     def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
-        """As fairseq's."""
-        if reduce and not self.ignore_prefix_size and getattr(model, "gives_loss", False):
-            wanted = Wanted(
-                sample["target"], self.padding_idx, self.eps, sample["ntokens"],
-                self.report_accuracy,
-            )  # fmt: skip
+        """As fairseq's; the tokens of ``--ignore-prefix-size`` have no target."""
+        tokens = sample["ntokens"]
+        if self.ignore_prefix_size:
+            target = sample["target"].clone()
+            target[:, : self.ignore_prefix_size] = self.padding_idx
+            sample, tokens = {**sample, "target": target}, None
+        if reduce and getattr(model, "gives_loss", False):
+            target = sample["target"]
+            wanted = Wanted(target, self.padding_idx, self.eps, tokens, self.report_accuracy)
             sample = {**sample, "net_input": {**sample["net_input"], "wanted": wanted}}
         return super().forward(model, sample, reduce)
+
+    def get_lprobs_and_target(self, model: nn.Module, net_output: Any, sample: Any) -> Any:
+        """As fairseq's, which cuts off columns for ``--ignore-prefix-size``: rows have none."""
+        lprobs = model.get_normalized_probs(net_output, log_probs=True)
+        target = model.get_targets(sample, net_output)
+        return lprobs.view(-1, lprobs.size(-1)), target.view(-1)
 
     def compute_loss(
         self, model: nn.Module, net_output: Any, sample: Any, reduce: bool = True

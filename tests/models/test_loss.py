@@ -4,7 +4,9 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from rbn_fairseq.models.loss import HAS_CHUNKS, label_smoothed_loss
+from rbn_fairseq.models.loss import HAS_CHUNKS, Loss, Wanted, label_smoothed_loss, pack_targets
+from rbn_fairseq.norms import lay_out
+from small_models import real_tokens
 
 pytestmark = pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
 
@@ -13,6 +15,13 @@ def problem(rows, channels, types, dtype, scale=1.0):
     x = torch.randn(rows, channels, dtype=dtype, requires_grad=True)
     weight = (scale * torch.randn(types, channels, dtype=dtype)).requires_grad_()
     return x, weight, torch.randint(types, (rows,))
+
+
+def ours_of(x, weight, target, smoothing, **options):
+    """Ours, with all rows as one sentence."""
+    (layout,) = lay_out(torch.ones(1, len(x), dtype=torch.bool))
+    wanted = Wanted(target.view(1, -1), -1, smoothing, **options)
+    return label_smoothed_loss(x, weight, layout, wanted)
 
 
 def of_fairseq(x, weight, target, smoothing):
@@ -29,7 +38,7 @@ SMOOTHING = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 def test_loss_and_gradients_are_fairseqs(shape, smoothing):
     """Also of less than a chunk of rows, of one and a row more, and of a last one in part."""
     x, weight, target = problem(*shape, torch.double)
-    ours = label_smoothed_loss(x, weight, target, smoothing)
+    ours = ours_of(x, weight, target, smoothing)
     loss, nll = of_fairseq(x, weight, target, smoothing)
     torch.testing.assert_close(ours.loss, loss, rtol=1e-12, atol=0)
     torch.testing.assert_close(ours.nll, nll.detach(), rtol=1e-12, atol=0)
@@ -57,7 +66,7 @@ def test_fp32_rounds_no_more_than_fairseqs(smoothing):
             ),
         ]
 
-    ours = errors(label_smoothed_loss(x, weight, target, smoothing).loss)
+    ours = errors(ours_of(x, weight, target, smoothing).loss)
     theirs = errors(of_fairseq(x, weight, target, smoothing)[0])
     for error, other in zip(ours, theirs, strict=True):
         assert error <= 4 * other + 1e-6, (ours, theirs)
@@ -65,7 +74,7 @@ def test_fp32_rounds_no_more_than_fairseqs(smoothing):
 
 def test_no_rows():
     x, weight, target = problem(0, 4, 9, torch.float)
-    loss, nll = label_smoothed_loss(x, weight, target, 0.1)
+    loss, nll, *_ = ours_of(x, weight, target, 0.1)
     assert loss == nll == 0
     assert all(not it.any() for it in torch.autograd.grad(loss, (x, weight)))
 
@@ -73,5 +82,60 @@ def test_no_rows():
 def test_without_gradients():
     x, weight, target = problem(600, 4, 9, torch.double)
     with torch.no_grad():
-        loss, nll = label_smoothed_loss(x, weight, target, 0.1)
-    torch.testing.assert_close((loss, nll), of_fairseq(x, weight, target, 0.1), rtol=1e-12, atol=0)
+        loss, nll, *_ = ours_of(x, weight, target, 0.1)
+    expected = of_fairseq(x, weight, target, 0.1)
+    torch.testing.assert_close((loss, nll), expected, rtol=1e-12, atol=0)
+
+
+def test_accuracy_counts_over_chunks():
+    x, weight, target = problem(1300, 4, 9, torch.double)
+    target[::3] = (x @ weight.T).argmax(1)[::3]
+    found = ours_of(x, weight, target, 0.1, accuracy=True)
+    assert found.correct == (x @ weight.T).argmax(1).eq(target).sum() >= 434
+    assert found.total == 1300 and not found.correct.requires_grad
+    assert ours_of(x, weight, target, 0.1)[2:] == (None, None)
+
+
+@pytest.mark.parametrize("tokens", [None, 9])
+def test_rows_whose_target_is_padding_have_no_loss(tokens):
+    """Whether or not their number is known."""
+    x, weight, target = problem(12, 4, 9, torch.double)
+    target[[0, 5, 11]] = -1
+    real = target.ne(-1)
+    found = ours_of(x, weight, target, 0.1, tokens=tokens, accuracy=True)
+    expected = ours_of(x[real], weight, target[real], 0.1, accuracy=True)
+    assert isinstance(found, Loss)
+    torch.testing.assert_close(tuple(found), tuple(expected), rtol=1e-12, atol=0)
+    dx, _ = torch.autograd.grad(found.loss, (x, weight))
+    assert not dx[~real].any() and dx[real].all()
+
+
+def test_targets_are_in_the_order_of_the_rows():
+    """Of sentences sorted by their lengths on another side, padded as it comes."""
+    lengths = [3, 6, 1, 6, 2, 5, 4]
+    mask = real_tokens(lengths)
+    _, layout = lay_out(real_tokens([7, 4, 5, 4, 11, 1, 4]), mask)
+    target = torch.randint(4, 30, mask.shape).where(mask, 1)
+    packed = pack_targets(target, layout, 1)
+    order = sorted(range(7), key=lambda row: ([7, 4, 5, 4, 11, 1, 4][row], lengths[row]))
+    assert torch.equal(packed, torch.cat([target[row][mask[row]] for row in order]))
+
+
+@pytest.mark.parametrize(
+    "change", ["wider", "narrower", "fewer sentences", "more", "transposed", "behind the end"]
+)
+def test_targets_of_other_tokens_are_refused(change):
+    mask = real_tokens([3, 5, 2])
+    (layout,) = lay_out(mask)
+    target = torch.full(mask.shape, 7).where(mask, 1)
+    changed = {
+        "wider": torch.cat([target, target[:, :1]], 1),
+        "narrower": target[:, 1:],
+        "fewer sentences": target[:2],
+        "more": torch.cat([target, target]),
+        "transposed": target.T,
+        "behind the end": torch.full(mask.shape, 7),
+    }[change]
+    with pytest.raises(ValueError, match="`target`.*`prev_output_tokens`"):
+        pack_targets(changed, layout, 1)
+    assert pack_targets(target, layout, 1, 10).tolist() == [7] * 10
