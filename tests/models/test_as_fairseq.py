@@ -3,6 +3,8 @@
 import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
 from torch import nn
 
 from small_models import (
@@ -15,6 +17,7 @@ from small_models import (
     gradients,
     randomise,
     sample,
+    task,
 )
 
 pytestmark = pytest.mark.usefixtures("double_softmax")
@@ -47,6 +50,7 @@ PADDED = {
     "wider": ((True, True), 3),
 }
 WAYS = pytest.mark.parametrize("way", PADDED.values(), ids=PADDED)
+EVERY = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 CASES = pytest.mark.parametrize(
     "options, lengths, way",
     [
@@ -251,3 +255,39 @@ def test_a_decoder_without_an_encoders_output():
     x, y = (model.decoder(inputs, encoder_out=None)[0] for model in (ours, theirs))
     at = real(given)[1]
     assert_alike(x[at], y[at])
+
+
+def test_scores_of_given_targets():
+    """fairseq-generate --score-reference."""
+    given = sample()
+    dictionary, found = task().target_dictionary, []
+    for model in pair({})[:2]:
+        hypotheses = SequenceScorer(dictionary, compute_alignment=True).generate([model], given)
+        found.append([beams[0] for beams in hypotheses])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one["tokens"], other["tokens"])
+        assert_alike(one["positional_scores"], other["positional_scores"])
+        assert torch.equal(torch.tensor(one["alignment"]), torch.tensor(other["alignment"]))
+        weights, others = (it["attention"][: len(one["tokens"])] for it in (one, other))
+        torch.testing.assert_close(weights, others, **ROUNDED)
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+@EVERY
+def test_beam_search(options, ensemble):
+    if "projected" in options:
+        pytest.skip("its embeddings are drawn anew")
+    pairs = [pair(options) for _ in range(ensemble)]
+    pad = options.get("pad", 1)
+    given = {"net_input": {**only(sample(pad=pad), "src_")}}
+    found = []
+    for models in zip(*(it[:2] for it in pairs), strict=True):
+        generator = SequenceGenerator(models, task(pad).target_dictionary, beam_size=4, max_len_b=9)
+        found.append([it for beams in generator.generate(models, given) for it in beams])
+    assert len(found[0]) == len(found[1]) == 7 * 4
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one["tokens"], other["tokens"])
+        # The generator's scores are fp32.
+        torch.testing.assert_close(
+            one["positional_scores"], other["positional_scores"], rtol=1e-5, atol=1e-5
+        )

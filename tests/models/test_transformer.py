@@ -23,7 +23,6 @@ from small_models import (
     gradients,
     randomise,
     sample,
-    sentences,
 )
 
 EVERY = pytest.mark.parametrize("name", NORMS)
@@ -98,17 +97,38 @@ def test_norms_are_called_with_the_real_tokens(side):
 @pytest.mark.usefixtures("double_softmax")
 def test_incremental_decoding_is_the_full_forward(name, placement):
     model = randomise(build(**everywhere(name), **HALF, **placement)).double().eval()
-    source, lengths, _ = batch()
-    target = sentences([6, 6, 6], 6, left_pad=False, seed=2)
-    state = {}
+    source, lengths, target = batch()
+    real, state = target.ne(1), {}
     with torch.no_grad():
         encoded = model.encoder(source, lengths)
         full, _ = model.decoder(target, encoder_out=encoded)
+        whole, _ = model(source, lengths, target)
         steps = [
             model.decoder(target[:, : i + 1], encoder_out=encoded, incremental_state=state)[0]
             for i in range(target.shape[1])
         ]
-    assert_alike(full, torch.cat(steps, 1), "outputs")
+    assert_alike(full, whole, "decoder")
+    assert_alike(torch.cat(steps, 1)[real], full[real], "steps")
+
+
+DROPOUTS = ["dropout", "attention_dropout", "activation_dropout"]
+
+
+@pytest.mark.parametrize("kind", DROPOUTS)
+def test_dropout_is_of_training_and_random(kind):
+    model, plain = build(**STILL | {kind: 0.3}), build(**STILL)
+    inputs = sample()["net_input"]
+    one, two = (model.train()(**inputs)[0] for _ in range(2))
+    assert not torch.allclose(one, two, atol=1e-3)
+    assert torch.equal(model.eval()(**inputs)[0], plain.eval()(**inputs)[0])
+    assert torch.equal(plain.train()(**inputs)[0], plain(**inputs)[0])
+
+
+@pytest.mark.parametrize("kind", DROPOUTS)
+def test_the_same_seed_drops_the_same(kind):
+    model, inputs = build(**STILL | {kind: 0.3}).train(), sample()["net_input"]
+    found = [model(**inputs)[0] for _ in range(2) if torch.manual_seed(4)]
+    assert torch.equal(*found)
 
 
 def kinds(model):
