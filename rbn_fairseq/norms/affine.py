@@ -18,7 +18,7 @@ def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
     Args:
         x: ``(..., C)``.
-        scale: ``(C,)``, fp32 or fp64; ``(B, C)`` where sentences of ``(T, B, C)`` have their own.
+        scale: ``(C,)``, fp32 or fp64; ``(N, C)`` where rows ``(N, C)`` have their own.
         shift: ``(C,)``, likewise.
     """
     # Where the dtypes differ torch writes an fp32 tensor first; for gradients, and for those who

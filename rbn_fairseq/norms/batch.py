@@ -112,11 +112,11 @@ class BatchNorm(PopulationNorm):
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted, population = not scope.dummy.get(), self.population.get()
-        if counted and self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
-            return self._train_by_kernels(rows, layout)
         seen = rows.detach()
         if not counted:
             seen, layout = seen[:0], BatchLayout.empty(rows.device)
+        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
+            return self._train_by_kernels(rows, seen, layout)
         batch = self._batch_moments(seen, *population)
         self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
@@ -124,14 +124,16 @@ class BatchNorm(PopulationNorm):
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
-    def _train_by_kernels(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+    def _train_by_kernels(
+        self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
+    ) -> Tensor:
         momentum = 0.0 if scope.frozen.get() else self.population.momentum
-        y, batch, before, after = self._launch(rows, layout, momentum)
+        y, batch, before, after = self._launch(rows, seen, layout, momentum)
         self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
         return y
 
     def _launch(
-        self, rows: Tensor, layout: Optional[BatchLayout], momentum: float
+        self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout], momentum: float
     ) -> tuple[Tensor, Moments, Tensor, Tensor]:
         """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
@@ -140,8 +142,9 @@ class BatchNorm(PopulationNorm):
         y, mean, var, n, before, after, share = normalise_rows(
             rows, self.weight, self.bias, self.population.get(), momentum=momentum,
             eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+            counted=not scope.dummy.get(),
         )  # fmt: skip
-        self._record(Moments(mean.detach(), var.detach(), n, share), rows, layout)
+        self._record(Moments(mean.detach(), var.detach(), n, share), seen, layout)
         return y, Moments(mean, var, n, share), before, after
 
     def _batch_moments(

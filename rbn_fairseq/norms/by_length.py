@@ -19,11 +19,11 @@ class LengthBatchNorm(BatchNorm):
     """Batch norm that infers with the running statistics of sentences of like length.
 
     Where batches hold sentences of like length, as fairseq makes them, training normalises given
-    the length, and ordinary running statistics do not. Training is that of :class:`BatchNorm` to
-    the bit; besides, every batch moves the running statistics of the bins that its sentences are
-    in. Evaluation looks scale and shift up for each sentence, ``(B, C)``: one multiply-add per
-    element, whatever else is in the batch; ``affine_map`` is that of all lengths together, by which
-    nothing is evaluated. The penalty's gap is to what the bins expect of a batch of these lengths.
+    the length, and ordinary running statistics do not. Training is that of :class:`BatchNorm` on
+    the same rows, to the bit; besides, every batch moves the running statistics of the bins that
+    its sentences are in. Evaluation looks scale and shift up for each sentence, ``(B, C)``: one
+    multiply-add per element, whatever else is in the batch; ``affine_map`` is that of all lengths
+    together, by which nothing is evaluated. The penalty's gap is to what the bins expect of a batch of these lengths.
 
     Not for decoders: in generation the length is not known yet.
 
@@ -47,9 +47,11 @@ class LengthBatchNorm(BatchNorm):
     def _expected(self, layout: Optional[BatchLayout]) -> tuple[Tensor, Tensor]:
         return self.population.expected(sentences_of(layout).lengths, self.sync)
 
-    def _train_by_kernels(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
-        y, batch, *_ = self._launch(rows, layout, momentum=0.0)  # they know of no bins
-        self._follow(batch, rows, layout)
+    def _train_by_kernels(
+        self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
+    ) -> Tensor:
+        y, batch, *_ = self._launch(rows, seen, layout, momentum=0.0)  # they know of no bins
+        self._follow(batch, seen, layout)
         return y
 
     def _move(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:

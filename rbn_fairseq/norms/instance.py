@@ -77,5 +77,4 @@ class InstanceNorm(nn.Module):
 
 def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:
     """Return the mean over the rows of each sentence, ``(B, C)``; 0 for one without any."""
-    sums = torch.segment_reduce(rows, "sum", lengths=layout.lengths)
-    return sums / layout.lengths.clamp(min=1).unsqueeze(1)
+    return layout.sums(rows) / layout.lengths.clamp(min=1).unsqueeze(1)

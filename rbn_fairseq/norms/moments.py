@@ -131,9 +131,7 @@ def bin_moments(
         some = (n > 0).unsqueeze(1)
         return BinMoments(batch.mean.where(some, 0), batch.var.where(some, 0), n)
     apart = rows.to(batch.mean.dtype) - batch.mean
-    sums = torch.cat(
-        [torch.segment_reduce(part, "sum", lengths=lengths) for part in (apart, apart.square())], 1
-    )  # (B, 2 C), each sentence's
+    sums = torch.cat([layout.sums(apart), layout.sums(apart.square())], 1)  # (B, 2 C)
     # A product of matrices, in fp64, because it has one order on every device.
     counted = torch.cat([sums.double(), lengths.double().unsqueeze(1)], 1)
     by_bin = all_reduce_sum(chosen.double() @ counted, sync)  # (G, 2 C + 1)

@@ -49,6 +49,14 @@ class BatchLayout:
         """Return the layout of a batch without any sentence."""
         return cls(torch.zeros(0, dtype=torch.long, device=device), [])
 
+    @classmethod
+    def unpadded(cls, positions: torch.Size, device: torch.device) -> "BatchLayout":
+        """Return the layout of ``(T, B)`` positions that are real tokens; without a wait."""
+        length, sentences = positions
+        index = torch.arange(length * sentences, device=device).view(positions).t().flatten()
+        lengths = torch.full((sentences,), length, device=device)
+        return cls(lengths, [length] * sentences, index, positions)
+
     def check(self, x: Tensor) -> None:
         """Refuse activations that this layout does not describe.
 
@@ -65,6 +73,11 @@ class BatchLayout:
         """Return the place of each row in its sentence, ``(N,)``, counted from 0."""
         first = self.lengths.cumsum(0) - self.lengths
         return torch.arange(self.rows, device=self.lengths.device) - self._by_row(first)
+
+    def sums(self, rows: Tensor) -> Tensor:
+        """Return the sums over the rows ``(N, C)`` of each sentence, ``(B, C)``; 0 without any."""
+        # `unsafe`: a look at the lengths would wait for a GPU, and there may be no sentence.
+        return torch.segment_reduce(rows, "sum", lengths=self.lengths, unsafe=True)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Return the rows ``(N, ...)`` of a padded ``(*positions, ...)``."""
@@ -218,13 +231,13 @@ def on_rows(
         tokens.check(x)
     if isinstance(tokens, BatchLayout):
         return normalise(x, tokens)
-    valid, sentences = None if tokens is None else tokens.valid, x.dim() == 3
-    if valid is None and by_sentence and sentences:
-        tokens = ValidTokens(torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device))
-    elif valid is None:
+    sentences = x.dim() == 3
+    if tokens is not None and tokens.valid is not None:
+        layout = tokens.rows()
+    elif by_sentence and sentences:
+        layout = BatchLayout.unpadded(x.shape[:-1], x.device)
+    else:
         return normalise(x.reshape(-1, x.shape[-1]), None).view(x.shape)
-    assert tokens is not None
-    layout = tokens.rows()
     assert layout.positions is not None
     rows = layout.pack(x.reshape(*layout.positions, x.shape[-1]))
     return layout.unpack(normalise(rows, layout if sentences else None)).view(x.shape)

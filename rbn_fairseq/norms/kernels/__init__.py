@@ -15,10 +15,10 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def serve(rows: Tensor, *vectors: Tensor) -> bool:
     """Tell whether the kernels can normalise ``rows: (..., C)``.
 
-    They lie on a GPU where Triton works and are not empty; the ``vectors`` (parameters and running
-    statistics) are ``(C,)``, dense, on the same GPU; nothing is fp64.
+    They lie on a GPU where Triton works; the ``vectors`` (parameters and running statistics) are
+    ``(C,)``, dense, on the same GPU; nothing is fp64.
     """
-    if not rows.is_cuda or rows.numel() == 0 or rows.dtype not in _DTYPES:
+    if not rows.is_cuda or rows.dtype not in _DTYPES:
         return False
     for vector in vectors:
         alike = vector.shape == rows.shape[-1:] and vector.device == rows.device

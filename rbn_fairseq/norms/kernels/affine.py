@@ -29,7 +29,7 @@ def transform(rows: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return ``rows * scale + shift``, computed in fp32, in the dtype of the rows; no gradient.
 
     Args:
-        rows: ``(tokens, C)``, at least one, channels side by side.
+        rows: ``(tokens, C)``, channels side by side.
         scale: ``(C,)``.
         shift: ``(C,)``.
     """

@@ -100,7 +100,7 @@ def _dx(
 def differentiate(
     grad: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor,
     var: Tensor, count: Tensor, grad_mean: Tensor | None, grad_var: Tensor | None, *,
-    eps: float, clamp: bool, sync: bool,
+    eps: float, clamp: bool, sync: bool, counted: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of rows, weight and bias.
 
@@ -117,7 +117,11 @@ def differentiate(
         eps: as in the forward.
         clamp: as in the forward.
         sync: the moments are of all processes: one collective of 4C numbers.
+        counted: as in the forward; without, all gradients are 0.
     """
+    if not counted:
+        all_reduce_sum(mean.new_zeros(4, len(mean)), sync)
+        return torch.zeros_like(rows), torch.zeros_like(weight), torch.zeros_like(bias)
     (tokens, C), cut = rows.shape, tiles.tiling(*rows.shape)
     strides = grad.stride(0), rows.stride(0)
     dx = torch.empty_like(rows, memory_format=torch.contiguous_format)

@@ -121,13 +121,14 @@ def _map(
 def normalise_and_move(
     rows: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor,
     running_var: Tensor, *, momentum: float, eps: float, clamp: bool, sync: bool,
+    counted: bool = True,
 ) -> Normalised:  # fmt: skip
     """Normalise by the moments of the rows; move the running statistics, in place.
 
     They stay where any channel's would not be finite.
 
     Args:
-        rows: ``(tokens, C)``, at least one, fp32, fp16 or bf16, channels side by side.
+        rows: ``(tokens, C)``, fp32, fp16 or bf16, channels side by side.
         weight: ``(C,)``.
         bias: ``(C,)``.
         running_mean: ``(C,)``, fp32.
@@ -136,14 +137,16 @@ def normalise_and_move(
         eps: keeps the standard deviation away from 0.
         clamp: sqrt(max(var, eps)) instead of sqrt(var + eps).
         sync: use the moments of all processes together: one collective of 2C + 1 numbers.
+        counted: whether the moments are of these rows; else of no rows here.
     """
     (tokens, C), stride, cut = rows.shape, rows.stride(0), tiles.tiling(*rows.shape)
     y = torch.empty_like(rows, memory_format=torch.contiguous_format)
     parts = torch.empty(cut.parts, 2 * C + 1, dtype=torch.float32, device=rows.device)
     table, notes = parts.new_empty(6, C), parts.new_empty(2 + cut.joiners)
     _moments_of_parts[cut.parts * cut.blocks,](
-        parts, rows, tokens, stride, C, cut.blocks, cut.length, cut.rows, cut.channels
-    )
+        parts, rows, tokens if counted else 0, stride, C, cut.blocks, cut.length, cut.rows,
+        cut.channels,
+    )  # fmt: skip
     world, rank = world_size(sync), 0
     if world > 1:
         local = parts.new_empty(2 * C + 1)

@@ -65,11 +65,11 @@ _apply: Callable[..., tuple[Any, ...]] = torch.compiler.disable(_Normalise.apply
 
 def normalise_rows(
     rows: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor], *,
-    momentum: float, eps: float, clamp: bool, sync: bool,
+    momentum: float, eps: float, clamp: bool, sync: bool, counted: bool = True,
 ) -> Normalised:  # fmt: skip
     """Do what :func:`~rbn_fairseq.norms.kernels.forward.normalise_and_move` does, with gradients.
 
     They come for y, mean and variance, and go to rows, weight and bias.
     """
-    settings = {"eps": eps, "clamp": clamp, "sync": sync}
+    settings = {"eps": eps, "clamp": clamp, "sync": sync, "counted": counted}
     return Normalised(*_apply(rows, weight, bias, running, momentum, settings))

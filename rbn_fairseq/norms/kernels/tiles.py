@@ -36,11 +36,14 @@ class Tiling(NamedTuple):
 
 
 def tiling(tokens: int, channels: int) -> Tiling:
-    """Return the cut for so many tokens and channels: a function of nothing else."""
+    """Return the cut for so many tokens and channels: a function of nothing else.
+
+    Without tokens there is one tile all the same, as statistics of other processes may move.
+    """
     width = min(CHANNELS, _power_of_2(channels))
     rows = max(1, ELEMENTS // width)
     blocks = _ceil(channels, width)
-    row_tiles = _ceil(tokens, rows)
+    row_tiles = max(1, _ceil(tokens, rows))
     length = _ceil(row_tiles, max(1, PROGRAMS // blocks))
     joined = min(JOINED_CHANNELS, width)
     return Tiling(
