@@ -21,20 +21,20 @@ def batch(step, channels=4):
     return (x * scale).float(), valid, upstream.float()
 
 
-def run(norm, x, valid, upstream, step, drop=None):
+def run(norm, x, valid, upstream, step):
     """Output and the gradients of x, weight and bias, after ``step`` updates."""
     norm.set_num_updates(step)
     x = x.clone().requires_grad_()
-    y = norm(x, ValidTokens(valid, drop=drop))
+    y = norm(x, ValidTokens(valid))
     return y, *torch.autograd.grad(y, (x, *norm.parameters()), upstream)
 
 
-def assert_steps_agree(norm, simulation, steps, drop=None):
+def assert_steps_agree(norm, simulation, steps):
     # fp32's rounding, gathered in the running terms over the steps.
     close = {"rtol": 1e-4, "atol": 1e-4}
     for step in steps:
         x, valid, upstream = batch(step)
-        y, dx, dweight, dbias = run(norm, x, valid, upstream, step, drop)
+        y, dx, dweight, dbias = run(norm, x, valid, upstream, step)
         u, grad = x[valid].double(), upstream[valid].double()
         wanted = simulation.step(u, grad, step + 1, norm.options)
         assert not dx[~valid].any()

@@ -9,12 +9,14 @@ sys.modules["fairseq"] = None  # importing it now raises ModuleNotFoundError
 
 import torch
 import rbn_fairseq.diagnostics as diagnostics
-from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, record_gaps
+from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, lay_out, record_gaps
 
-x, tokens = torch.randn(4, 2, 3), ValidTokens(torch.ones(4, 2, dtype=torch.bool))
+x, mask = torch.randn(4, 2, 3), torch.ones(4, 2, dtype=torch.bool)
+tokens, (layout,) = ValidTokens(mask), lay_out(mask, time_first=True)
 for name in NORMS:
-    wide = torch.randn(4, 2, 16)
-    assert build_norm([name], NormPlace(16, heads=4), {})(wide, tokens).shape == wide.shape
+    norm, wide = build_norm([name], NormPlace(16, heads=4), {}), torch.randn(4, 2, 16)
+    assert norm(wide, tokens).shape == wide.shape
+    assert norm(layout.pack(wide), layout).shape == (8, 16)
 norm = build_norm(["batch"], NormPlace(3), {})
 with record_gaps() as gaps:
     norm(x.requires_grad_(), tokens).square().sum().backward()

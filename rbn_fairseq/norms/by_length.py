@@ -23,7 +23,8 @@ class LengthBatchNorm(BatchNorm):
     the same rows, to the bit; besides, every batch moves the running statistics of the bins that
     its sentences are in. Evaluation looks scale and shift up for each sentence, ``(B, C)``: one
     multiply-add per element, whatever else is in the batch; ``affine_map`` is that of all lengths
-    together, by which nothing is evaluated. The penalty's gap is to what the bins expect of a batch of these lengths.
+    together, by which nothing is evaluated. The penalty's gap is to what the bins expect of a batch
+    of these lengths.
 
     Not for decoders: in generation the length is not known yet.
 

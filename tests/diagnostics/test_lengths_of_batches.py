@@ -14,10 +14,12 @@ from rbn_fairseq.norms import (
     LengthBins,
     PowerNorm,
     ValidTokens,
+    lay_out,
 )
 
 SENTENCES = [[3, 5, 1], [2, 2], [7], [0, 4]]  # lengths by batch; padding of one sentence only
 EDGES, CENTRES = [1.0, 3.0, 5.0, 7.0], [2.0, 4.0, 6.0]
+OPTIONS = BatchNormOptions(length_bins=3)
 
 
 def make_batches(lengths=SENTENCES):
@@ -43,11 +45,30 @@ def test_mean_length_of_a_tokens_sentence(kind):
     assert found.count.tolist() == [9, 4, 7, 4]
 
 
-def test_without_a_mask_all_positions_are_tokens():
-    norm = BatchNorm(3).double()
+def of_rows(norm, batch):
+    x, valid = batch
+    (layout,) = lay_out(valid, time_first=True)
+    return norm(layout.pack(x), layout)
+
+
+@pytest.mark.parametrize("length_bins", [1, 3])
+def test_rows_with_a_layout_are_measured_as_padded_tensors(norm, length_bins):
+    norm = norm if length_bins > 1 else BatchNorm(3).double()
+    batches = make_batches()
+    padded, rows = (collect_moments(norm, batches, way)[""] for way in (forward, of_rows))
+    for name in ("mean", "var", "count", "length"):
+        assert torch.equal(getattr(padded, name), getattr(rows, name))
+    if length_bins > 1:
+        both = (moments.bins.estimate("pooled") for moments in (padded, rows))
+        assert all(map(torch.equal, *both))
+
+
+def test_without_a_mask_lengths_are_known_to_norms_that_ask():
     batches = [torch.randn(length, 2, 3, dtype=torch.double) for length in (4, 1, 6)]
-    found = collect_moments(norm, batches, lambda model, x: model(x))[""]
-    assert found.length.tolist() == [4, 1, 6]
+    for kind in (BatchNorm, LengthBatchNorm):
+        found = collect_moments(kind(3, OPTIONS).double(), batches, lambda model, x: model(x))[""]
+        lengths = None if found.length is None else found.length.tolist()
+        assert lengths == (None if kind is BatchNorm else [4, 1, 6])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +113,7 @@ def statistics_by_hand(batches, estimate):
 
 @pytest.fixture
 def norm():
-    norm = LengthBatchNorm(3, BatchNormOptions(length_bins=3)).double()
+    norm = LengthBatchNorm(3, OPTIONS).double()
     norm.population.set_bins(LengthBins(np.array(EDGES), np.array(CENTRES)))
     return norm
 

@@ -12,16 +12,15 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Batch(NamedTuple):
-    """``x``: (T, B, C), in its layout; ``valid``: (T, B), or ``None`` = all; ``drop``: packing."""
+    """``x``: (T, B, C), in its layout; ``valid``: (T, B), or ``None`` = all."""
 
     x: Tensor
     valid: Tensor | None
-    drop: bool
 
     @property
     def tokens(self) -> ValidTokens:
         """The view that norms are given."""
-        return ValidTokens(self.valid, drop=self.drop)
+        return ValidTokens(self.valid)
 
     def real(self, values: Tensor) -> Tensor:
         """Those of real tokens, ``(tokens, C)``."""
@@ -62,7 +61,7 @@ def batches(draw, dtypes=DTYPES, channels=None) -> Batch:
         valid = torch.rand(time, size) < share
         if draw(st.booleans()):
             valid = valid.t().contiguous().t()
-    return Batch(x, valid, draw(st.booleans()))
+    return Batch(x, valid)
 
 
 def padded_with(batch: Batch, filling: float) -> Tensor:

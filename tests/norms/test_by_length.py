@@ -22,6 +22,7 @@ from rbn_fairseq.norms import (
     build_norm,
     dummy_batch,
     freeze_statistics,
+    lay_out,
     record_gaps,
     record_moments,
 )
@@ -37,7 +38,6 @@ BATCHES = [  # sentence lengths; the bins are 1 and 2, 3 and 4, 5 and longer
     [20, 3],  # longer than any edge
     [1, 8, 8],
 ]
-WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])  # zero: GPUs
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fp32 sums of some 50 tokens of size 3
 
 
@@ -66,8 +66,8 @@ def data(lengths, left_pad=False, channels=C):
     return x.masked_fill(~valid.unsqueeze(2), torch.nan), valid
 
 
-def view(valid, drop=None):
-    return ValidTokens(None if valid.all() else valid, drop)
+def view(valid):
+    return ValidTokens(None if valid.all() else valid)
 
 
 def buffers(norm):
@@ -135,9 +135,8 @@ def mixture(population, lengths):
     return mean, square - mean**2
 
 
-@WAYS
 @pytest.mark.parametrize("eps_mode", ["add", "clamp"])
-def test_training_is_that_of_batch_norm_bit_for_bit(drop, eps_mode):
+def test_training_is_that_of_batch_norm_bit_for_bit(eps_mode):
     norm = make(eps_mode=eps_mode)
     other = plain(norm)
     for lengths in BATCHES:
@@ -145,22 +144,21 @@ def test_training_is_that_of_batch_norm_bit_for_bit(drop, eps_mode):
         upstream, results = torch.randn(3, *x.shape), []
         for one in (norm, other):
             with record_gaps() as gaps:
-                y = one(x := x.detach().requires_grad_(), view(valid, drop))
+                y = one(x := x.detach().requires_grad_(), ValidTokens(valid))
             outputs = y, gaps[0].batch_mean, gaps[0].batch_var
             at = upstream[0], upstream[1, 0, 0], upstream[2, 0, 0]
             gradients = torch.autograd.grad(outputs, (x, *one.parameters()), at)
-            results.append((y[valid], *outputs[1:], *gradients, *one.population.get()))
+            results.append((*outputs, *gradients, *one.population.get()))
         assert all(map(torch.equal, *results))
 
 
-@WAYS
 @pytest.mark.parametrize("left_pad", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bins_keep_decayed_sums(drop, left_pad, dtype):
+def test_bins_keep_decayed_sums(left_pad, dtype):
     norm, sums = make(momentum=M).to(dtype), Sums()
     for lengths in BATCHES * 3:
         x, valid = data(lengths, left_pad)
-        norm(x.to(dtype), view(valid, drop))
+        norm(x.to(dtype), view(valid))
         sums.add(x, valid)
         # In fp64 the momentum's rounding to fp32, 1e-8, would be seen.
         close = {} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
@@ -370,15 +368,14 @@ def test_without_a_real_token_the_gap_is_to_all():
         assert all(map(torch.equal, pair, expected))
 
 
-@WAYS
 @pytest.mark.parametrize("lengths", BATCHES, ids=str)
-def test_measurements_have_the_moments_of_bins(drop, lengths):
+def test_measurements_have_the_moments_of_bins(lengths):
     norm = make()
     x, valid = data(lengths)
     with record_moments() as records:
         with freeze_statistics():
-            norm(x, view(valid, drop))
-        norm(x, view(valid, drop))
+            norm(x, view(valid))
+        norm(x, view(valid))
     measured, trained = (record.moments.bins for record in records)
     assert trained is None  # training has no use for them
     for g, tokens in enumerate(by_bin(x, valid)):
@@ -423,13 +420,17 @@ def test_copies_and_saved_states_go_on_alike():
 
 
 @torch.no_grad()
-def test_evaluation_compiles_whole():
+def test_evaluation_of_rows_compiles_whole():
     norm = seen()
     compiled = torch.compile(norm, backend="eager", fullgraph=True)
-    x, valid = data([4, 2, 9])
-    for _ in range(2):
-        assert torch.equal(compiled(x, view(valid))[valid], norm(x, view(valid))[valid])
+    for lengths in ([4, 2, 9], [4, 2, 9], [3, 5]):
+        x, valid = data(lengths)
+        (layout,) = lay_out(valid, time_first=True)
+        rows = layout.pack(x)
+        assert torch.equal(compiled(rows, layout), norm(rows, layout))
         norm.population.bin_mean.add_(1)
+    x, _ = data([5, 5])
+    assert torch.equal(compiled(x), norm(x))
 
 
 @torch.no_grad()
@@ -443,13 +444,13 @@ def test_generation_keeps_no_map_of_other_sentences():
 
 @pytest.mark.parametrize("shape", [(5, C), (2, 3, 4, C)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_refuses_activations_without_sentences(shape, training):
+@pytest.mark.parametrize("masked", [True, False])
+def test_refuses_activations_without_sentences(shape, training, masked):
     norm = seen().train(training)
     before = buffers(norm)
-    with pytest.raises(
-        ValueError, match=r"\(T, B, C\).*shape " + str(shape).replace("(", r"\(")[:-1]
-    ):
-        norm(torch.randn(shape))
+    tokens = ValidTokens(torch.ones(shape[:-1], dtype=torch.bool)) if masked else None
+    with pytest.raises(ValueError, match=r"\(T, B, C\).*\(N, C\).*BatchLayout"):
+        norm(torch.randn(shape), tokens)
     assert all(torch.equal(value, before[name]) for name, value in buffers(norm).items())
 
 

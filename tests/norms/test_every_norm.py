@@ -3,24 +3,79 @@
 import copy
 import io
 
+import numpy as np
 import pytest
 import torch
 
 import oracles
 from agreement import randomise
-from rbn_fairseq.norms import NORMS, NormPlace, PopulationNorm, ValidTokens, build_norm
+from rbn_fairseq.norms import (
+    NORMS,
+    BatchNormOptions,
+    LengthBatchNorm,
+    LengthBins,
+    NormPlace,
+    PopulationNorm,
+    ValidTokens,
+    build_norm,
+    lay_out,
+)
 
 EVERY = pytest.mark.parametrize("name", NORMS)
+BY_LENGTH = "batch by length"
 C = 16
 
 
 def build(name):
-    return randomise(build_norm([name], NormPlace(C, heads=4), {}))
+    if name != BY_LENGTH:
+        return randomise(build_norm([name], NormPlace(C, heads=4), {}))
+    norm = LengthBatchNorm(C, BatchNormOptions(length_bins=3))
+    norm.population.set_bins(LengthBins(np.array([1.0, 2, 4, 6]), np.array([1.5, 3, 5])))
+    return randomise(norm)
 
 
 def gradients(norm, x, tokens, upstream):
     y = norm(x, tokens)
     return y, torch.autograd.grad(y, (x, *norm.parameters()), upstream)
+
+
+MASKS = {  # (T, B)
+    "right padding": oracles.real_tokens(6, [6, 2, 1, 2]),
+    "left padding": oracles.real_tokens(6, [6, 2, 1, 2], left_pad=True),
+    "holes": torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]]).bool(),
+    "a sentence of padding": oracles.real_tokens(4, [4, 0, 2]),
+    "no padding": torch.ones(3, 4, dtype=torch.bool),
+    "one token": oracles.real_tokens(3, [0, 1]),
+    "no token": torch.zeros(3, 2, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", [*NORMS, BY_LENGTH])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_rows_with_a_layout_are_the_padded_tensor_behind_the_door(name, training, mask):
+    norm = build(name).double()
+    norm(torch.randn(5, 2, C, dtype=torch.double))  # running statistics that are not the first
+    norm.train(training)
+    twin = copy.deepcopy(norm)
+    x, upstream = torch.randn(2, *mask.shape, C, dtype=torch.double)
+    packs = name in ("instance", BY_LENGTH) or (training and isinstance(norm, PopulationNorm))
+    if not packs:  # every position is normalised by itself, padding included
+        upstream = upstream.masked_fill(~mask.unsqueeze(2), 0)
+    x.requires_grad_()
+    y, (dx, *rest) = gradients(norm, x, ValidTokens(mask), upstream)
+    (layout,) = lay_out(mask, time_first=True)
+    rows = layout.pack(x.detach()).requires_grad_()
+    theirs, (dr, *others) = gradients(twin, rows, layout, layout.pack(upstream))
+    if packs:
+        assert not y[~mask].any() and not dx[~mask].any()
+    # fp64's rounding, where parameters' gradients are sums in another order.
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(layout.pack(y), theirs, **close)
+    torch.testing.assert_close(dx, layout.unpack(dr), **close)
+    torch.testing.assert_close(rest, others, **close)
+    for one, other in zip(norm.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(one, other, **close)
 
 
 @EVERY

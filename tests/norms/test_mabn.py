@@ -62,12 +62,11 @@ class Simulation:
         )
 
 
-@pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
 @pytest.mark.parametrize("window", [1, 5, 20], ids="window {}".format)
-def test_agrees_with_the_rules_across_both_bounds(window, drop):
+def test_agrees_with_the_rules_across_both_bounds(window):
     norm = random_norm(window=window)
     simulation = Simulation(norm)
-    assert_steps_agree(norm, simulation, range(70), drop)
+    assert_steps_agree(norm, simulation, range(70))
     share = sum(simulation.bound) / len(simulation.bound)
     assert 0.05 < share < 0.95  # the limits bind at times
 
@@ -118,7 +117,9 @@ def test_within_its_limits_training_is_evaluation():
     before = running.clone()
     y = norm(x, ValidTokens(valid))
     running.copy_(before)
-    torch.testing.assert_close(y, norm.eval()(x), rtol=1e-5, atol=1e-5)  # another order
+    torch.testing.assert_close(  # another order
+        y[valid], norm.eval()(x)[valid], rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from rbn_fairseq.norms import (
     PowerNorm,
     dummy_batch,
     freeze_statistics,
+    lay_out,
     record_gaps,
     record_moments,
     scope,
@@ -143,15 +144,22 @@ def test_an_inner_block_does_not_end_the_outer_one():
 @pytest.mark.parametrize("kind", [BatchNorm, BatchRenorm, PowerNorm, MovingAverageBatchNorm])
 def test_moments_of_every_norm_with_running_statistics(kind):
     norm, x = kind(3).double(), torch.randn(5, 2, 3, dtype=torch.double) + 1
+    (layout,) = lay_out(torch.ones(2, 5, dtype=torch.bool))
     with record_moments() as records:
         norm(x)
+        norm(x.view(10, 3), layout)
+        with dummy_batch():
+            norm(x.view(10, 3), layout)
         norm.eval()(x)  # not in training: nothing recorded
     norm.train()(x)
-    (record,) = records
+    record, laid_out, dummy = records
+    assert record.lengths is None  # nobody has told them
+    assert laid_out.lengths.tolist() == [5, 5] and dummy.lengths.tolist() == []
+    assert dummy.moments.n == 0
     mean, var, count, *_ = record.moments
     about_zero = kind in (PowerNorm, MovingAverageBatchNorm)
     torch.testing.assert_close(mean, x.mean((0, 1)) * (not about_zero))
     squares = (x - mean).square().mean((0, 1))
     torch.testing.assert_close(var, squares)
-    assert (record.norm, count.item(), record.shape) == (norm, 10, x.shape)
+    assert (record.norm, count.item()) == (norm, 10)
     assert not mean.requires_grad and not var.requires_grad

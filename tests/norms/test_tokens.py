@@ -1,82 +1,169 @@
-"""The valid-token view, against boolean indexing; both ways of packing."""
+"""Rows of real tokens and the door for padded tensors, against plain loops over single tokens."""
+
+import itertools
+from unittest import mock
 
 import pytest
 import torch
 
-from rbn_fairseq.norms import BatchNorm, ValidTokens
+import oracles
+from rbn_fairseq.norms import BatchLayout, BatchNorm, InstanceNorm, ValidTokens, lay_out
+from rbn_fairseq.norms import tokens as tokens_module
 
-WAYS = pytest.mark.parametrize("drop", [True, False], ids=["drop", "zero"])
-MASKS = {
-    "mixed": [[True, True], [True, False], [False, False]],
-    "all real": [[True, True]],
-    "all padding": [[False, False]],
-    "one token": [[True]],
+MASKS = {  # (B, T)
+    "right padding": oracles.real_tokens(5, [3, 5, 1]).t(),
+    "left padding": oracles.real_tokens(5, [3, 5, 1], left_pad=True).t(),
+    "holes": torch.tensor([[0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 0, 1]]).bool(),
+    "no padding": torch.ones(3, 4, dtype=torch.bool),
+    "a sentence of padding": oracles.real_tokens(4, [2, 0, 4]).t(),
+    "a column of padding": oracles.real_tokens(5, [2, 4]).t(),
+    "no token": torch.zeros(2, 3, dtype=torch.bool),
+    "one token": oracles.real_tokens(3, [0, 1]).t(),
+    "one position": torch.ones(1, 1, dtype=torch.bool),
+    "no sentence": torch.zeros(0, 4, dtype=torch.bool),
+    "no position": torch.zeros(2, 0, dtype=torch.bool),
 }
-SHAPES = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+EVERY = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+FIRST = pytest.mark.parametrize("time_first", [False, True], ids=["batch first", "time first"])
 
 
-def view_and_rows(mask, drop):
-    valid = torch.tensor(mask)
-    rows = torch.randn(valid.numel(), 3)
-    rows[~valid.flatten()] = float("nan")  # whatever lies at padding must not come through
-    return ValidTokens(valid, drop), rows, valid.flatten()
+def order_of(*masks):
+    """Sentences by their lengths in the first mask, then the next; else as they come."""
+    return sorted(range(len(masks[0])), key=lambda b: (*(int(mask[b].sum()) for mask in masks), b))
 
 
-@WAYS
-@SHAPES
-def test_pack_keeps_real_rows_alone(mask, drop):
-    tokens, rows, valid = view_and_rows(mask, drop)
-    expected = rows[valid] if drop else torch.where(valid.unsqueeze(1), rows, 0)
-    assert torch.equal(tokens.pack(rows), expected)
+def places_of(mask, order, time_first=False):
+    """Flattened place, sentence by its rank, and offset of each real token, row by row."""
+    found, (sentences, length) = [], mask.shape
+    for rank, b in enumerate(order):
+        real = [t for t in range(length) if mask[b, t]]
+        for offset, t in enumerate(real):
+            found.append((t * sentences + b if time_first else b * length + t, rank, offset))
+    return found
 
 
-@WAYS
-@SHAPES
-def test_unpack_puts_rows_back_and_zeros_at_padding(mask, drop):
-    tokens, rows, valid = view_and_rows(mask, drop)
-    packed = tokens.pack(rows) + (0 if drop else 1 - valid.unsqueeze(1).float())  # dirty padding
-    assert torch.equal(tokens.unpack_(packed), torch.where(valid.unsqueeze(1), rows, 0))
+def assert_lies(layout, mask, order, time_first=False):
+    places = places_of(mask, order, time_first)
+    counts = [int(mask[b].sum()) for b in order]
+    assert layout.counts == layout.lengths.tolist() == counts
+    assert layout.rows == len(places) == len(layout.index)
+    columns = layout.index, layout.sentences, layout.offsets()
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == places
+    assert layout.positions == (mask.t().shape if time_first else mask.shape)
 
 
-@WAYS
-@SHAPES
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_count_is_a_tensor_like_the_rows(mask, drop, dtype):
-    tokens, rows, valid = view_and_rows(mask, drop)
-    count = tokens.count(tokens.pack(rows.to(dtype)))
-    assert (count.item(), count.dtype, count.shape) == (valid.sum().item(), dtype, ())
+@EVERY
+@FIRST
+def test_a_layout_is_that_of_a_loop(mask, time_first):
+    (layout,) = lay_out(mask.t() if time_first else mask, time_first=time_first)
+    assert_lies(layout, mask, order_of(mask), time_first)
 
 
-@WAYS
-@SHAPES
-def test_clearing_puts_zeros_at_padding(mask, drop):
-    tokens, rows, valid = view_and_rows(mask, drop)
-    expected = torch.where(valid.unsqueeze(1), rows, 0)
-    assert torch.equal(tokens.clear(rows), expected)
-    assert rows[~valid].isnan().all()  # left as it was
-    assert torch.equal(tokens.clear_(rows), expected)
-    assert torch.equal(rows, expected)
+@pytest.mark.parametrize("time_first", [False, True], ids=["batch first", "time first"])
+@pytest.mark.parametrize("sentences", [1, 7, 40])  # sorts of few are stable by chance
+def test_sides_have_one_stable_order(sentences, time_first):
+    first, second = (torch.rand(sentences, length) < 0.5 for length in (3, 4))
+    order = order_of(first, second)
+    given = [side.t() if time_first else side for side in (first, second)]
+    layouts = lay_out(*given, time_first=time_first)
+    for layout, mask in zip(layouts, (first, second), strict=True):
+        assert_lies(layout, mask, order, time_first)
+    alone, both = lay_out(second)[0], lay_out(second, first)[0]
+    assert_lies(alone, second, order_of(second))
+    assert_lies(both, second, order_of(second, first))
 
 
-def test_evaluation_asks_for_no_index(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "nonzero", None)
-    BatchNorm(3).eval()(torch.ones(1, 2, 3), ValidTokens(torch.tensor([[True, False]])))
+@EVERY
+@FIRST
+@pytest.mark.parametrize("channels", [(), (3,), (2, 3)], ids=str)
+def test_packing_and_putting_back(mask, time_first, channels):
+    given = mask.t() if time_first else mask
+    (layout,) = lay_out(given, time_first=time_first)
+    padded = torch.randn(*given.shape, *channels).masked_fill(
+        ~given.view(*given.shape, *[1] * len(channels)), torch.nan
+    )
+    rows = layout.pack(padded)
+    flat = padded.flatten(0, 1)
+    places = places_of(mask, order_of(mask), time_first)
+    expected = [flat[place] for place, *_ in places]
+    assert torch.equal(rows, torch.stack(expected) if expected else flat[:0])
+    back = layout.unpack(rows)
+    assert back.shape == padded.shape
+    assert torch.equal(back, padded.nan_to_num())  # 0 at padding
+    assert torch.equal(layout.pack(back), rows)
 
 
-def test_zero_padding_works_in_place():
-    tokens = ValidTokens(torch.tensor([True, False]), drop=False)
-    packed = torch.ones(2, 3)
-    assert tokens.zero_padding_(packed) is packed
-    assert torch.equal(packed, torch.tensor([[1.0], [0.0]]).expand(2, 3))
+@EVERY
+def test_sums_of_sentences(mask):
+    (layout,) = lay_out(mask)
+    rows = torch.randn(layout.rows, 3, dtype=torch.double)
+    places = places_of(mask, order_of(mask))
+    expected = torch.zeros(len(mask), 3, dtype=torch.double)
+    for row, (_, rank, _) in zip(rows, places, strict=True):
+        expected[rank] += row
+    torch.testing.assert_close(layout.sums(rows), expected)
 
 
-def test_without_mask_every_position_is_real():
-    tokens, rows = ValidTokens(), torch.randn(4, 3)
-    tokens.check(rows)
-    assert tokens.pack(rows) is rows
-    assert tokens.clear(rows) is rows
-    assert tokens.count(rows) == 4
-    assert torch.equal(tokens.unpack_(rows.clone()), rows)
+@pytest.mark.parametrize("shape", [(4, 3), (1, 1), (0, 2), (2, 0)], ids=str)
+def test_without_padding_nothing_is_looked_at(shape):
+    length, sentences = shape
+    layout = BatchLayout.unpadded(torch.Size(shape), torch.device("cpu"))
+    mask = torch.ones(sentences, length, dtype=torch.bool)
+    assert_lies(layout, mask, range(sentences), time_first=True)
+    meta = BatchLayout.unpadded(torch.Size(shape), torch.device("meta"))
+    assert meta.index.is_meta and meta.lengths.is_meta
+
+
+def test_a_layout_without_sentences():
+    layout = BatchLayout.empty(torch.device("cpu"))
+    assert layout.rows == 0 and layout.counts == []
+    assert layout.lengths.shape == layout.sentences.shape == layout.offsets().shape == (0,)
+    assert layout.sums(torch.zeros(0, 3)).shape == (0, 3)
+    layout.check(torch.zeros(0, 3))
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (9, 5), (8,), (4, 2, 5), (0, 5)], ids=str)
+def test_refuses_other_rows(shape):
+    (layout,) = lay_out(torch.ones(4, 2, dtype=torch.bool))
+    layout.check(torch.zeros(8, 5))
+    with pytest.raises(ValueError, match="`tokens`.*8 rows.*`x` has shape") as error:
+        layout.check(torch.zeros(shape))
+    assert str(shape) in str(error.value)
+
+
+# The door.
+
+
+@EVERY
+@pytest.mark.parametrize("kind", [BatchNorm, InstanceNorm])
+def test_padding_is_zero_both_ways(mask, kind):
+    valid = mask.t()
+    norm = kind(3)
+    torch.nn.init.normal_(norm.bias)  # so that nothing is 0 by itself
+    x = torch.randn(*valid.shape, 3).masked_fill(~valid.unsqueeze(2), torch.nan).requires_grad_()
+    y = norm(x, ValidTokens(valid))
+    upstream = torch.randn_like(y).masked_fill(~valid.unsqueeze(2), torch.nan)
+    dx, *rest = torch.autograd.grad(y, (x, *norm.parameters()), upstream)
+    for value in (y, dx):
+        assert torch.equal(value[~valid], torch.zeros_like(value[~valid]))
+        assert value.isfinite().all()
+    assert all(value.isfinite().all() for value in rest)
+
+
+def test_the_norms_of_a_pass_share_one_look_at_the_mask():
+    tokens, x = ValidTokens(MASKS["holes"].t()), torch.randn(4, 3, 5)
+    with mock.patch.object(tokens_module, "lay_out", wraps=lay_out) as looks:
+        for kind in (BatchNorm, InstanceNorm, BatchNorm):
+            kind(5)(x, tokens)
+    assert looks.call_count == 1
+
+
+def test_without_mask_and_in_evaluation_there_is_no_look(monkeypatch):
+    monkeypatch.setattr(tokens_module, "lay_out", None)
+    x, mask = torch.randn(4, 3, 5), MASKS["holes"].t()
+    for norm, tokens in itertools.product((BatchNorm(5), InstanceNorm(5)), (None, ValidTokens())):
+        norm(x, tokens)
+    BatchNorm(5).eval()(x, ValidTokens(mask))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64])
@@ -90,13 +177,6 @@ def test_no_padding_mask_means_all_real():
     assert ValidTokens.from_padding_mask(None).valid is None
 
 
-def test_none_of_has_no_real_token():
-    x = torch.randn(4, 2, 3)
-    tokens = ValidTokens.none_of(x)
-    tokens.check(x)
-    assert tokens.count(tokens.pack(x.view(-1, 3))) == 0
-
-
 @pytest.mark.parametrize("shape", [(2, 3), (3,), (6,), (3, 2, 5)])
 def test_refuses_another_shape(shape):
     with pytest.raises(ValueError, match=r"`tokens`.*`x` has shape \(3, 2, 5\)"):
@@ -107,16 +187,3 @@ def test_refuses_another_shape(shape):
 def test_refuses_masks_that_are_not_boolean(dtype):
     with pytest.raises(ValueError, match=f"`valid` must be a boolean.*{dtype}"):
         ValidTokens(torch.ones(2, 3, dtype=dtype))
-
-
-def test_lengths_are_of_sentences():
-    x = torch.zeros(3, 2, 5)
-    mask = torch.tensor(MASKS["mixed"])
-    assert ValidTokens(mask).lengths(x.shape, x.device).tolist() == [2, 1]
-    assert ValidTokens().lengths(x.shape, x.device).tolist() == [3, 3]
-
-
-@pytest.mark.parametrize("mask", [None, torch.ones(6, dtype=torch.bool)], ids=["none", "mask"])
-def test_refuses_lengths_where_there_are_no_sentences(mask):
-    with pytest.raises(ValueError, match=r"\(T, B, C\), but these have shape \(6, 5\)"):
-        ValidTokens(mask).lengths(torch.Size([6, 5]), torch.device("cpu"))
