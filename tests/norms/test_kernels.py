@@ -3,7 +3,7 @@
 import copy
 import importlib
 import io
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest import mock
 
 import pytest
@@ -16,7 +16,6 @@ from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
     BatchRenorm,
-    ValidTokens,
     dummy_batch,
     freeze_statistics,
     record_gaps,
@@ -26,13 +25,12 @@ from rbn_fairseq.norms.kernels import tiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # of infinite numbers
 
-CASES = {  # masks (T, B) and C
-    "padding": (oracles.real_tokens(6, [6, 2, 0]), 4),
-    "no padding": (None, 3),
-    "C = 1": (oracles.real_tokens(4, [4, 3]), 1),
-    "C = 513": (oracles.real_tokens(3, [3, 2]), 513),  # no multiple of any tile's width
-    "one token": (oracles.real_tokens(1, [1]), 3),  # its variance is 0
-    "one token among padding": (oracles.real_tokens(3, [0, 1]), 3),
+SHAPES = {
+    "some": (8, 4),
+    "sentences": (4, 2, 3),
+    "C = 1": (7, 1),
+    "C = 513": (5, 513),  # no multiple of any tile's width
+    "one token": (1, 3),  # its variance is 0
 }
 # One rounding, to half an ulp; Triton's interpreter cuts bf16 off, by up to one.
 HALF_ULPS = 1 if torch.cuda.is_available() else 2
@@ -48,17 +46,16 @@ def random_norm(channels, **options):
 
 
 def upstream_of(x):
-    """Gradients that arrive at y, batch mean and batch variance; not zero at padding."""
+    """Gradients that arrive at y, batch mean and batch variance."""
     return torch.randn(x.shape).to(x.dtype), *torch.randn(2, x.shape[-1])
 
 
-def run(norm, x, valid, upstream, device):
+def run(norm, x, upstream, device):
     """Outputs of a training forward of a copy of ``norm``, gradients, running statistics."""
     norm = copy.deepcopy(norm).to(device)
     x = x.to(device).detach().requires_grad_()
-    tokens = ValidTokens(None if valid is None else valid.to(device))
     with record_gaps() as gaps:
-        y = norm(x, tokens)
+        y = norm(x)
     outputs = (y, gaps[0].batch_mean, gaps[0].batch_var)
     upstream = [gradient.to(device) for gradient in upstream]
     gradients = torch.autograd.grad(outputs, (x, *norm.parameters()), upstream)
@@ -66,35 +63,36 @@ def run(norm, x, valid, upstream, device):
     return results, gaps[0]
 
 
-def definition(norm, x, valid, upstream):
-    """What ``run`` returns, in float64, for real tokens."""
-    valid = torch.ones(x.shape[:-1], dtype=torch.bool) if valid is None else valid
-    real = x[valid].double().requires_grad_()
+def definition(norm, x, upstream):
+    """What ``run`` returns, in float64."""
+    exact = x.double().requires_grad_()
     weight, bias = (p.detach().double().requires_grad_() for p in norm.parameters())
-    outputs = oracles.batch_norm(real, weight, bias, norm.options.eps, norm.options.eps_mode)
-    upstream = (upstream[0][valid].double(), upstream[1].double(), upstream[2].double())
-    gradients = torch.autograd.grad(outputs, (real, weight, bias), upstream)
+    y, *moments = oracles.batch_norm(
+        exact.flatten(0, -2), weight, bias, norm.options.eps, norm.options.eps_mode
+    )
+    outputs = y.view(x.shape), *moments
+    gradients = torch.autograd.grad(
+        outputs, (exact, weight, bias), [gradient.double() for gradient in upstream]
+    )
     running = [
         0.95 * old.double() + 0.05 * new
         for old, new in zip(norm.buffers(), outputs[1:], strict=True)
     ]
-    return [tensor.detach() for tensor in (*outputs, *gradients, *running)], valid
+    return [tensor.detach() for tensor in (*outputs, *gradients, *running)]
 
 
-def assert_defined(norm, x, valid, upstream, device, tolerance=1e-6):
+def assert_defined(norm, x, upstream, device, tolerance=1e-6):
     """Compare ``run`` with the definition; return the gap."""
-    (y, mean, var, dx, *rest), gap = run(norm, x, valid, upstream, device)
-    expected, valid = definition(norm, x, valid, upstream)
+    actual, gap = run(norm, x, upstream, device)
+    expected = definition(norm, x, upstream)
     # What contains (x - mean) / std is off by the rounding of x, of size 10, over std; all else
     # by rounding, relative to its largest number.
     shaky = 10 / oracles.std(expected[2], norm.options.eps, norm.options.eps_mode).min().item()
     factors = (shaky, 1, 1, shaky, shaky, 1, 1, 1)
-    actual = (y[valid], mean, var, dx[valid], *rest)
     for part, exact, factor in zip(actual, expected, factors, strict=True):
         atol = tolerance * factor * (1 + exact.abs().max().item())
         torch.testing.assert_close(part.double(), exact, rtol=0, atol=atol)
-    assert torch.equal(dx[~valid], torch.zeros_like(dx[~valid]))
-    assert gap.count == valid.sum() and gap.share == 1
+    assert gap.count == x[..., 0].numel() and gap.share == 1
     return gap
 
 
@@ -103,29 +101,27 @@ def tensors_of(gap):
     return gap.mean_before, gap.var_before, gap.mean_after, gap.var_after
 
 
-@pytest.mark.parametrize(("valid", "channels"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("eps", "eps_mode"), [(1e-5, "add"), (1.0, "clamp")])  # 1: among variances
-def test_agrees_with_the_definition(valid, channels, eps, eps_mode, device):
-    norm = random_norm(channels, eps=eps, eps_mode=eps_mode)
-    shape = (4, 2) if valid is None else valid.shape
-    x = 3 + torch.linspace(0.2, 2, channels) * torch.randn(*shape, channels)
-    gap = assert_defined(norm, x, valid, upstream_of(x), device)
+def test_agrees_with_the_definition(shape, eps, eps_mode, device):
+    norm = random_norm(shape[-1], eps=eps, eps_mode=eps_mode)
+    x = 3 + torch.linspace(0.2, 2, shape[-1]) * torch.randn(shape)
+    gap = assert_defined(norm, x, upstream_of(x), device)
     assert all(map(torch.equal, tensors_of(gap)[:2], (b.to(device) for b in norm.buffers())))
 
 
-@pytest.mark.parametrize("length", [11, 1])  # tiles a part: several, the last one past the end; 1
-def test_many_tiles_and_parts_agree_with_the_definition(length, device, monkeypatch):
+@pytest.mark.parametrize("tokens", [21, 2])  # tiles a part: several, the last one past the end; 1
+def test_many_tiles_and_parts_agree_with_the_definition(tokens, device, monkeypatch):
     for name, size in SMALL_TILES.items():
         monkeypatch.setattr(tiles, name, size)
-    valid = oracles.real_tokens(length, [length, length // 2])
-    norm, x = random_norm(5), 3 + torch.randn(length, 2, 5)
-    assert_defined(norm, x, valid, upstream_of(x), device)
+    norm, x = random_norm(5), 3 + torch.randn(tokens, 5)
+    assert_defined(norm, x, upstream_of(x), device)
 
 
 def test_runs_are_the_same_bit_for_bit(device):
-    norm, x = random_norm(33), torch.randn(40, 2, 33)
-    valid, upstream = oracles.real_tokens(40, [40, 9]), upstream_of(x)
-    first, second = (run(norm, x, valid, upstream, device)[0] for _ in range(2))
+    norm, x = random_norm(33), torch.randn(49, 33)
+    upstream = upstream_of(x)
+    first, second = (run(norm, x, upstream, device)[0] for _ in range(2))
     assert all(map(torch.equal, first, second))
 
 
@@ -133,11 +129,11 @@ def test_runs_are_the_same_bit_for_bit(device):
 @pytest.mark.parametrize("cast", ["the model", "activations alone"])
 def test_half_precision_rounds_nothing_but_results(dtype, cast, device):
     norm = random_norm(6).to(dtype if cast == "the model" else torch.float32)
-    valid, x = oracles.real_tokens(9, [9, 4]), (3 + 2 * torch.randn(9, 2, 6)).to(dtype)
+    x = (3 + 2 * torch.randn(13, 6)).to(dtype)
     upstream = upstream_of(x)
-    actual, _ = run(norm, x, valid, upstream, device)
+    actual, _ = run(norm, x, upstream, device)
     full = [tensor.float() for tensor in upstream]
-    expected, _ = run(copy.deepcopy(norm).float(), x.float(), valid, full, device)
+    expected, _ = run(copy.deepcopy(norm).float(), x.float(), full, device)
     assert [part.dtype for part in (actual[0], actual[3], *actual[-2:])] == [
         dtype, dtype, torch.float32, torch.float32,
     ]  # fmt: skip
@@ -160,7 +156,7 @@ LAYOUTS = {
 @pytest.mark.parametrize(("shape", "view"), LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("where", ["x", "gradients"])
 def test_memory_layout_does_not_matter(shape, view, where, device):
-    valid, norm = oracles.real_tokens(6, [6, 2]), random_norm(4)
+    norm = random_norm(4)
     x, (gradient, *others) = torch.randn(6, 2, 4), upstream_of(torch.randn(6, 2, 4))
     if where == "x":
         x = view(torch.randn(shape))
@@ -169,37 +165,20 @@ def test_memory_layout_does_not_matter(shape, view, where, device):
         gradient = view(torch.randn(shape))
         others = [torch.randn(1).expand(4), torch.randn(8)[::2]]
     dense = [tensor.contiguous() for tensor in (gradient, *others)]
-    actual, _ = run(norm, x, valid, (gradient, *others), device)
-    expected, _ = run(norm, x.contiguous(), valid, dense, device)
-    assert all(map(torch.equal, actual, expected))
-
-
-MASK_LAYOUTS = {
-    "one sentence of two": oracles.real_tokens(6, [4, 6])[:, :1],
-    "one sentence for all": oracles.real_tokens(6, [4]).expand(6, 2),
-    "one number for all": torch.tensor([True]).expand(6),
-}
-
-
-@pytest.mark.parametrize("layout", MASK_LAYOUTS)
-def test_memory_layout_of_the_mask_does_not_matter(layout, device):
-    mask = MASK_LAYOUTS[layout]
-    norm, x = random_norm(4), torch.randn(*mask.shape, 4)
-    upstream = upstream_of(x)
-    actual, _ = run(norm, x, mask, upstream, device)
-    expected, _ = run(norm, x, mask.contiguous(), upstream, device)
+    actual, _ = run(norm, x, (gradient, *others), device)
+    expected, _ = run(norm, x.contiguous(), dense, device)
     assert all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2)], ids=["y", "mean", "var", "y and var"])
 def test_outputs_that_nothing_uses_have_no_gradient(used, device):
     """A norm without a penalty; a penalty alone."""
-    valid, norm, x = oracles.real_tokens(6, [6, 2]), random_norm(4), torch.randn(6, 2, 4)
+    norm, x = random_norm(4), torch.randn(8, 4)
     upstream = [gradient * (i in used) for i, gradient in enumerate(upstream_of(x))]
-    expected, _ = run(norm, x, valid, upstream, device)
+    expected, _ = run(norm, x, upstream, device)
     norm, x = norm.to(device), x.to(device).requires_grad_()
     with record_gaps() as gaps:
-        y = norm(x, ValidTokens(valid.to(device)))
+        y = norm(x)
     outputs = [(y, gaps[0].batch_mean, gaps[0].batch_var)[i] for i in used]
     gradients = [upstream[i].to(device) for i in used]
     actual = torch.autograd.grad(outputs, (x, *norm.parameters()), gradients)
@@ -207,28 +186,14 @@ def test_outputs_that_nothing_uses_have_no_gradient(used, device):
         assert torch.equal(gradient.cpu(), exact)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
-@pytest.mark.parametrize("where", ["x", "gradient"])
-def test_whatever_lies_at_padding_changes_nothing(value, where, device):
-    valid, norm, x = oracles.real_tokens(4, [4, 0, 2]), random_norm(5), torch.randn(4, 3, 5)
-    gradient, *others = upstream_of(x)
-    padding, results = ~valid.unsqueeze(2), []
-    for filling in (0.0, value):
-        at = {"x": x, "gradient": gradient}
-        at[where] = at[where].masked_fill(padding, filling)
-        (y, *rest), _ = run(norm, at["x"], valid, (at["gradient"], *others), device)
-        results.append((y[valid], *rest))
-    assert all(map(torch.equal, *results))
-
-
 def test_large_mean_leaves_the_variance_right(device):
-    x = 1e4 + torch.randn(500, 2, 3)
-    valid = oracles.real_tokens(500, [500, 100])
-    (_, _, var, *_), _ = run(random_norm(3), x, valid, upstream_of(x), device)
-    exact = x[valid].double().var(0, correction=0)  # of the rounded values
-    # The fp32 mean is off by an ulp of 1e-3, which adds 1e-6 to a variance of 1.
-    torch.testing.assert_close(var.double(), exact, rtol=1e-5, atol=0)
-    one_pass = x[valid].square().mean(0) - x[valid].mean(0).square()
+    x = 1e4 + torch.randn(600, 3)
+    (_, _, var, *_), _ = run(random_norm(3), x, upstream_of(x), device)
+    exact = x.double().var(0, correction=0)  # of the rounded values
+    # Means of two tokens are rounded to half an ulp, 5e-4: squared distances to them are off by
+    # that times twice the distance, whose mean is at most the deviation, 1.
+    torch.testing.assert_close(var.double(), exact, rtol=1e-3, atol=0)
+    one_pass = x.square().mean(0) - x.mean(0).square()
     assert ((one_pass - exact).abs() / exact).max() > 0.1  # what the merging is for
 
 
@@ -236,7 +201,7 @@ def test_large_mean_leaves_the_variance_right(device):
 def test_non_finite_statistics_of_one_channel_move_none(value, device):
     norm, x = random_norm(35), torch.randn(4, 2, 35)  # of 3 programs that join parts
     x[1, 0, 34] = value
-    results, gap = run(norm, x, None, upstream_of(x), device)
+    results, gap = run(norm, x, upstream_of(x), device)
     assert all(map(torch.equal, results[-2:], norm.buffers()))
     assert all(map(torch.equal, tensors_of(gap)[2:], tensors_of(gap)[:2]))
     assert results[0][..., :34].isfinite().all()
@@ -246,8 +211,8 @@ def test_frozen_statistics_do_not_move(device):
     norm, x = random_norm(3), torch.randn(4, 2, 3)
     upstream = upstream_of(x)
     with freeze_statistics():
-        frozen, gap = run(norm, x, None, upstream, device)
-    free, _ = run(norm, x, None, upstream, device)
+        frozen, gap = run(norm, x, upstream, device)
+    free, _ = run(norm, x, upstream, device)
     assert all(map(torch.equal, frozen[-2:], norm.buffers()))
     assert all(map(torch.equal, tensors_of(gap)[2:], tensors_of(gap)[:2]))
     assert all(map(torch.equal, frozen[:-2], free[:-2]))
@@ -279,19 +244,20 @@ def test_versions_are_told_one_by_one_where_there_are_any(inference, device, mon
 
 
 def test_momentum_1_takes_the_batchs(device):
-    results, _ = run(
-        random_norm(3, momentum=1), x := torch.randn(4, 2, 3), None, upstream_of(x), device
-    )
+    results, _ = run(random_norm(3, momentum=1), x := torch.randn(4, 2, 3), upstream_of(x), device)
     assert torch.equal(results[-2], results[1]) and torch.equal(results[-1], results[2])
 
 
+@pytest.mark.parametrize(
+    ("shape", "block"), [((4, 2, 3), dummy_batch), ((0, 3), nullcontext)], ids=["dummy", "no rows"]
+)
 @pytest.mark.parametrize("eps_mode", ["add", "clamp"])
-def test_a_batch_without_real_tokens_is_normalised_with_the_population(eps_mode, device):
-    norm, x = random_norm(3, eps=0.3, eps_mode=eps_mode), torch.randn(4, 2, 3)
-    with dummy_batch():
-        (y, mean, var, *gradients, new_mean, new_var), gap = run(
-            norm, x, None, upstream_of(x), device
-        )
+def test_a_batch_without_real_tokens_is_normalised_with_the_population(
+    shape, block, eps_mode, device
+):
+    norm, x = random_norm(3, eps=0.3, eps_mode=eps_mode), torch.randn(shape)
+    with block():
+        (y, mean, var, *gradients, new_mean, new_var), gap = run(norm, x, upstream_of(x), device)
     old_mean, old_var = norm.buffers()
     expected = (x - old_mean) / oracles.std(old_var, 0.3, eps_mode) * norm.weight + norm.bias
     torch.testing.assert_close(y, expected.detach(), rtol=1e-5, atol=1e-5)  # fp32, of size 10
