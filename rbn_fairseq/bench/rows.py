@@ -1,6 +1,6 @@
 """What a benchmark found: one row a norm and case, from rounds of interleaved times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
@@ -23,8 +23,9 @@ class Row:
         dtype: of the activations.
         case: what it was measured on.
         ms: milliseconds, the median over rounds; None of what is no time.
-        ratio_to_layer: to the first of the norms, which is layer norm where settings do not say
-            otherwise, in the same round; the median over rounds.
+        ratio_to_layer: to the first of the norms or settings (of norms alone that is layer norm),
+            in the same round; the median over rounds. Where there are ``tokens``, of the times
+            per token.
         floor_ratio: likewise, to the floor's time.
         n: rounds.
         spread: first and third quartile, over rounds, of ``ratio_to_layer``; of ``share`` where
@@ -34,6 +35,8 @@ class Row:
         channels: C, of benchmarks of norms alone.
         pads: percent of their batches' positions that are padding.
         bytes: peak of live memory.
+        tokens: real ones of a training update, source and target, the mean over its batches;
+            ``ms`` is the time of so many.
         collectives: calls of other processes per norm, forward and backward.
     """
 
@@ -53,6 +56,7 @@ class Row:
     channels: Optional[int] = None
     pads: Optional[float] = None
     bytes: Optional[int] = None
+    tokens: Optional[float] = None
     collectives: Optional[tuple[int, int]] = None
 
     @property
@@ -60,9 +64,14 @@ class Row:
         """Device, threads and dtype in words."""
         return f"{self.device}, {self.threads} thread{'s' * (self.threads > 1)}, {self.dtype}"
 
+    @property
+    def us_per_token(self) -> Optional[float]:
+        """Microseconds per real token."""
+        return 1000 * self.ms / self.tokens if self.ms is not None and self.tokens else None
+
     def record(self) -> dict[str, Any]:
         """Return the row for JSON, without those of the last fields that say nothing."""
-        optional = ("floor", "share", "channels", "pads", "bytes", "collectives")
+        optional = ("floor", "share", "channels", "pads", "bytes", "tokens", "collectives")
         return {
             name: value
             for name, value in asdict(self).items()
@@ -76,7 +85,12 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def summarise(rounds: Sequence[dict[str, float]], bottom: str = FLOOR, **same: Any) -> list[Row]:
+def summarise(
+    rounds: Sequence[dict[str, float]],
+    bottom: str = FLOOR,
+    tokens: Optional[Mapping[str, float]] = None,
+    **same: Any,
+) -> list[Row]:
     """Summarise rounds, name by name, against the first one and against the floor.
 
     Ratios are taken round by round: a slow round is slow for both.
@@ -84,17 +98,20 @@ def summarise(rounds: Sequence[dict[str, float]], bottom: str = FLOOR, **same: A
     Args:
         rounds: milliseconds by name.
         bottom: the floor's name in the rounds; if it is not there, there is no floor.
+        tokens: real tokens of an update by name, where the rounds' times are those of a token.
         same: fields that all rows share.
     """
     reference, *_ = rounds[0]
     rows = []
     for name in rounds[0]:
         low, ratio, high = quartiles([times[name] / times[reference] for times in rounds])
+        number = tokens[name] if tokens else None
         against = [times[name] / times[bottom] for times in rounds if bottom in times]
         rows.append(
             Row(
                 norm=name,
-                ms=float(np.median([times[name] for times in rounds])),
+                ms=float(np.median([times[name] for times in rounds])) * (number or 1),
+                tokens=number,
                 ratio_to_layer=ratio,
                 floor_ratio=float(np.median(against)) if against else None,
                 n=len(rounds),

@@ -22,6 +22,7 @@ _COLUMNS = {
     "case": lambda row: row.case,
     "pads": lambda row: None if row.pads is None else f"{row.pads:.1f} %",
     "ms": lambda row: None if row.ms is None else f"{row.ms:,.{3 if row.ms < 100 else 0}f}",
+    "us/token": lambda row: None if row.us_per_token is None else f"{row.us_per_token:,.1f}",
     "MiB": lambda row: None if row.bytes is None else f"{row.bytes / 2**20:,.1f}",
     "ratio": lambda row: None if row.ratio_to_layer is None else f"{row.ratio_to_layer:.3f}",
     "share": lambda row: None if row.share is None else f"{100 * row.share:.2f} %",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cells(row):
-    """Case, norm, threads, milliseconds, ratio or share with quartiles, times the floor."""
+    """Case, norm, threads, milliseconds, us a token, ratio or share with quartiles, x floor."""
     percent = row.get("share") is not None
     value = row["share"] if percent else row["ratio_to_layer"]
     spread = row["spread"]
@@ -19,9 +19,11 @@ def cells(row):
         taken = f"{row['bytes'] / 2**20:,.0f} MiB"
     else:
         taken = f"{row['ms']:,.{3 if row['ms'] < 100 else 0}f} ms"
+    per_token = f"{1000 * row['ms'] / row['tokens']:,.1f}" if row.get("tokens") else ""
     floor = "" if row["floor_ratio"] is None else f"{row['floor_ratio']:.2f}"
     collectives = "{} + {}".format(*row["collectives"]) if row.get("collectives") else ""
-    return [row["case"], row["norm"], str(row["threads"]), taken, ratio, floor, collectives]
+    about = [row["case"], row["norm"], str(row["threads"])]
+    return [*about, taken, per_token, ratio, floor, collectives]
 
 
 def operators(rows):
@@ -36,7 +38,8 @@ def operators(rows):
 
 def main(paths):
     """Print a table for each bench of each file, and what it was measured on."""
-    heads = ["case", "norm", "threads", "median", "ratio or share (quartiles)", "x floor", "calls"]
+    about, ratio = ["case", "norm", "threads"], "ratio or share (quartiles)"
+    heads = [*about, "median", "us per real token", ratio, "x floor", "calls"]
     for path in map(Path, paths):
         rows = json.loads(path.read_text())
         for bench, group in itertools.groupby(rows, key=lambda row: (row["bench"], row["dtype"])):

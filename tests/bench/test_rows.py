@@ -39,6 +39,16 @@ def test_any_of_the_rounds_can_be_the_floor_or_none():
     assert [row.floor_ratio for row in summarise(rounds, **SAME)] == [None, None]
 
 
+def test_times_per_token_become_those_of_an_update():
+    rounds = [{"layer": 0.01, "batch": 0.02}, {"layer": 0.03, "batch": 0.03}]
+    layer, batch = summarise(rounds, tokens={"layer": 1000.0, "batch": 500.0}, **SAME)
+    assert (layer.ms, layer.us_per_token) == pytest.approx((20.0, 20.0))
+    assert (batch.ms, batch.us_per_token) == pytest.approx((12.5, 25.0))
+    assert batch.ratio_to_layer == 1.5  # of tokens: 2 and 1
+    assert batch.record()["tokens"] == 500
+    assert summarise(rounds, **SAME)[0].us_per_token is None
+
+
 def test_records_have_the_fields_that_others_read():
     (row,) = summarise([{"layer": 6.0}], **SAME)
     record = json.loads(json.dumps(row.record()))
