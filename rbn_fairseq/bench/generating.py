@@ -118,7 +118,8 @@ def time_inference(
         threads: of torch, as they are set.
 
     Raises:
-        ValueError: if fairseq-train does not take the options, or settings differ in batches.
+        ValueError: if fairseq-train does not take the options, or settings differ in the size of
+            batches, the seed or the precision.
     """
     models = {}
     for name, own in settings.items():

@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.bench.training import check_batches, draw, make_trainer, train, training_dtype
+from rbn_fairseq.bench.training import draw, make_trainers, real_tokens, train, training_dtype
 
 __all__ = ["profile_updates"]
 
@@ -41,10 +41,11 @@ def profile_updates(
     device: str = "cpu",
     threads: int = 1,
 ) -> list[Row]:
-    """Profile training updates of several settings on the same batches.
+    """Profile training updates of several settings, each on batches of its own.
 
-    A row has milliseconds per update that an operator took itself, on a GPU those of a kernel.
-    The profiler's own cost is in them.
+    Settings whose options make the same batches have the same ones. A row has milliseconds per
+    update that an operator took itself, on a GPU those of a kernel; ratios are those of the times
+    per real token. The profiler's own cost is in them.
 
     Args:
         data: directory that fairseq-preprocess filled.
@@ -56,14 +57,17 @@ def profile_updates(
         threads: of torch, as they are set.
 
     Raises:
-        ValueError: if fairseq-train does not take the options, or settings differ in batches.
+        ValueError: if fairseq-train does not take the options, or settings differ in the size of
+            batches, the seed or the precision.
     """
-    trainers = {name: make_trainer(data, [*common, *own], device) for name, own in settings.items()}
-    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
+    arguments = {name: [*common, *own] for name, own in settings.items()}
+    trainers = make_trainers(data, arguments, device)
     first, *_ = trainers.values()
-    batches = draw(first, updates)
     times: dict[str, dict[str, float]] = {}
+    tokens: dict[str, float] = {}
     for name, trainer in trainers.items():
+        (batches,) = draw(trainer, updates, 1)
+        tokens[name] = real_tokens(batches) / len(batches)
         train(trainer, batches)
         times[name] = _own_times(trainer, batches, device)
     shown = _largest(times, top)
@@ -77,7 +81,7 @@ def profile_updates(
             )
             for name, own in times.items()
         }
-        reference, *_ = taken.values()
+        reference, *_ = (ms / tokens[name] for name, ms in taken.items())
         rows += [
             Row(
                 bench="profile",
@@ -87,7 +91,8 @@ def profile_updates(
                 dtype=training_dtype(first.cfg),
                 case=operator,
                 ms=ms,
-                ratio_to_layer=ms / reference if reference else None,
+                ratio_to_layer=ms / tokens[name] / reference if reference else None,
+                tokens=tokens[name],
                 n=updates,
             )
             for name, ms in taken.items()

@@ -7,9 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops
+from rbn_fairseq.bench.named_settings import DEFAULTS
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles
-from rbn_fairseq.bench.training import DEFAULTS, make_trainer, train, training_dtype
+from rbn_fairseq.bench.training import make_trainer, train, training_dtype
 from rbn_fairseq.diagnostics import batch_norms, population
 from rbn_fairseq.tasks.batches import collate, sample_batches
 from rbn_fairseq.tasks.conditioning import ConditioningConfig

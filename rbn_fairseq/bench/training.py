@@ -1,77 +1,90 @@
 """fairseq's trainer for measurements: built from options, fed with batches."""
 
+import argparse
 import contextlib
 import io
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 
 from rbn_fairseq.tasks.batches import collate, sample_batches
+from rbn_fairseq.tasks.conditioning import ConditioningConfig
+from rbn_fairseq.tasks.monitor import MonitorConfig
 
 __all__ = [
-    "DEFAULTS",
     "check_batches",
     "draw",
     "dtype_of",
+    "largest",
     "make_trainer",
+    "make_trainers",
     "product_dtype",
-    "read_setting",
+    "read_config",
+    "real_tokens",
     "set_up",
     "train",
     "training_dtype",
 ]
 
-DEFAULTS = (
-    "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
-    "--lr 0.0005 --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn "
-    "--label-smoothing 0.1"
-)
-_FIXED = "--task translation_rbn --no-tid --no-save --num-workers 0 --no-progress-bar".split()
+_FIXED = "--no-save --num-workers 0 --no-progress-bar".split()
+_TASK = "translation_rbn"  # where no other is given
+# What turns monitors off, by the options of a task that has them.
+_QUIET = {
+    MonitorConfig: ["--no-tid"],
+    ConditioningConfig: ["--conditioning-interval", "0"],
+}
 
 
-def read_setting(text: str) -> tuple[str, list[str]]:
-    """Read ``NAME: OPTIONS`` of fairseq-train.
-
-    Raises:
-        ValueError: if it has no name, or a quotation does not end.
-    """
-    name, colon, arguments = text.partition(":")
-    try:
-        given = shlex.split(arguments)
-    except ValueError:  # a quotation that does not end
-        colon = ""
-    if not (colon and name.strip()):
-        raise ValueError(
-            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, but is "
-            f"`{text}`."
-        )
-    return name.strip(), given
+def _quiet(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the task of the arguments, with what turns its monitors off."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--task", default=_TASK)
+    task = parser.parse_known_args(arguments)[0].task
+    yield from ("--task", task)
+    config = TASK_DATACLASS_REGISTRY.get(task, object)  # an unknown task is fairseq's to refuse
+    for monitor, off in _QUIET.items():
+        if issubclass(config, monitor):
+            yield from off
 
 
-def set_up(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any]:
-    """Return config and task for options of fairseq-train.
+def read_config(data: str, arguments: Sequence[str], device: str) -> Any:
+    """Return fairseq's config for options of fairseq-train.
 
     Nothing is measured on the way and nothing saved, unless the options say so.
+
+    Args:
+        data: directory that fairseq-preprocess filled; it is not looked at.
+        arguments: the options; the task is this package's where they name no other.
+        device: ``cpu`` or ``cuda``.
 
     Raises:
         ValueError: if fairseq-train does not take the options.
     """
     plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
-    given = [data, *plugin, *_FIXED, "--conditioning-interval", "0", *arguments]
-    if device == "cpu":
-        given.append("--cpu")
     refusal = io.StringIO()
     try:
         with contextlib.redirect_stderr(refusal):
+            given = [data, *plugin, *_FIXED, *_quiet(arguments), *arguments]
+            if device == "cpu":
+                given.append("--cpu")
             parsed = options.parse_args_and_arch(options.get_training_parser(), given)
     except SystemExit:
         raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
-    cfg = convert_namespace_to_omegaconf(parsed)
+    return convert_namespace_to_omegaconf(parsed)
+
+
+def set_up(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any]:
+    """Return config and task for options of fairseq-train.
+
+    Raises:
+        ValueError: if fairseq-train does not take the options.
+    """
+    cfg = read_config(data, arguments, device)
     utils.set_torch_seed(cfg.common.seed)
     return cfg, tasks.setup_task(cfg.task)
 
@@ -97,25 +110,50 @@ def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
     return trainer
 
 
-def check_batches(configs: Mapping[str, Any]) -> None:
-    """Refuse settings, by name, that would not have the same batches in the same precision.
+def make_trainers(data: str, settings: Mapping[str, Sequence[str]], device: str) -> dict[str, Any]:
+    """Return fairseq's trainer for each setting.
+
+    Args:
+        data: directory that fairseq-preprocess filled.
+        settings: all options of fairseq-train, by name.
+        device: ``cpu`` or ``cuda``.
 
     Raises:
-        ValueError: if they differ in such options.
+        ValueError: naming the setting, if fairseq-train does not take its options, they cannot be
+            timed, or they differ from the first one's in what all must share.
+    """
+    trainers = {}
+    for name, arguments in settings.items():
+        try:
+            trainers[name] = make_trainer(data, arguments, device)
+        except ValueError as error:
+            raise ValueError(f"`{name}`: {error}") from error
+    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
+    return trainers
+
+
+def check_batches(configs: Mapping[str, Any]) -> None:
+    """Refuse settings, by name, whose batches are not of one size, or not of one precision.
+
+    How sentences are put together into batches (``--length-mixing``) may differ.
+
+    Raises:
+        ValueError: naming the first such option in which one differs from the first setting.
     """
 
-    def shared(cfg: Any) -> tuple[Any, ...]:
-        task = cfg.task
-        return cfg.dataset, cfg.common.seed, task.data, task.length_mixing, training_dtype(cfg)
+    def shared(cfg: Any) -> dict[str, Any]:
+        precision = {name: cfg.common[name] for name in ("seed", "fp16", "bf16", "amp")}
+        return precision | dict(cfg.dataset)
 
-    first, *_ = configs.values()
-    for name, cfg in configs.items():
-        if shared(cfg) != shared(first):
-            raise ValueError(
-                f"`{name}`: options that make the batches (--max-tokens, --batch-size, --seed, "
-                "--length-mixing and the like) or choose the precision (--fp16 and the like) must "
-                "be the same for all settings. Give them behind `--`."
-            )
+    (first, reference), *others = ((name, shared(cfg)) for name, cfg in configs.items())
+    for name, values in others:
+        for option, value in values.items():
+            if value != reference[option]:
+                raise ValueError(
+                    f"`{name}`: --{option.replace('_', '-')} is {value}, but "
+                    f"{reference[option]} in `{first}`. The size of batches, the seed and the "
+                    "precision must be the same for all settings. Give them behind `--`."
+                )
 
 
 def dtype_of(cfg: Any) -> str:
@@ -135,12 +173,45 @@ def training_dtype(cfg: Any) -> str:
     return " and ".join(dict.fromkeys((dtype_of(cfg), product_dtype(cfg))))
 
 
-def draw(trainer: Any, number: int) -> list[Any]:
-    """Return training batches, drawn uniformly from an epoch."""
+def draw(trainer: Any, number: int, turns: int) -> list[list[Any]]:
+    """Return training batches for several turns, each drawn uniformly from an epoch.
+
+    Trainers with the same batches get the same ones.
+
+    Args:
+        trainer: fairseq's.
+        number: batches a turn; 0 = all.
+        turns: how many.
+    """
     iterator = trainer.get_train_iterator(epoch=1)
     dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
-    drawn = sample_batches(iterator, number, trainer.cfg.common.seed)
-    return list(collate(dataset, drawn, trainer.model))
+    drawn = [
+        sample_batches(iterator, number, trainer.cfg.common.seed + turn) for turn in range(turns)
+    ]
+    return [list(collate(dataset, batches, trainer.model)) for batches in drawn]
+
+
+def largest(trainer: Any) -> list[Any]:
+    """Return the largest training batches of an epoch, padding counted and not counted."""
+    iterator = trainer.get_train_iterator(epoch=1)
+    dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
+    sides = dataset.src_sizes, dataset.tgt_sizes
+
+    def padded(batch: Any) -> int:
+        return sum(len(batch) * sizes[batch].max() for sizes in sides)
+
+    def real(batch: Any) -> int:
+        return sum(sizes[batch].sum() for sizes in sides)
+
+    batches = [max(iterator.frozen_batches, key=size) for size in (padded, real)]
+    return list(collate(dataset, batches, trainer.model))
+
+
+def real_tokens(batches: Sequence[Any]) -> int:
+    """Return the tokens of batches, source and target side, without padding."""
+    return sum(
+        int(batch["net_input"]["src_lengths"].sum()) + int(batch["ntokens"]) for batch in batches
+    )
 
 
 def train(trainer: Any, batches: Sequence[Any]) -> None:

@@ -1,6 +1,6 @@
-"""Training updates of several settings, interleaved on the same batches."""
+"""Training updates of several settings, interleaved, each on batches of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -8,34 +8,25 @@ import torch
 
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops
 from rbn_fairseq.bench.memory import peak_bytes
+from rbn_fairseq.bench.named_settings import DEFAULTS
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles, summarise
 from rbn_fairseq.bench.training import (
-    DEFAULTS,
-    check_batches,
     draw,
+    largest,
     make_trainer,
+    make_trainers,
     product_dtype,
+    real_tokens,
     train,
     training_dtype,
 )
 
-__all__ = ["SETTINGS", "penalty_row", "time_updates"]
-
-SETTINGS = {
-    "layer": "",
-    "batch": "--norm-encoder batch",
-    "rbn": "--norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01",
-}
+__all__ = ["penalty_row", "time_updates"]
 
 
-def _memory(
-    makers: Mapping[str, Callable[[], Any]], batches: Sequence[Any], **same: Any
-) -> list[Row]:
-    def run(make: Callable[[], Any]) -> None:
-        train(make(), batches)
-
-    peaks = {name: peak_bytes(partial(run, make), same["device"]) for name, make in makers.items()}
+def _memory(actions: Mapping[str, Callable[[], Any]], **same: Any) -> list[Row]:
+    peaks = {name: peak_bytes(action, same["device"]) for name, action in actions.items()}
     reference, *_ = peaks.values()
     return [
         Row(bench="memory", norm=name, n=1, bytes=peak, ratio_to_layer=peak / reference, **same)
@@ -43,18 +34,28 @@ def _memory(
     ]
 
 
-def _one_update(trainer: Any, batches: Sequence[Any], device: str) -> float:
-    return milliseconds(partial(train, trainer, batches), device) / len(batches)
+def _per_token(trainer: Any, turns: Iterator[Sequence[Any]], device: str) -> float:
+    """Train on the next turn's batches and return milliseconds per real token."""
+    batches = next(turns)
+    return milliseconds(partial(train, trainer, batches), device) / real_tokens(batches)
 
 
-def penalty_row(rounds: Sequence[dict[str, float]], **same: Any) -> Optional[Row]:
-    """Return what ``rbn`` takes longer than ``batch``, as a part of the latter's update."""
+def penalty_row(
+    rounds: Sequence[dict[str, float]], tokens: Mapping[str, float], **same: Any
+) -> Optional[Row]:
+    """Return what ``rbn`` takes longer than ``batch``, as a part of the latter's update.
+
+    Args:
+        rounds: milliseconds per real token by name.
+        tokens: real tokens of an update by name.
+        same: the row's other fields.
+    """
     if not {"batch", "rbn"} <= rounds[0].keys():
         return None
     _, ms, _ = quartiles([times["rbn"] - times["batch"] for times in rounds])
     low, share, high = quartiles([times["rbn"] / times["batch"] - 1 for times in rounds])
-    same |= {"bench": "penalty", "norm": "rbn - batch", "floor": None}
-    return Row(ms=ms, n=len(rounds), share=share, spread=(low, high), **same)
+    same |= {"bench": "penalty", "norm": "rbn - batch"}
+    return Row(ms=ms * tokens["batch"], n=len(rounds), share=share, spread=(low, high), **same)
 
 
 def time_updates(
@@ -66,13 +67,17 @@ def time_updates(
     device: str = "cpu",
     threads: int = 1,
 ) -> list[Row]:
-    """Train models of several settings in turn, on the same batches, and measure their memory.
+    """Train models of several settings in turn, and measure their memory.
 
-    The memory is that of a trainer from its making to the end of updates on these batches:
-    weights, gradients, the optimizer's state, activations. It is measured before the rounds.
+    Every setting has batches of its own, and new ones in each round; settings whose options make
+    the same batches have the same ones. Times are compared per real token.
 
-    The floor of an update is the time of the first setting's matrix products at the rate of a
-    product of large matrices, measured in each round.
+    The memory is that of a trainer from its making to the end of updates on the largest batches of
+    an epoch: weights, gradients, the optimizer's state, activations. It is measured before the
+    rounds.
+
+    The floor is the time of the first setting's matrix products, those with padding too, at the
+    rate of a product of large matrices, measured in each round.
 
     Args:
         data: directory that fairseq-preprocess filled.
@@ -84,34 +89,51 @@ def time_updates(
         threads: of torch, as they are set.
 
     Raises:
-        ValueError: if fairseq-train does not take the options, or settings differ in batches.
+        ValueError: if fairseq-train does not take the options, or settings differ in the size of
+            batches, the seed or the precision.
     """
-    makers, trainers = {}, {}
-    for name, own in settings.items():
-        makers[name] = partial(make_trainer, data, [*common, *own], device)
-        try:
-            trainers[name] = makers[name]()
-        except ValueError as error:
-            raise ValueError(f"`{name}`: {error}") from error
-    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
-    first, *_ = trainers.values()
-    batches = draw(first, updates)
+    arguments = {name: [*common, *own] for name, own in settings.items()}
+    trainers = make_trainers(data, arguments, device)
+    turns = {name: draw(trainer, updates, rounds + 1) for name, trainer in trainers.items()}
+    reference, last = list(settings)[0], list(settings)[-1]
+    first = trainers[reference].cfg
     same: dict[str, Any] = {
         "device": device,
         "threads": threads,
-        "dtype": training_dtype(first.cfg),
-        "case": f"{first.cfg.model._name}/{first.cfg.dataset.max_tokens}",
+        "dtype": training_dtype(first),
+        # The first may be fairseq's own, whose name does not tell its size.
+        "case": f"{trainers[last].cfg.model._name}/{first.dataset.max_tokens}",
     }
-    make, *_ = makers.values()
+
+    def train_anew(name: str, batches: Sequence[Any]) -> None:
+        train(make_trainer(data, arguments[name], device), batches)
+
     # First of all: what libraries take from the allocator once is no setting's memory.
-    flops = count_flops(partial(train, make(), batches)) / len(batches)
-    memory = _memory(makers, batches, **same)
-    product = MatrixProduct(device, getattr(torch, product_dtype(first.cfg)))
+    warm_up = turns[reference][0]
+    flops = count_flops(partial(train_anew, reference, warm_up)) / real_tokens(warm_up)  # a token's
+    # Twice: the optimizer's state is there from the first update on.
+    memory = _memory(
+        {
+            name: partial(train_anew, name, 2 * largest(trainer))
+            for name, trainer in trainers.items()
+        },
+        **same,
+    )
+
+    product = MatrixProduct(device, getattr(torch, product_dtype(first)))
     actions = {
-        name: partial(_one_update, trainer, batches, device) for name, trainer in trainers.items()
+        name: partial(_per_token, trainer, iter(turns[name]), device)
+        for name, trainer in trainers.items()
     }
     actions[FLOOR] = partial(product.milliseconds, flops)
     taken = take_turns(actions, rounds, "training")
-    same |= {"bench": "train", "floor": f"{flops / 1e9:,.0f} GFLOP of matrix products"}
-    penalty = penalty_row(taken, **same)
-    return summarise(taken, **same) + ([penalty] if penalty else []) + memory
+
+    tokens = {  # of an update
+        name: sum(map(real_tokens, timed)) / sum(map(len, timed))
+        for name, (_, *timed) in turns.items()
+    }
+    tokens[FLOOR] = tokens[reference]
+    penalty = penalty_row(taken, tokens, **same)
+    floor = f"{flops * tokens[FLOOR] / 1e9:,.0f} GFLOP of matrix products"
+    rows = summarise(taken, tokens=tokens, bench="train", floor=floor, **same)
+    return rows + ([penalty] if penalty else []) + memory

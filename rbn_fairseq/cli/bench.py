@@ -29,9 +29,17 @@ _Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairse
 _Settings = Annotated[
     Optional[list[str]],
     typer.Option(
-        help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference. "
-        "(default: `layer`, `batch` in the encoder, `rbn`: the same with the penalty)",
+        help="`NAME: OPTIONS` of fairseq-train, or the name of a default (repeatable); the first "
+        "is the reference. (default: `fairseq`: its own model of the same sizes, task and "
+        "criterion; `layer`; `batch` in the encoder; `rbn`: the same with the penalty)",
         show_default=False,
+    ),
+]
+_Mixing = Annotated[
+    Optional[str],
+    typer.Option(
+        metavar="K",
+        help="The last setting also on batches of --length-mixing K (several joined by commas).",
     ),
 ]
 
@@ -56,13 +64,13 @@ def _measuring(threads: int) -> Iterator[None]:
         yield
 
 
-def _read_settings(given: list[str]) -> dict[str, list[str]]:
-    from rbn_fairseq.bench.training import read_setting
+def _settings(
+    given: Optional[list[str]], mixing: Optional[str], common: list[str]
+) -> dict[str, list[str]]:
+    from rbn_fairseq.bench.named_settings import SETTINGS, add_mixing, read_settings
 
-    settings = dict(map(read_setting, given))
-    if len(settings) < len(given):
-        raise ValueError("--setting: two settings have the same name.")
-    return settings
+    settings = read_settings(given or SETTINGS, common)
+    return settings if mixing is None else add_mixing(settings, mixing)
 
 
 def _given(settings: dict[str, str]) -> list[str]:
@@ -74,6 +82,7 @@ def train(
     context: typer.Context,
     data: _Data,
     setting: _Settings = None,
+    mixing: _Mixing = None,
     rounds: Rounds = 10,
     updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 2,
     device: Device = None,
@@ -82,21 +91,24 @@ def train(
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
 ) -> None:
-    """Time training updates of several settings, in turn, on the same batches; their memory.
+    """Time training updates of several settings, in turn, per real token; their memory.
 
+    Each setting has batches of its own, new ones every round; where options make the same
+    batches, they are the same. Ratios are those of the times per real token, source and target,
+    and of peaks of memory. Size of batches, seed and precision must be the same for all.
     Where settings are called `batch` and `rbn`, their difference is shown as the penalty's.
     What follows `--` are options of fairseq-train for all settings, in the place of
     `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --lr 0.0005
     --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
-    from rbn_fairseq.bench.training import DEFAULTS
-    from rbn_fairseq.bench.updates import SETTINGS, time_updates
+    from rbn_fairseq.bench.named_settings import DEFAULTS
+    from rbn_fairseq.bench.updates import time_updates
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
-    settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
+        settings = _settings(setting, mixing, common)
         rows = time_updates(str(data), settings, common, rounds, updates, device, threads)
     show(rows, json, device)
 
@@ -106,6 +118,7 @@ def profile(
     context: typer.Context,
     data: _Data,
     setting: _Settings = None,
+    mixing: _Mixing = None,
     updates: Annotated[int, typer.Option(min=1, help="Updates that are profiled.")] = 5,
     top: Annotated[int, typer.Option(min=1, help="Operators that are shown.")] = 15,
     device: Device = None,
@@ -116,18 +129,18 @@ def profile(
 ) -> None:
     """Show where the time of training updates goes, operator by operator, settings side by side.
 
+    Batches and ratios are as in `rbn bench train`.
     What follows `--` are options of fairseq-train for all settings, in the place of those that
     `rbn bench train` names.
     """
+    from rbn_fairseq.bench.named_settings import DEFAULTS
     from rbn_fairseq.bench.profile import profile_updates
-    from rbn_fairseq.bench.training import DEFAULTS
-    from rbn_fairseq.bench.updates import SETTINGS
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
-    settings = _read_settings(setting or _given(SETTINGS))
     common = context.args or DEFAULTS.split()
     with _measuring(threads):
+        settings = _settings(setting, mixing, common)
         rows = profile_updates(str(data), settings, common, updates, top, device, threads)
     show(rows, json, device)
 
@@ -163,7 +176,7 @@ def generate(
     `rbn bench train` names.
     """
     from rbn_fairseq.bench.generating import PLACEMENTS, time_inference
-    from rbn_fairseq.bench.training import DEFAULTS
+    from rbn_fairseq.bench.named_settings import DEFAULTS, read_settings
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
@@ -178,7 +191,7 @@ def generate(
         for case, given in cases.items():
             size = (subset, batches, rounds, beam, steps)
             rows += time_inference(
-                str(data), _read_settings(given), common, case, *size, device, threads
+                str(data), read_settings(given, common), common, case, *size, device, threads
             )
     show(rows, json, device)
 
@@ -201,8 +214,8 @@ def tid(
     What follows `--` are options of fairseq-train, in the place of those that `rbn bench train`
     names and `--norm-encoder batch`.
     """
+    from rbn_fairseq.bench.named_settings import DEFAULTS
     from rbn_fairseq.bench.tid import time_measuring
-    from rbn_fairseq.bench.training import DEFAULTS
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)

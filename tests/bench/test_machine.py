@@ -15,7 +15,7 @@ from runs import TINY
 def test_all_products_of_an_update_are_counted(data_bin):
     options = [*TINY, "--optimizer", "adam", "--max-tokens", "1000"]
     trainer = make_trainer(str(data_bin), options, "cpu")
-    (batch,) = draw(trainer, 1)
+    ((batch,),) = draw(trainer, 1, 1)
     inputs = batch["net_input"]
     source, target = inputs["src_tokens"].numel(), inputs["prev_output_tokens"].numel()
     size, length = inputs["src_tokens"].shape

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from command import rbn, user_error
-from rbn_fairseq.bench.training import DEFAULTS
+from rbn_fairseq.bench.named_settings import DEFAULTS
 from runs import TINY
 
 FIELDS = {
@@ -92,9 +92,11 @@ def test_scaling(tmp_path):
         (["ln:", "x: --norm-encoder nonsense"], "`x`: --norm-encoder: unknown norm `nonsense`"),
         (["ln: --arch 'open"], "--setting must be `NAME: OPTIONS`"),
         (["ln:", "x: --normm-encoder rms"], "`x`: unrecognized arguments: --normm-encoder rms"),
-        (["ln:", "x: --max-tokens 99"], "`x`: options that make the batches"),
-        (["ln:", "x: --seed 9"], "`x`: options that make the batches"),
-        (["ln:", "x: --length-mixing 4"], "`x`: options that make the batches"),
+        (["lm"], "--setting must be `NAME: OPTIONS`"),
+        (["layer", "layer: --dropout 0.3"], "two settings have the same name"),
+        (["ln:", "x: --max-tokens 99"], "`x`: --max-tokens is 99, but 600 in `ln`"),
+        (["ln:", "x: --seed 9"], "`x`: --seed is 9"),
+        (["fairseq", "x: --task translation --no-tid"], "`x`: unrecognized"),
         (["ln: --update-freq 2"], "--update-freq must be 1"),
     ],
 )
@@ -109,11 +111,30 @@ def test_a_target_is_not_timed(capsys, data_bin):
     assert "`x`: --rbn-target-tid penalises nothing" in said
 
 
+@pytest.mark.parametrize("verb", ["train", "profile"])
+def test_fairseqs_own_training_and_mixed_batches_are_measured(data_bin, verb):
+    result = rbn(
+        "bench", verb, data_bin, "--setting", "fairseq", "--setting", "layer", "--mixing", 4,
+        "--updates", 1, "--json", "-", *(("--rounds", 1) if verb == "train" else ()), *SMALL,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    rows = [row for row in json.loads(result.stdout) if row["bench"] == verb]
+    names = list(dict.fromkeys(row["norm"] for row in rows))
+    assert names == ["fairseq", "layer", "layer, mixing 4"] + ["floor"] * (verb == "train")
+    assert all(row["tokens"] > 0 for row in rows)
+
+
+def test_mixing_that_fairseq_train_refuses(capsys, data_bin):
+    given = ("--setting", "layer", "--mixing", "0", *SMALL)
+    said = user_error(capsys, "bench", "train", data_bin, *given)
+    assert "`layer, mixing 0`: --length-mixing" in said
+
+
 @pytest.mark.parametrize("verb", ["profile", "generate"])
 def test_settings_share_their_batches(capsys, data_bin, verb):
     given = ("--setting", "ln:", "--setting", "x: --max-tokens 99")
     said = user_error(capsys, "bench", verb, data_bin, *given, *SMALL)
-    assert "`x`: options that make the batches" in said
+    assert "`x`: --max-tokens is 99" in said
 
 
 @pytest.mark.parametrize(
