@@ -32,10 +32,10 @@ bench norm norm "$data" --name iwslt --norms batch,torch-batch --rounds 8 "${nor
 bench evaluation norm "$data" --name iwslt --evaluation --rounds 8 "${norm[@]}"
 bench generate generate "$data" --rounds 16 --steps "$steps" -- "${common[@]}" "$small"
 for size in "${tokens[@]}"; do
-    bench "train-$size" train "$data" --rounds 8 --updates 5 -- "${common[@]}" "$size"
+    bench "train-$size" train "$data" --mixing 16 --rounds 8 --updates 5 -- "${common[@]}" "$size"
 done
-[[ $gpu ]] || bench "train-$small-threads-2" train "$data" --threads 2 --rounds 8 --updates 5 -- \
-    "${common[@]}" "$small"
+[[ $gpu ]] || bench "train-$small-threads-2" train "$data" --threads 2 --mixing 16 --rounds 8 \
+    --updates 5 -- "${common[@]}" "$small"
 bench tid tid "$data" --rounds 5 --batches 4 -- "${common[@]}" "$small" --norm-encoder batch
 bench profile profile "$data" --updates 3 -- "${common[@]}" "$small"
 for sweep in tokens channels layers processes; do
