@@ -32,7 +32,7 @@ def fairseq_options(common: Sequence[str]) -> list[str]:
         common: options of fairseq-train that name a model of this package.
 
     Raises:
-        ValueError: if fairseq-train does not take the options.
+        ValueError: if fairseq-train does not take the options, or they are not all fairseq's.
     """
     cfg = read_config("", common, "cpu")
     options = ["--task", "translation", "--arch", "transformer"]
@@ -44,6 +44,14 @@ def fairseq_options(common: Sequence[str]) -> list[str]:
             options += [option] * value
         else:
             options += [option, str(value)]
+    try:
+        read_config("", [*common, *options], "cpu")
+    except ValueError as error:
+        raise ValueError(
+            f"`{_FAIRSEQ}`: {error}. fairseq's own training takes fairseq's options alone. Give "
+            "those of this package in --setting rather than for all, or name the settings without "
+            f"it: {' '.join(f'--setting {name}' for name in _NORMS)}."
+        ) from error
     return options
 
 

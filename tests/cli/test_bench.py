@@ -124,6 +124,11 @@ def test_fairseqs_own_training_and_mixed_batches_are_measured(data_bin, verb):
     assert all(row["tokens"] > 0 for row in rows)
 
 
+def test_fairseqs_own_training_does_not_take_the_options_of_norms(capsys, data_bin):
+    said = user_error(capsys, "bench", "train", data_bin, *SMALL, "--norm-encoder", "batch")
+    assert "`fairseq`: " in said and "--norm-encoder batch" in said and "--setting layer" in said
+
+
 def test_mixing_that_fairseq_train_refuses(capsys, data_bin):
     given = ("--setting", "layer", "--mixing", "0", *SMALL)
     said = user_error(capsys, "bench", "train", data_bin, *given)
