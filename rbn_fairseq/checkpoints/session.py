@@ -10,7 +10,7 @@ from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.norms import has_population_norm
-from rbn_fairseq.tasks.length_mixing import mix
+from rbn_fairseq.tasks.length_mixing import mix, parse_mixing
 
 __all__ = ["Session", "open_session"]
 
@@ -57,8 +57,9 @@ class Session:
             seed=self.cfg.common.seed,
             epoch=1,
         )
-        buckets = getattr(self.task.cfg, "length_mixing", 1)  # not an option of every task
-        if buckets > 1:
+        # Not an option of every task.
+        buckets = parse_mixing(getattr(self.task.cfg, "length_mixing", 1))
+        if buckets != 1 and iterator.frozen_batches:
             mix(iterator, buckets)
         return self.task.dataset(subset), iterator
 

@@ -186,7 +186,7 @@ OF_TRAINING = (
     ),
     Refusal(
         "--length-mixing",
-        lambda cfg: cfg.length_mixing > 1,
+        lambda cfg: cfg.length_mixing != "1",
         lambda model: "--norm-batch-length-bins" if _by_length(model) else "",
         "its batches have sentences of all lengths and are normalised together, so that "
         "inference by the statistics of each length would be another normalisation than "

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from rbn_fairseq.models.config import config_class
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.settings import flatten
+from rbn_fairseq.tasks.length_mixing import parse_mixing
 
 __all__ = ["BY_LENGTH", "FAMILIES", "PLACEMENTS", "Setup", "describe"]
 
@@ -51,7 +52,8 @@ class Setup:
         convention: the penalty's.
         bottom: number of bottom encoder layers with batch norm, the others having layer norm.
         depth: number of encoder layers.
-        length_mixing: number of length buckets that a training batch is drawn from.
+        length_mixing: number of length buckets that a training batch is drawn from; ``None``
+            where batches are of random sentences.
         settings: everything that shapes the training, by names such as ``optimization.lr``.
     """
 
@@ -67,7 +69,7 @@ class Setup:
     convention: str = "paper"
     bottom: Optional[int] = None
     depth: int = 0
-    length_mixing: int = 1
+    length_mixing: Optional[int] = 1
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -154,9 +156,7 @@ def _describe(run: Run) -> Setup:
     weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
     held = flat.get("criterion.rbn_target_tid") is not None
     prefix = "auto-R" if held else "R" if any(weights) else ""
-    depth, buckets = int(flat["model.encoder_layers"]), int(flat["task.length_mixing"])
-    if buckets < 1:
-        raise ValueError("length mixing must be at least 1")
+    depth = int(flat["model.encoder_layers"])
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
     sizes = [flat[f"model.{name}"] for name in names]
     if not all(type(number) is int for number in (seed, *sizes)):
@@ -173,6 +173,6 @@ def _describe(run: Run) -> Setup:
         str(flat.get("criterion.rbn_convention", "paper")),
         None if prefix else _bottom(flat, depth),
         depth,
-        buckets,
+        parse_mixing(flat["task.length_mixing"]),
         flat,
     )

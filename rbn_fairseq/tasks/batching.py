@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "AS_TRAINED", "PERMUTED", "RANDOM", "compose", "mix_lengths", "padding", "parse_batching",
+    "random_batches",
 ]  # fmt: skip
 
 AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
@@ -53,8 +55,8 @@ def compose(
     - ``permuted``: as given. Here it is tokens that are dealt anew, while the model runs
       (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
 
-    Mixed, joint and random batches are padded to their longest sentence, and may hold several
-    times as many tokens with their padding as fairseq's do.
+    Mixed, joint and random batches are collated as wide as their longest sentence, and may hold
+    several times as many tokens with their padding as fairseq's do.
 
     Args:
         batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
@@ -121,19 +123,33 @@ def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
     return min(groupings, key=lambda it: max(abs(len(own) - size) for own in it))
 
 
-def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> tuple[float, int]:
-    """Return how much padding batches take that are as wide as their longest sentence.
+def random_batches(
+    batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64], rng: np.random.Generator
+) -> list[_Indices]:
+    """Compose as many batches of the same sentences, in random order, of equal numbers of tokens.
+
+    A batch's number of tokens differs from the mean over batches by no more than the longest
+    sentence has, unless batches have about one sentence each: none is empty.
+
+    Args:
+        batches: indices of sentences; at least one batch, and one sentence in each.
+        lengths: number of tokens of each sentence, by index.
+        rng: what decides.
+    """
+    sentences = rng.permutation(np.concatenate(batches))
+    tokens = lengths[sentences].sum()
+    return _cut(sentences, lengths, tokens * np.arange(1, len(batches)) / len(batches))
+
+
+def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> float:
+    """Return the fraction of padding in batches that are as wide as their longest sentence.
 
     Args:
         batches: indices of sentences; at least one.
         lengths: number of tokens of each sentence, by index.
-
-    Returns:
-        Padding as a fraction of all tokens with it, and the most tokens of a batch with its own.
     """
-    own = [lengths[np.asarray(batch)] for batch in batches]
-    padded = [len(batch) * int(batch.max()) for batch in own]
-    return 1 - sum(int(batch.sum()) for batch in own) / sum(padded), max(padded)
+    parts = [lengths[np.asarray(batch)] for batch in batches]
+    return 1 - sum(int(part.sum()) for part in parts) / sum(len(it) * int(it.max()) for it in parts)
 
 
 def _shuffle(
@@ -141,12 +157,24 @@ def _shuffle(
 ) -> list[_Indices]:
     sentences = rng.permutation(np.concatenate(batches))
     sizes = rng.permutation([lengths[batch].sum() for batch in batches])
+    return _cut(sentences, lengths, sizes.cumsum()[:-1])
+
+
+def _cut(
+    sentences: _Indices, lengths: npt.NDArray[np.int64], wanted: npt.NDArray[Any]
+) -> list[_Indices]:
+    """Cut sentences into batches where the numbers of tokens are closest to wanted ones.
+
+    Args:
+        sentences: indices, in the order of the batches.
+        lengths: number of tokens of each sentence, by index.
+        wanted: number of tokens before each cut, ascending.
+    """
     ends = lengths[sentences].cumsum()  # tokens up to and with each sentence
-    wanted = sizes.cumsum()[:-1]
     middles = ends - lengths[sentences] / 2  # a sentence goes where its larger half does
     cuts = np.searchsorted(middles, wanted)
     # At least one sentence a batch.
-    number = np.arange(1, len(batches))
+    number = np.arange(1, len(wanted) + 1)
     cuts = np.maximum.accumulate(np.maximum(cuts - number, 0)) + number
     cuts = np.minimum(cuts, len(sentences) - number[::-1])
     return np.split(sentences, cuts)

@@ -1,18 +1,20 @@
-"""Training batches that draw their sentences from several length buckets."""
+"""Training batches of sentences of several lengths, or of random sentences."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
+import numpy.typing as npt
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 
 from rbn_fairseq.norms.moments import process_rank
-from rbn_fairseq.tasks.batching import mix_lengths, padding
+from rbn_fairseq.tasks.batching import RANDOM, mix_lengths, padding, random_batches
 
-__all__ = ["LengthMixingConfig", "LengthMixingTask", "bucketed_batches", "mix"]
+__all__ = ["LengthMixingConfig", "LengthMixingTask", "bucketed_batches", "mix", "parse_mixing"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,35 +23,67 @@ logger = logging.getLogger(__name__)
 class LengthMixingConfig(FairseqDataclass):
     """Options of length mixing."""
 
-    length_mixing: int = field(
-        default=1,
+    length_mixing: str = field(
+        default="1",
         metadata={
-            "help": "draw every training batch from so many random length buckets, at the same "
-            "number of real tokens a batch (so that padding, and memory, grow); 1 = fairseq's "
-            "batches of sentences of like length"
+            "help": "which sentences share a training batch: an integer K draws every batch from "
+            "K random length buckets, at about the same number of real tokens; `random` cuts all "
+            "sentences in random order into batches of equal numbers of real tokens (source and "
+            "target), as many as fairseq makes; both anew for every epoch; 1 = fairseq's batches "
+            "of sentences of like length. None of it makes rbn_transformer compute more tokens: it "
+            "skips padding"
         },
     )
     # Known elsewhere; without a help text they do not become options.
     curriculum: int = II("dataset.curriculum")
 
 
+def parse_mixing(value: object) -> Optional[int]:
+    """Read a value of ``--length-mixing``; runs of older versions have an integer in its place.
+
+    Returns:
+        The number of length buckets; ``None`` for ``random``, which has no buckets.
+
+    Raises:
+        ValueError: for another value than a positive integer or ``random``.
+    """
+    text = str(value)
+    if text == RANDOM:
+        return None
+    if not re.fullmatch("[1-9][0-9]*", text):
+        raise ValueError(
+            "--length-mixing must be a positive integer (every batch from so many length buckets; "
+            f"1 leaves fairseq's batches as they are) or `random`, but is `{text}`."
+        )
+    return int(text)
+
+
 class _Mixed:
     """Composes the batches of an epoch; what fairseq's iterator takes in place of batches."""
 
-    def __init__(self, bucketed: Sequence[Any], buckets: int, seed: int) -> None:
+    def __init__(self, bucketed: Sequence[Any], buckets: Optional[int], seed: int) -> None:
         self.bucketed, self._buckets, self._seed = bucketed, buckets, seed
 
     def __call__(self, dataset: Any, epoch: int) -> list[Any]:
         rng = np.random.default_rng([self._seed, epoch, 2])
+        if self._buckets is None:
+            return random_batches(self.bucketed, _real_tokens(dataset), rng)
         return mix_lengths(self.bucketed, self._buckets, rng)
 
 
-def mix(iterator: Any, buckets: int) -> None:
+def _real_tokens(dataset: Any) -> npt.NDArray[np.int64]:
+    """Return the number of tokens of each sentence pair, source and target together."""
+    tokens: npt.NDArray[np.int64] = dataset.src_sizes + dataset.tgt_sizes
+    return tokens
+
+
+def mix(iterator: Any, buckets: Optional[int]) -> None:
     """Make fairseq's iterator mix its batches, anew for every epoch, by its seed.
 
     Args:
         iterator: fairseq's EpochBatchIterator.
-        buckets: K of :func:`~rbn_fairseq.tasks.batching.mix_lengths`.
+        buckets: K of :func:`~rbn_fairseq.tasks.batching.mix_lengths`; ``None``: none, its batches
+            are those of :func:`~rbn_fairseq.tasks.batching.random_batches`.
     """
     iterator.batch_sampler = _Mixed(bucketed_batches(iterator), buckets, iterator.seed)
     iterator._frozen_batches = None  # fairseq asks the composer for them
@@ -64,10 +98,11 @@ def bucketed_batches(iterator: Any) -> Sequence[Any]:
 class LengthMixingTask:
     """Mixin for a fairseq task; put it before the task among the bases.
 
-    With ``--length-mixing K`` the training's batches are mixed anew for every epoch
-    (:func:`~rbn_fairseq.tasks.batching.mix_lengths`), by the seed and the epoch alone: a resumed
-    training sees those of an uninterrupted one, and all processes compose the same ones, of which
-    each takes its own. A line tells how much padding that takes.
+    With ``--length-mixing`` the training's batches are composed anew for every epoch, by the seed
+    and the epoch alone (K: :func:`~rbn_fairseq.tasks.batching.mix_lengths`, ``random``:
+    :func:`~rbn_fairseq.tasks.batching.random_batches`): a resumed training sees those of an
+    uninterrupted one, and all processes compose the same ones, of which each takes its own. They
+    are as many as fairseq's. A line describes them.
     """
 
     cfg: Any
@@ -79,12 +114,7 @@ class LengthMixingTask:
         Raises:
             ValueError: if batches cannot be mixed so.
         """
-        if cfg.length_mixing < 1:
-            raise ValueError(
-                f"--length-mixing must be at least 1, but is {cfg.length_mixing}. 1 leaves "
-                "fairseq's batches as they are."
-            )
-        if cfg.length_mixing > 1 and cfg.curriculum > 0:
+        if parse_mixing(cfg.length_mixing) != 1 and cfg.curriculum > 0:
             raise ValueError(
                 f"--curriculum {cfg.curriculum} trains on short sentences first, but with "
                 f"--length-mixing {cfg.length_mixing} every batch has short and long ones. Leave "
@@ -93,30 +123,50 @@ class LengthMixingTask:
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator; the training's mixes."""
+        """Return fairseq's iterator; the training's mixes.
+
+        Raises:
+            ValueError: if there are no batches to mix.
+        """
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
         training = dataset is self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
+        buckets = parse_mixing(self.cfg.length_mixing)
         mixed = isinstance(iterator.batch_sampler, _Mixed)  # which fairseq has kept
-        # Where there is no batch at all, fairseq says so.
-        if training and self.cfg.length_mixing > 1 and not mixed and iterator.frozen_batches:
-            mix(iterator, self.cfg.length_mixing)
+        if training and buckets != 1 and not mixed:
+            if not iterator.frozen_batches:
+                multiple = kwargs.get("required_batch_size_multiple", 1)
+                raise ValueError(
+                    f"--length-mixing {self.cfg.length_mixing} needs at least one batch of "
+                    f"fairseq's, but there is none: the training set has {len(dataset)} sentences, "
+                    "of which fairseq leaves out those that are too long, and the rest beyond a "
+                    f"multiple of --required-batch-size-multiple {multiple}. Give more data, or "
+                    "--required-batch-size-multiple 1."
+                )
+            mix(iterator, buckets)
             if process_rank() == 0:
-                self._tell_mixing(iterator, dataset)
+                _describe(iterator, dataset, buckets)
         return iterator
 
-    def _tell_mixing(self, iterator: Any, dataset: Any) -> None:
-        buckets, number = self.cfg.length_mixing, len(iterator.frozen_batches)
+
+def _describe(iterator: Any, dataset: Any, buckets: Optional[int]) -> None:
+    batches = iterator.frozen_batches
+    number = len(batches)
+    if buckets is None:
+        how = RANDOM
+    else:
+        how = f"{min(buckets, number)} buckets"
         if buckets > number:
             logger.warning(
                 "--length-mixing %d: there are only %d batches; each is drawn from all of them.",
                 *(buckets, number),
             )
-        sides = []
-        for side, lengths in (("source", dataset.src_sizes), ("target", dataset.tgt_sizes)):
-            share, most = padding(iterator.frozen_batches, lengths)
-            own_share, own_most = padding(bucketed_batches(iterator), lengths)
-            sides.append(
-                f"{side}: {100 * share:.1f} % padding (unmixed {100 * own_share:.1f} %), largest "
-                f"batch {most} tokens with its padding (unmixed {own_most})"
-            )
-        logger.info("length mixing: %d buckets | %s", min(buckets, number), " | ".join(sides))
+    tokens = _real_tokens(dataset)
+    sizes = [int(tokens[batch].sum()) for batch in batches]
+    groups = sum(len(np.unique(dataset.src_sizes[batch])) for batch in batches)
+    logger.info(
+        "length mixing: %s | %d batches of %.0f real tokens (largest %d) and %.1f groups of one "
+        "source length on average | padding saved by rbn_transformer: source %.1f %%, target "
+        "%.1f %%",
+        *(how, number, sum(sizes) / number, max(sizes), groups / number),
+        *(100 * padding(batches, lengths) for lengths in (dataset.src_sizes, dataset.tgt_sizes)),
+    )

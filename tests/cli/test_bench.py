@@ -15,12 +15,11 @@ FIELDS = {
 }  # fmt: skip
 CRITERION = "label_smoothed_cross_entropy_rbn"
 SMALL = ("--", *TINY, "--optimizer", "adam", "--max-tokens", 600)
-QUICK = ("--tokens", 64, "--pads", 25, "--channels", 8, "--depth", 2, "--rounds", 1)
 
 
 def test_norm_writes_rows_alone_to_stdout():
     result = rbn(
-        "bench", "norm", *QUICK[:4], "--channels", "8,16", "--dtype", "float32,bfloat16",
+        "bench", "norm", "--tokens", 64, "--channels", "8,16", "--dtype", "float32,bfloat16",
         "--norms", "rms,groupscale+power", "--depth", 2, "--rounds", 1, "--json", "-",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
@@ -28,9 +27,7 @@ def test_norm_writes_rows_alone_to_stdout():
     norms = ["layer", "rms", "groupscale+power", "floor"]
     assert [row["norm"] for row in rows] == norms * 4
     assert [(row["dtype"], row["case"]) for row in rows[::4]] == [
-        (dtype, f"pads-25/64x{channels}")
-        for dtype in ("float32", "bfloat16")
-        for channels in (8, 16)
+        (dtype, f"64x{channels}") for dtype in ("float32", "bfloat16") for channels in (8, 16)
     ]
     assert all(FIELDS <= set(row) and row["device"] == "cpu" for row in rows)
     assert all(row["ratio_to_layer"] == 1 for row in rows if row["norm"] == "layer")
@@ -79,7 +76,7 @@ def test_scaling(tmp_path):
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     cases = [row["case"] for row in json.loads(result.stdout)]
-    assert cases == ["layers-1/pads-10/64x8"] * 3 + ["layers-2/pads-10/64x8"] * 3
+    assert cases == ["layers-1/64x8"] * 3 + ["layers-2/64x8"] * 3
     assert "layers of an encoder" in figure.read_text()
 
 
@@ -97,6 +94,7 @@ def test_scaling(tmp_path):
         (["ln:", "x: --max-tokens 99"], "`x`: --max-tokens is 99, but 600 in `ln`"),
         (["ln:", "x: --seed 9"], "`x`: --seed is 9"),
         (["fairseq", "x: --task translation --no-tid"], "`x`: unrecognized"),
+        (["ln: --length-mixing randm"], "--length-mixing must be"),
         (["ln: --update-freq 2"], "--update-freq must be 1"),
     ],
 )
@@ -149,7 +147,7 @@ def test_settings_share_their_batches(capsys, data_bin, verb):
         (("--dtype", "float64"), "--dtype: unknown `float64`. Known: float32, bfloat16, float16"),
         (("--channels", "8,x"), "--channels must be whole numbers from 1 on, joined by commas"),
         (("--threads", "0"), "--threads must be whole numbers from 1 on"),
-        (("--pads", "99"), "--pads are percent of the positions"),
+        (("--tokens", "100"), "--tokens must be multiples of 32"),
         (("--device", "tpu"), "--device must be `cpu` or `cuda`, but is `tpu`"),
         (("--json", "nowhere/rows.json"), "--json: the directory `nowhere` does not exist"),
     ],
@@ -158,10 +156,9 @@ def test_refused_options_of_norm(capsys, options, said):
     assert said in user_error(capsys, "bench", "norm", *options)
 
 
-@pytest.mark.parametrize("option", ["--tokens", "--pads"])
-def test_data_have_their_own_tokens_and_padding(capsys, data_bin, option):
-    said = user_error(capsys, "bench", "norm", data_bin, option, "32")
-    assert "--tokens, --pads: DATA-BIN has its own" in said
+def test_data_have_their_own_tokens(capsys, data_bin):
+    said = user_error(capsys, "bench", "norm", data_bin, "--tokens", "32")
+    assert "--tokens: DATA-BIN has its own" in said
 
 
 def test_threads_of_a_gpu_are_not_counted_up(capsys, monkeypatch):

@@ -74,10 +74,11 @@ def test_tid_given_the_length(tids):
     assert {line["length_groups"] for line in tids[1] if line["batching"] != "permuted"} == {16}
 
 
-def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("value", [4, "4", "random"])  # an integer: of an older version
+def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypatch, value):
     monkeypatch.setenv("COLUMNS", "200")
     state = read_checkpoint(rbn_run / "checkpoint3.pt")
-    state["cfg"]["task"]["length_mixing"] = 4
+    state["cfg"]["task"]["length_mixing"] = value
     torch.save(state, tmp_path / "checkpoint3.pt")
     options = [word for batching in BATCHINGS for word in ("--tid-batching", batching)]
     _, lines = measured("tid", tmp_path / "checkpoint3.pt", *options, tmp_path=tmp_path)

@@ -47,14 +47,19 @@ def test_resume(data_bin, tmp_path, whole, stop):
     assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
 
 
-def test_resume_with_mixed_lengths(data_bin, tmp_path):
+@pytest.mark.parametrize(
+    "value, frequency, parts", [(3, 1, 1), ("random", 1, 1), ("random", 2, 1), ("random", 1, 2)]
+)
+def test_resume_with_mixed_lengths(data_bin, tmp_path, value, frequency, parts):
     mixing = (
-        *("--norm-encoder", "batch", "--length-mixing", 3, "--no-tid", "--disable-validation"),
-        *("--train-subset", "valid", "--max-tokens", 80),  # 7 updates an epoch
+        *("--norm-encoder", "batch", "--length-mixing", value, "--no-tid"),
+        *("--train-subset", "valid", "--max-tokens", 80),  # 7 batches an epoch
+        *("--disable-validation", "--update-freq", frequency),
     )
-    runs.train(data_bin, tmp_path / "whole", *mixing, "--max-epoch", 2)
-    for end in (("--max-update", 10), ("--max-epoch", 2)):
-        runs.train(data_bin, tmp_path / "stopped", *mixing, *end)
+    data = ":".join([str(data_bin)] * parts)
+    runs.train(data, tmp_path / "whole", *mixing, "--max-epoch", 2)
+    for end in (("--max-update", 10 // frequency), ("--max-epoch", 2)):
+        runs.train(data, tmp_path / "stopped", *mixing, *end)
     assert_same_state(tmp_path / "stopped", tmp_path / "whole")
 
 

@@ -214,6 +214,10 @@ def test_tid_by_number_of_processes(make, tmp_path, blocks):
     mixed = make("mixed", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
     write_lines(tmp_path / "mixed" / "tid_batching.jsonl", measured)
     assert "processes" not in blocks([mixed()])  # joint batches are of fairseq's, not of its own
+    random = make("random", "BN", changes={"task.length_mixing": "random"}, tid=(0.02, 0.1))
+    write_lines(tmp_path / "random" / "tid_batching.jsonl", measured)
+    assert not {"processes", "buckets"} & set(blocks([random()]))
+    assert {row[0] for row in blocks([run(), random()])["buckets"].rows} == {"bn"}
     figure = blocks([run()])["processes"]
     assert {row[2]: row[3] for row in figure.rows} == {1: 0.01, 4: 0.004}
     law, measured = figure.draw().axes[0].get_lines()

@@ -103,18 +103,21 @@ def test_step_and_cap_count_where_there_is_a_target(make, target, number):
 
 
 def test_options_that_older_versions_did_not_have_are_at_their_defaults(make):
-    old, mixed, new = (
+    old, mixed, new, random, now = (
         make(name, "BN", seed=seed, changes=changes)
         for name, seed, changes in (
             ("old", 1, {}),
             ("mixed", 2, {"task.length_mixing": 16}),
             ("new", 3, {"task.length_mixing": 1, "criterion.rbn_warmup_updates": 0}),
+            ("random", 4, {"task.length_mixing": "random"}),
+            ("now", 5, {"task.length_mixing": "16"}),  # once an integer
         )
     )
-    (group,) = group_runs([old, mixed, new])
+    (group,) = group_runs([old, mixed, new, random, now])
     assert {one.label: [run.name for run in one.runs] for one in group.series} == {
         "BN (length mixing 1)": ["old", "new"],
-        "BN (length mixing 16)": ["mixed"],
+        "BN (length mixing 16)": ["mixed", "now"],
+        "BN (length mixing random)": ["random"],
     }
 
 

@@ -56,7 +56,7 @@ def test_settings_of_another_type_are_unknown(tmp_path):
     assert (unknown.seed, unknown.norm) == (None, "run")
 
 
-@pytest.mark.parametrize("number", [0, -1, "many"])
+@pytest.mark.parametrize("number", [0, -1, "many", "Random", 2.5, None, [16]])
 def test_length_mixing_that_cannot_be_is_unknown(tmp_path, number):
     cfg = configuration(**{"task.length_mixing": number})
     (tmp_path / "train.log").write_text(log_text(cfg, [5.0]))

@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from rbn_fairseq.tasks.batching import compose, mix_lengths, padding, parse_batching
+from rbn_fairseq.tasks.batching import (
+    compose,
+    mix_lengths,
+    padding,
+    parse_batching,
+    random_batches,
+)
 
 EVERY = ["as-trained", "permuted", "random", "mixed:2", "mixed:3", "mixed:16", "mixed:300"]
 
@@ -105,7 +111,35 @@ def test_fewer_batches_than_buckets_are_one_group():
 def test_padding():
     lengths = np.array([4, 1, 2, 2, 3])
     # 2 of 8 tokens, none of 4, and none of 3.
-    assert padding([[0, 2], [2, 3], [4]], lengths) == (pytest.approx(2 / 15), 8)
+    assert padding([[0, 2], [2, 3], [4]], lengths) == pytest.approx(2 / 15)
+
+
+def test_random_batches_of_equal_numbers_of_tokens(lengths):
+    rng = np.random.default_rng(5)
+    lengths = np.where(rng.random(1003) < 0.01, 200, lengths)  # some are far longer than others
+    batches = bucketed(lengths, 600)
+    composed = random_batches(batches, lengths, rng)
+    assert sorted(np.concatenate(composed)) == list(range(1003))
+    assert len(composed) == len(batches)
+    tokens = np.array([lengths[batch].sum() for batch in composed])
+    # Each of the two ends of a batch is off by at most half of a sentence.
+    assert np.abs(tokens - tokens.mean()).max() <= 200
+    assert np.mean([np.std(lengths[batch]) for batch in composed]) > 0.8 * np.std(lengths)
+
+
+@pytest.mark.parametrize("lengths", [[50, 1, 1, 1], [1, 1, 1, 50], [7, 7, 7, 7]])
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_no_batch_of_equal_numbers_of_tokens_is_empty(lengths, number):
+    batches = np.array_split(np.arange(4), number)
+    for seed in range(20):
+        composed = random_batches(batches, np.array(lengths), np.random.default_rng(seed))
+        assert len(composed) == number and all(map(len, composed))
+        assert sorted(np.concatenate(composed)) == [0, 1, 2, 3]
+
+
+def test_one_random_sentence():
+    (batch,) = random_batches([[3]], np.array([9, 9, 9, 5]), np.random.default_rng(1))
+    assert batch.tolist() == [3]
 
 
 def test_mixed_draws_both_the_group_and_the_parts_at_random():

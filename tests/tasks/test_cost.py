@@ -188,6 +188,21 @@ def test_validation_batches_are_mixed_as_in_training(rbn_run, tmp_path, buckets)
     assert fewest == min(buckets, len(own))
 
 
+def test_validation_batches_are_random_as_in_training(rbn_run, tmp_path):
+    state = read_checkpoint(rbn_run / "checkpoint2.pt")
+    state["cfg"]["dataset"]["max_tokens"] = 200
+    state["cfg"]["task"]["length_mixing"] = "random"
+    torch.save(state, tmp_path / "random.pt")
+    session = open_session(tmp_path / "random.pt")
+    for dataset, iterator in (session.validation(), (session.dataset, session.iterator)):
+        batches, lengths = iterator.frozen_batches, dataset.src_sizes + dataset.tgt_sizes
+        own = bucketed_batches(iterator)
+        assert len(batches) == len(own) > 3
+        assert sorted(np.concatenate(batches)) == sorted(np.concatenate(own))
+        tokens = np.array([lengths[batch].sum() for batch in batches])
+        assert np.abs(tokens - tokens.mean()).max() <= lengths.max()
+
+
 @pytest.mark.parametrize("mode", [True, False])
 def test_leaves_the_model_alone(session, padding, mode):
     model = copy.deepcopy(session.model).train(mode)

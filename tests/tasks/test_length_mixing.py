@@ -1,10 +1,12 @@
-"""Training batches of several length buckets: which sentences, when, on which process."""
+"""Training batches of several lengths or random ones: which sentences, when, on which process."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
 from fairseq import options, tasks
+from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import runs
@@ -18,18 +20,24 @@ def configuration(*arguments):
     return convert_namespace_to_omegaconf(given).task
 
 
-def iterator(data, *arguments, split="train", max_tokens=1000, seed=7, **how):
+def iterator(data, *arguments, split="train", max_tokens=1000, seed=7, multiple=8, **how):
     """fairseq's iterator over the batches, made as its trainer makes it."""
     task = tasks.setup_task(configuration(data, "unused", "--no-tid", *arguments))
     task.load_dataset(split)
     return task.get_batch_iterator(
         task.dataset(split), max_tokens=max_tokens, max_positions=(1024, 1024),
-        required_batch_size_multiple=8, seed=seed, **how,
+        required_batch_size_multiple=multiple, seed=seed, **how,
     )  # fmt: skip
 
 
 def sentences(batches):
     return [sorted(map(int, batch)) for batch in batches]
+
+
+def tokens_of(iterator):
+    """Numbers of real tokens of the batches, source and target together; those of sentences."""
+    sizes = iterator.dataset.src_sizes + iterator.dataset.tgt_sizes
+    return np.array([sizes[list(batch)].sum() for batch in iterator.frozen_batches]), sizes
 
 
 def seen(epoch_iterator, number=None):
@@ -66,21 +74,67 @@ def test_every_sentence_once_an_epoch_from_as_many_buckets(make, buckets):
 
 
 def test_real_tokens_of_a_batch_stay_about_as_many(make):
-    bucketed, mixed = make(), make("--length-mixing", 4)
-    sizes = bucketed.dataset.src_sizes + bucketed.dataset.tgt_sizes
-    before, after = (
-        np.array([sizes[list(batch)].sum() for batch in it.frozen_batches])
-        for it in (bucketed, mixed)
-    )
+    (before, _), (after, _) = tokens_of(make()), tokens_of(make("--length-mixing", 4))
     assert before.sum() == after.sum() and len(before) == len(after)
     assert after.max() <= 1.05 * before.max()
 
 
-def test_seed_and_epoch_decide(make):
-    first, second = (make("--length-mixing", 3) for _ in range(2))
+@pytest.mark.parametrize("how", [{"max_tokens": 1000}, {"max_tokens": None, "max_sentences": 5}])
+def test_random_batches_of_every_sentence_and_of_equal_numbers_of_tokens(make, how):
+    bucketed, random = make(**how), make("--length-mixing", "random", **how)
+    everything = sorted(sum(sentences(bucketed.frozen_batches), []))
+    for _ in range(2):
+        trained = seen(random)
+        assert len(trained) == len(bucketed.frozen_batches) > 10
+        assert sorted(sum(trained, [])) == everything
+        tokens, sizes = tokens_of(random)
+        assert np.abs(tokens - tokens.mean()).max() <= sizes[everything].max()
+    sizes = random.dataset.src_sizes
+    groups = [
+        np.mean([len(set(sizes[list(batch)])) for batch in it.frozen_batches])
+        for it in (bucketed, random)
+    ]
+    assert groups[1] > 2 * groups[0]
+
+
+def test_numbers_of_sentences_of_random_batches_are_no_multiples(make):
+    """fairseq's are, of --required-batch-size-multiple."""
+    numbers = [len(batch) for batch in make("--length-mixing", "random").frozen_batches]
+    assert sum(number % 8 == 0 for number in numbers) < len(numbers) / 2
+
+
+@pytest.mark.parametrize("most", [1, None])  # a sentence a batch; all in one
+def test_random_batches_as_small_and_as_large_as_can_be(make, most):
+    random = make("--length-mixing", "random", max_tokens=10**6, max_sentences=most, multiple=1)
+    number = len(random.dataset)
+    assert len(random.frozen_batches) == (1 if most is None else number)
+    assert sorted(np.concatenate(random.frozen_batches)) == list(range(number))
+
+
+@pytest.mark.parametrize("value", [2, "random"])
+def test_hardly_any_sentence(make, monkeypatch, value):
+    def sentences_of(number, multiple):
+        monkeypatch.setattr(LanguagePairDataset, "ordered_indices", lambda self: np.arange(number))
+        return sentences(make("--length-mixing", value, multiple=multiple).frozen_batches)
+
+    assert sentences_of(1, 1) == [[0]]
+    assert sentences_of(2, 1) == [[0, 1]]
+    for number, multiple in ((0, 1), (7, 8)):  # fairseq makes no batch of these
+        with pytest.raises(ValueError, match=f"--length-mixing {value} .*-multiple {multiple}"):
+            sentences_of(number, multiple)
+
+
+@pytest.mark.parametrize("value", [3, "random"])
+def test_seed_and_epoch_decide(make, value):
+    first, second = (make("--length-mixing", value) for _ in range(2))
     epochs = [seen(first), seen(first)]
     assert sorted(epochs[0]) != sorted(epochs[1])  # not in another order alone
     assert [seen(second), seen(second)] == epochs
+
+
+def test_the_seed_decides_which_sentences_are_together(make):
+    batches = [sorted(seen(make("--length-mixing", "random", seed=seed))) for seed in (7, 7, 8)]
+    assert batches[0] == batches[1] != batches[2]
 
 
 def test_the_seed_decides_which_buckets_are_mixed(make):
@@ -92,56 +146,74 @@ def test_the_seed_decides_which_buckets_are_mixed(make):
     assert mixed(7) == mixed(7) != mixed(8)
 
 
-def test_validation_stays_as_fairseq_has_it(make):
+@pytest.mark.parametrize("value", [3, "random"])
+def test_validation_stays_as_fairseq_has_it(make, value):
     plain, mixing = (
-        make("--length-mixing", buckets, split="valid", max_tokens=150) for buckets in (1, 3)
+        make("--length-mixing", buckets, split="valid", max_tokens=150) for buckets in (1, value)
     )
     assert len(plain.frozen_batches) > 3
     assert sentences(mixing.frozen_batches) == sentences(plain.frozen_batches)
 
 
-def test_bucketed_batches_are_those_of_fairseq(make):
-    plain, mixed = make(), make("--length-mixing", 3)
+@pytest.mark.parametrize("value", [3, "random"])
+def test_bucketed_batches_are_those_of_fairseq(make, value):
+    plain, mixed = make(), make("--length-mixing", value)
     for one in (plain, mixed):
         assert sentences(bucketed_batches(one)) == sentences(plain.frozen_batches)
 
 
-def test_a_line_tells_the_padding(make, caplog):
+def lines(caplog):
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("length mixing")]
+
+
+@pytest.mark.parametrize("value, named", [(4, "4 buckets"), ("random", "random")])
+def test_a_line_describes_the_batches(make, caplog, value, named):
     caplog.set_level("INFO")
-    mixed = make("--length-mixing", 4)
-    (line,) = (r.getMessage() for r in caplog.records if "length mixing" in r.getMessage())
+    mixed = make("--length-mixing", value)
+    (line,) = lines(caplog)
+    tokens, _ = tokens_of(mixed)
+    lengths = mixed.dataset.src_sizes
+    groups = np.mean([len({lengths[i] for i in batch}) for batch in mixed.frozen_batches])
+    expected = [f"{len(tokens)}", f"{tokens.mean():.0f}", f"{tokens.max()}", f"{groups:.1f}"]
     for side in ("src", "tgt"):
         sizes = getattr(mixed.dataset, f"{side}_sizes")
         samples = [[sizes[index] for index in batch] for batch in mixed.frozen_batches]
         areas = [len(batch) * max(batch) for batch in samples]
         share = 1 - sum(map(sum, samples)) / sum(areas)
         assert share > 0.3
-        assert f" {100 * share:.1f} % padding" in line
-        assert f"largest batch {max(areas)} tokens" in line
-    assert "4 buckets" in line
-    assert "largest batch 1000 tokens" not in line and "(unmixed 1000)" in line
+        expected.append(f"{100 * share:.1f}")
+    assert named in line
+    assert re.findall(r"\d[\d.]*", line.partition("|")[2]) == expected
+
+
+def test_no_line_about_the_batches_of_fairseq(make, caplog):
+    caplog.set_level("INFO")
+    make()
+    assert not lines(caplog)
 
 
 @pytest.mark.parametrize("stop", [(2, 4), (2, 0)])  # within epoch 2, and before it
-def test_resumed_batches_are_those_of_a_training_without_a_stop(make, stop):
+@pytest.mark.parametrize("value", [3, "random"])
+def test_resumed_batches_are_those_of_a_training_without_a_stop(make, stop, value):
     epoch, done = stop
-    whole = make("--length-mixing", 3)
+    whole = make("--length-mixing", value)
     seen(whole)
     rest = seen(whole)[done:]
-    stopped = make("--length-mixing", 3)
+    stopped = make("--length-mixing", value)
     seen(stopped)
     if done:
         seen(stopped, done)
     state = stopped.state_dict()
     assert (state["epoch"], state["iterations_in_epoch"]) == stop
-    resumed = make("--length-mixing", 3, epoch=state["epoch"])
+    resumed = make("--length-mixing", value, epoch=state["epoch"])
     resumed.load_state_dict(state)
     assert seen(resumed) == rest
 
 
-def test_processes_share_an_epoch_out(make):
-    whole = make("--length-mixing", 3)
-    shards = [make("--length-mixing", 3, num_shards=2, shard_id=rank) for rank in range(2)]
+@pytest.mark.parametrize("value", [3, "random"])
+def test_processes_share_an_epoch_out(make, value):
+    whole = make("--length-mixing", value)
+    shards = [make("--length-mixing", value, num_shards=2, shard_id=rank) for rank in range(2)]
     for _ in range(2):
         parts = [batch for shard in shards for batch in seen(shard)]
         assert sorted(parts) == sorted(seen(whole))
@@ -159,13 +231,33 @@ def test_more_buckets_than_batches_are_all_of_them(make, caplog):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--length-mixing", 0), "--length-mixing must be at least 1, but is 0"),
+        *(
+            (("--length-mixing", value), f"--length-mixing must be .*but is `{re.escape(value)}`")
+            for value in ("0", "-1", "2.5", "randm", "Random", "", " 2", "1e3", "02", "²", "None")
+        ),
         (("--length-mixing", 2, "--curriculum", 1), "--curriculum 1 .*--length-mixing 2"),
+        (("--length-mixing", "random", "--curriculum", 1), "--curriculum 1 .*--length-mixing r"),
     ],
 )
 def test_what_cannot_be_is_refused_at_set_up(data_bin, arguments, message):
     with pytest.raises(ValueError, match=message):
         tasks.setup_task(configuration(data_bin, "unused", *arguments))
+
+
+@pytest.mark.parametrize("value", [1, 3, "1", "3"])
+def test_a_configuration_with_a_number_is_read(data_bin, value):
+    """As YAML and older versions' checkpoints have it."""
+    cfg = configuration(data_bin, "unused").copy()
+    cfg.length_mixing = value
+    assert tasks.setup_task(cfg).cfg.length_mixing == str(value)
+
+
+def test_a_training_of_an_older_version_is_read(data_bin):
+    """Its options come as a namespace."""
+    parser = options.get_training_parser()
+    given = options.parse_args_and_arch(parser, runs.train_arguments(data_bin, "unused"))
+    given.length_mixing = 3
+    assert tasks.setup_task(convert_namespace_to_omegaconf(given).task).cfg.length_mixing == "3"
 
 
 def test_curriculum_goes_with_the_batches_of_fairseq(make):

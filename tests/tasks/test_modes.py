@@ -18,7 +18,7 @@ from rbn_fairseq.tasks.start import describe_penalty
 PLAIN = {
     "ddp_backend": "pytorch_ddp", "pipeline_model_parallel": False, "model_parallel_size": 1,
     "quantization_config_path": None, "use_bmuf": False, "fp16": False, "amp": False,
-    "tpu": False, "broadcast_buffers": False, "length_mixing": 1,
+    "tpu": False, "broadcast_buffers": False, "length_mixing": "1",
 }  # fmt: skip
 GIVEN = {
     "--ddp-backend fully_sharded": {"ddp_backend": "fully_sharded"},
@@ -55,9 +55,10 @@ def test_every_refusal_is_tried():
     assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, *others}
 
 
-def test_mixed_lengths_do_not_go_with_statistics_by_length(data_bin, tmp_path):
+@pytest.mark.parametrize("value", [2, "random"])
+def test_mixed_lengths_do_not_go_with_statistics_by_length(data_bin, tmp_path, value):
     """In training they are normalised together."""
-    mixing = "--length-mixing", 2, "--norm-encoder", "batch", "--max-update", 1
+    mixing = "--length-mixing", value, "--norm-encoder", "batch", "--max-update", 1
     with pytest.raises(ValueError, match="--length-mixing does not go with --norm-batch-length-b"):
         runs.train(data_bin, tmp_path, *mixing, "--norm-batch-length-bins", 2)
     runs.train(data_bin, tmp_path, *mixing)

@@ -45,7 +45,7 @@ def test_penalty_without_batch_norms_is_refused(data_bin, tmp_path, weight):
 
 def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     checkpoint_utils.save_checkpoint.best = 0.0
-    cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing=1)
+    cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing="1")
     TranslationRBNTask.setup_task(cfg)
     assert not hasattr(checkpoint_utils.save_checkpoint, "best")
 

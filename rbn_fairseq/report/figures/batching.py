@@ -88,11 +88,11 @@ def decomposition(group: Group, colours: dict[str, str], suffix: str = "") -> Dr
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
         "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
-        "sentences of like length and --length-mixing K of those of K lengths (squared TID as "
-        "trained minus that of random batches). Reference lines, no floor: "
-        "tokens permuted across batches, and the closed form for independent Gaussian tokens, "
-        "(E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as trained "
-        "of n tokens; real sentences are stratified, and random batches may lie below."
+        "sentences of like length, --length-mixing K of those of K lengths and --length-mixing "
+        "random of any (squared TID as trained minus that of random batches). Reference lines, no "
+        "floor: tokens permuted across batches, and the closed form for independent Gaussian "
+        "tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as "
+        "trained of n tokens; real sentences are stratified, and random batches may lie below."
     )
     parts = ["sampling", "bucketing", "permuted", "independent"]
     if all(math.isnan(row[-1]) for row in rows):  # as of older versions

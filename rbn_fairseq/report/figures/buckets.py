@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Optional
 
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
@@ -34,20 +35,24 @@ class _Axis:
     command: str
     caption: str
 
-    def trained(self, series: Series) -> int:
-        """Return the number that the training's own batches have."""
-        return series.setup.length_mixing if self.kind == "mixed" else 1
+    def trained(self, series: Series) -> Optional[int]:
+        """Return the number that the training's own batches have; ``None`` if they have none."""
+        mixing = series.setup.length_mixing
+        if self.kind == "joint" and mixing != 1:
+            return None  # it is not the training's batches that are put together
+        return mixing
 
     def by_number(self, series: Series, points: dict[str, TIDPoint]) -> dict[int, TIDPoint]:
-        """Return measurements by the number, those as trained among them."""
-        if self.kind == "joint" and series.setup.length_mixing > 1:
-            return {}  # it is not the training's batches that are put together
+        """Return measurements by the number, those as trained among them; none without these."""
+        trained = self.trained(series)
+        if trained is None:
+            return {}
         found = {}
         for way, point in points.items():
             match = re.fullmatch(f"{self.kind}:([1-9][0-9]*)", way)
             if match:
                 found[int(match[1])] = point
-        found[self.trained(series)] = points["as-trained"]
+        found[trained] = points["as-trained"]
         return dict(sorted(found.items()))
 
 
@@ -58,11 +63,11 @@ _LINES = (
 _BUCKETS = _Axis(
     "mixed", "K", "length buckets", "buckets",
     "TID by number of length buckets in a batch",
-    "no run measured TID with mixed buckets",
+    "no run on batches of length buckets measured TID with mixed ones",
     BATCHING,
     "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
     "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
-    "without. " + _LINES.format("K", ""),
+    "without; runs on random batches have none, and are left out. " + _LINES.format("K", ""),
 )  # fmt: skip
 _PROCESSES = _Axis(
     "joint", "W", "processes", "processes",
