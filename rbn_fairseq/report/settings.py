@@ -101,7 +101,7 @@ def flatten(cfg: Mapping[str, Any]) -> dict[str, Any]:
     sections = {section: cfg.get(section) or {} for section in _SECTIONS}
     sections["model"] = _complete(cfg["model"])
     sections["task"] = _defaults(LengthMixingConfig) | dict(sections["task"])
-    # An integer in runs of older versions.
+    # An integer in runs by Hydra and of older versions.
     sections["task"]["length_mixing"] = str(sections["task"]["length_mixing"])
     if "rbn_mean_weight" in sections["criterion"]:
         sections["criterion"] = _complete_penalty(sections["criterion"])

@@ -39,7 +39,7 @@ class LengthMixingConfig(FairseqDataclass):
 
 
 def parse_mixing(value: object) -> Optional[int]:
-    """Read a value of ``--length-mixing``; runs of older versions have an integer in its place.
+    """Read a value of ``--length-mixing``; YAML and older checkpoints have an integer in its place.
 
     Returns:
         The number of length buckets; ``None`` for ``random``, which has no buckets.

@@ -17,8 +17,12 @@ TARGET = (
 
 @pytest.mark.parametrize(
     "own",
-    [("--norm-sync",), ("--norm-batch-length-bins", 3, *TARGET)],
-    ids=["sync", "own batches, by length, target"],
+    [
+        ("--norm-sync",),
+        ("--norm-batch-length-bins", 3, *TARGET),
+        ("--length-mixing", "random", "--update-freq", 2),
+    ],
+    ids=["sync", "own batches, by length, target", "random batches"],
 )
 def test_stop_and_resume(forked, data_bin, tmp_path, own):
     options = (

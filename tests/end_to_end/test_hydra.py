@@ -1,5 +1,6 @@
 """fairseq-hydra-train with the project's configs: group choice, sweep, independent jobs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,27 @@ def test_a_target_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
     assert criterions[0]["rbn_target_tid"] == "2:0.5"
     held = [state["extra_state"]["TranslationRBNTask"]["multipliers"] for state in states]
     assert held[0].keys() == held[1].keys() and len(held[0]) == 4
+
+
+@pytest.mark.parametrize("value", ["16", "random"])  # the first is an integer in YAML
+def test_length_mixing_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch, value):
+    monkeypatch.chdir(ROOT)
+    log = runs.call(
+        "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post",
+        f"task.length_mixing={value}", f"task.data={data_bin}", f"hydra.run.dir={tmp_path}",
+        "task.no_tid=true", "model._name=rbn_transformer_tiny", "common.cpu=true",
+        "common.seed=1", "dataset.max_tokens=1000", "dataset.num_workers=0",
+        "optimization.max_update=1",
+    )  # fmt: skip
+    log += runs.train(
+        data_bin, tmp_path / "argparse", "--length-mixing", value, "--seed", 1, "--no-tid",
+        "--max-update", 1,
+    )  # fmt: skip
+    lines = re.findall(r"length mixing: .*", log)
+    assert len(lines) == 2 and len(set(lines)) == 1
+    for road in (tmp_path, tmp_path / "argparse"):
+        state = read_checkpoint(road / "checkpoint_last.pt")
+        assert str(state["cfg"]["task"]["length_mixing"]) == value
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from fairseq import options, tasks
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.tasks.length_mixing import bucketed_batches
 
 
@@ -262,3 +264,21 @@ def test_a_training_of_an_older_version_is_read(data_bin):
 
 def test_curriculum_goes_with_the_batches_of_fairseq(make):
     assert len(make("--curriculum", 1)) > 1
+
+
+def test_a_checkpoint_with_a_number_is_read_by_every_command(data_bin, rbn_run, tmp_path):
+    """As older versions saved it."""
+    path = tmp_path / "checkpoint_last.pt"
+    state = read_checkpoint(rbn_run / path.name)
+    state["cfg"]["task"]["length_mixing"] = 3
+    torch.save(state, path)
+    assert runs.generate(data_bin, path) == runs.generate(data_bin, rbn_run / path.name)
+    runs.call(
+        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
+        "--path", path, "--cpu", "--num-workers", 0, "--max-tokens", 1000,
+    )  # fmt: skip
+    options = "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1
+    runs.train(data_bin, tmp_path, *options, "--length-mixing", 3, "--max-epoch", 4)
+    resumed = read_checkpoint(path)
+    assert resumed["extra_state"]["train_iterator"]["epoch"] == 5
+    assert resumed["cfg"]["task"]["length_mixing"] == "3"
