@@ -12,7 +12,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.tasks.length_mixing import bucketed_batches
+from rbn_fairseq.tasks.length_mixing import bucketed_batches, mix
 
 
 @functools.cache
@@ -97,6 +97,14 @@ def test_random_batches_of_every_sentence_and_of_equal_numbers_of_tokens(make, h
         for it in (bucketed, random)
     ]
     assert groups[1] > 2 * groups[0]
+
+
+def test_tokens_of_both_sides_are_counted(make):
+    it = make()
+    it.dataset.tgt_sizes = 1 + 50 * (np.arange(len(it.dataset)) % 3)  # whatever the source has
+    mix(it, None)
+    tokens, sizes = tokens_of(it)
+    assert np.abs(tokens - tokens.mean()).max() <= sizes.max()
 
 
 def test_numbers_of_sentences_of_random_batches_are_no_multiples(make):
