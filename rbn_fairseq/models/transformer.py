@@ -131,7 +131,7 @@ class RBNTransformerModel(TransformerModelBase):
             src_lengths: as fairseq's; not read.
             prev_output_tokens: ``(B, T)``.
             return_all_hiddens: as fairseq's; not read.
-            features_only: leave the output projection out.
+            features_only: leave the output projection out, and attention weights.
             alignment_layer: decoder layer whose attention is returned in evaluation; the last.
             alignment_heads: how many of its heads.
             wanted: return a :class:`Loss` in place of logits, where :attr:`gives_loss`.
@@ -139,7 +139,8 @@ class RBNTransformerModel(TransformerModelBase):
         Returns:
             In evaluation what fairseq's ``transformer`` returns, logits ``(B, T, V)``, 0 at
             padding, and a dictionary. In training rows ``(N, V)`` of real tokens, and a dictionary
-            with their ``layout``, by which :meth:`get_targets` orders the targets.
+            with their ``layout``, by which :meth:`get_targets` orders the targets, and without
+            attention weights.
         """
         source, target = lay_out(
             src_tokens.ne(self.encoder.padding_idx),

@@ -1,5 +1,7 @@
 """With layer norms everywhere the model is fairseq's, which computes the padding, too."""
 
+import copy
+
 import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
@@ -291,3 +293,36 @@ def test_beam_search(options, ensemble):
         torch.testing.assert_close(
             one["positional_scores"], other["positional_scores"], rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_layers_are_dropped_as_fairseq_drops_them(seed):
+    deep = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (
+        ("layers", 3), ("layerdrop", 0.5))}  # fmt: skip
+    ours, theirs, _ = pair(deep)
+    given, found = sample(), []
+    for model in (ours, theirs):
+        torch.manual_seed(seed)
+        found.append(model.train()(**given["net_input"]))
+    (rows, extra), (logits, their_extra) = found
+    at = real(given)[1]
+    assert_alike(extra["layout"].unpack(rows)[at], logits[at])
+    assert len(extra["inner_states"]) == len(their_extra["inner_states"])
+    loss, other = (rows * 1e-3).exp().sum(), (logits[at] * 1e-3).exp().sum()
+    assert_same_gradients(gradients(ours, loss), gradients(theirs, other))
+    whole = [model.eval()(**given["net_input"])[0][at] for model in (ours, theirs)]
+    assert_alike(*whole)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_bf16_rounds_no_more_than_fairseqs(training):
+    exact, theirs, _ = pair(PRE)
+    theirs, ours = theirs.bfloat16(), copy.deepcopy(exact).bfloat16()
+    given = sample()
+    at, logits = real(given)[1], []
+    for model in (exact, ours, theirs):
+        x, extra = model.train(training)(**given["net_input"])
+        logits.append((extra["layout"].unpack(x) if "layout" in extra else x)[at].double())
+    assert ours(**given["net_input"])[0].dtype == torch.bfloat16
+    error, other = ((it - logits[0]).abs().mean() for it in logits[1:])
+    assert error < 1.5 * other
