@@ -233,11 +233,11 @@ OF_CRITERION = (
         "it wants a padded batch. Leave it out: the loss never holds the logits of a whole batch.",
     ),
     Refusal(
-        "--ignore-prefix-size",
-        lambda cfg: getattr(cfg, "ignore_prefix_size", 0) > 0,
+        "--criterion label_smoothed_cross_entropy with --ignore-prefix-size",
+        lambda cfg: _named("label_smoothed_cross_entropy")(cfg) and cfg.ignore_prefix_size > 0,
         lambda model: _OF_ROWS,
-        "it cuts the first columns off the padded batch. Leave it out, or put padding in the place "
-        "of the prefix in the targets.",
+        "it cuts the first columns off the padded batch. Use --criterion "
+        "label_smoothed_cross_entropy_rbn, which takes --ignore-prefix-size.",
     ),
 )
 

@@ -1,0 +1,50 @@
+"""Criterions that read padded batches: refused when a training starts, with the way out."""
+
+import pytest
+
+import runs
+
+LAYERS = ("--max-update", 1, "--no-tid", "--disable-validation", "--no-save")
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        (
+            ("--criterion", "label_smoothed_cross_entropy_with_rdrop", "--rdrop-alpha", 1),
+            "label_smoothed_cross_entropy_with_rdrop",
+        ),
+        (
+            ("--criterion", "label_smoothed_cross_entropy_with_alignment"),
+            "label_smoothed_cross_entropy_with_alignment",
+        ),
+        (
+            ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "5,9"),
+            "--adaptive-softmax-cutoff",
+        ),
+        (
+            ("--criterion", "cross_entropy", "--adaptive-softmax-cutoff", "5,9"),
+            "--adaptive-softmax-cutoff",
+        ),
+        (
+            ("--criterion", "label_smoothed_cross_entropy", "--ignore-prefix-size", 1),
+            "--ignore-prefix-size",
+        ),
+    ],
+)
+def test_what_reads_padded_batches_is_refused(data_bin, tmp_path, options, named):
+    # adaptive_loss knows no label smoothing, which the other trainings of the tests have.
+    arguments = runs.train_arguments(data_bin, tmp_path, *LAYERS, *options)
+    if "adaptive_loss" in options or "cross_entropy" in options:
+        place = arguments.index("--label-smoothing")
+        del arguments[place : place + 2]
+    if "--adaptive-softmax-cutoff" in options:
+        arguments.remove("--share-all-embeddings")
+    with pytest.raises(ValueError, match=named) as refused:
+        runs.call("train", *arguments)
+    assert "rows of real tokens" in str(refused.value)
+
+
+def test_ours_takes_a_prefix(data_bin, tmp_path):
+    log = runs.train(data_bin, tmp_path, *LAYERS, "--ignore-prefix-size", 1, "--report-accuracy")
+    assert "accuracy" in log or "n_correct" in log
