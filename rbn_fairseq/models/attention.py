@@ -112,16 +112,19 @@ def _dropout(attention: Any) -> float:
     return module.p if module.training or module.apply_during_inference else 0.0
 
 
-def by_varlen(rows: Tensor, dropout: float) -> bool:
+def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
     """Choose how rows attend: all sentences in one launch, or group by group.
 
-    torch's attention of sentences of many lengths is for GPUs, half precision, and no dropout.
+    torch's attention of sentences of many lengths is for GPUs, half precision, heads of a multiple
+    of 8 channels up to 256, and no dropout.
     """
     chosen = (
         varlen_attn is not None
         and rows.is_cuda
         and rows.dtype in (torch.float16, torch.bfloat16)
         and dropout == 0
+        and rows.shape[1] % (8 * heads) == 0
+        and rows.shape[1] <= 256 * heads
         and torch.cuda.get_device_capability(rows.device) >= (8, 0)
     )
     way = "all sentences in one launch (varlen_attn)" if chosen else "sentences of like length"
@@ -146,7 +149,7 @@ def _attend(
     """
     heads, dropout = attention.num_heads, _dropout(attention)
     q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
-    if by_varlen(q, dropout):
+    if by_varlen(q, heads, dropout):
         apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
         window = (-1, 0) if causal else (-1, -1)
         y = varlen_attn(

@@ -10,7 +10,7 @@ from rbn_fairseq.models import attention
 from rbn_fairseq.models.attention import PackedAttention
 from rbn_fairseq.norms import lay_out
 
-HALF = {"is_cuda": True, "dtype": torch.bfloat16, "device": "cuda:0"}
+HALF = {"is_cuda": True, "dtype": torch.bfloat16, "device": "cuda:0", "shape": (9, 64)}
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,26 @@ HALF = {"is_cuda": True, "dtype": torch.bfloat16, "device": "cuda:0"}
         (HALF | {"is_cuda": False}, 0.0, (9, 0), False),
         (HALF, 0.1, (9, 0), False),  # it has no dropout
         (HALF, 0.0, (7, 5), False),
+        (HALF | {"shape": (9, 48)}, 0.0, (9, 0), False),  # heads of 12
+        (HALF | {"shape": (9, 4 * 264)}, 0.0, (9, 0), False),
     ],
 )
 def test_the_choice(monkeypatch, rows, dropout, capability, chosen):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert attention.by_varlen(SimpleNamespace(**rows), dropout) is chosen
+    assert attention.by_varlen(SimpleNamespace(**rows), 4, dropout) is chosen
 
 
 def test_without_the_function_groups_serve(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(attention, "varlen_attn", None)
-    assert not attention.by_varlen(SimpleNamespace(**HALF), 0.0)
+    assert not attention.by_varlen(SimpleNamespace(**HALF), 4, 0.0)
 
 
 def test_the_choice_is_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(attention, "_logged", set())
     with caplog.at_level("INFO"):
         for _ in range(3):
-            attention.by_varlen(SimpleNamespace(**HALF | {"is_cuda": False}), 0.0)
+            attention.by_varlen(SimpleNamespace(**HALF | {"is_cuda": False}), 4, 0.0)
     assert len(caplog.records) == 1
 
 
@@ -73,7 +75,7 @@ def test_it_is_the_attention_of_groups(monkeypatch, causal):
     source, target = lay_out(*valid)
     attend, results = module(), []
     for chosen in (False, True):
-        monkeypatch.setattr(attention, "by_varlen", lambda rows, dropout, chosen=chosen: chosen)
+        monkeypatch.setattr(attention, "by_varlen", lambda *_, chosen=chosen: chosen)
         monkeypatch.setattr(attention, "varlen_attn", by_sentence)
         torch.manual_seed(2)
         memory, x = (
