@@ -177,10 +177,10 @@ def only(given, start):
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@CASES
-def test_features(options, lengths, way, training):
+@EVERY
+def test_features(options, training):
     ours, theirs, pad = pair(options)
-    given, known = sample(lengths, *way, pad=pad), sample(lengths, pad=pad)
+    given, known = sample(left=(False, True), wider=1, pad=pad), sample(pad=pad)
     expected = theirs.train(training)(**known["net_input"], features_only=True)[0]
     x, extra = ours.train(training)(**given["net_input"], features_only=True)
     at, known_at = real(given, pad)[1], real(known, pad)[1]
@@ -277,8 +277,6 @@ def test_scores_of_given_targets():
 @pytest.mark.parametrize("ensemble", [1, 2])
 @EVERY
 def test_beam_search(options, ensemble):
-    if "projected" in options:
-        pytest.skip("its embeddings are drawn anew")
     pairs = [pair(options) for _ in range(ensemble)]
     pad = options.get("pad", 1)
     given = {"net_input": {**only(sample(pad=pad), "src_")}}

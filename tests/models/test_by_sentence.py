@@ -45,12 +45,18 @@ NORMS = {
 PLACEMENTS = {"post": {}, "pre": PRE, "sub": SUB, "deepnorm": DEEP}
 EVERY = pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 PLACED = pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
-# Without a batch of one token: its variance is 0, and rounding is divided by eps's root.
-SHAPES = pytest.mark.parametrize(
-    "lengths", [LENGTHS["many"], LENGTHS["no padding"], LENGTHS["one sentence"]],
-    ids=["many", "no padding", "one sentence"],
-)  # fmt: skip
-WAYS = pytest.mark.parametrize("way", [((True, False), 0), ((False, True), 2)], ids=["as", "other"])
+# Lengths, sides of padding and further columns. Without a batch of one token: its variance is 0,
+# and rounding is divided by eps's root.
+GIVEN = pytest.mark.parametrize(
+    "given",
+    [
+        (LENGTHS["many"], (True, False), 0),
+        (LENGTHS["many"], (False, True), 2),
+        (LENGTHS["no padding"],),
+        (LENGTHS["one sentence"],),
+    ],
+    ids=["many", "padded otherwise", "no padding", "one sentence"],
+)
 
 
 def alphas(placement, encoder, decoder):
@@ -98,14 +104,13 @@ def criterion(**options):
     return LabelSmoothedCrossEntropyRBN.build_criterion(cfg, task())
 
 
-@WAYS
-@SHAPES
+@GIVEN
 @PLACED
 @EVERY
 @pytest.mark.usefixtures("double_softmax")
-def test_training(norms, placement, lengths, way):
+def test_training(norms, placement, given):
     model, twin, constants = models(norms, placement)
-    given = sample(lengths, *way)
+    lengths, given = given[0], sample(*given)
     logits, out = written(twin.train(), given, constants)
     targets = by_sentence.real(given["target"])
     loss, nll = by_sentence.smoothed_loss(logits, targets, 0.1)
@@ -129,14 +134,13 @@ def test_training(norms, placement, lengths, way):
                 assert_alike(getattr(population, part), value, f"{name}.{part}")
 
 
-@WAYS
-@SHAPES
+@GIVEN
 @PLACED
 @EVERY
 @torch.no_grad()
-def test_evaluation(norms, placement, lengths, way):
+def test_evaluation(norms, placement, given):
     model, twin, constants = models(norms, placement)
-    given = sample(lengths, *way)
+    given = sample(*given)
     logits, out = written(twin.eval(), given, constants)
     found, extra = model.eval()(**given["net_input"])
     at = given["net_input"]["prev_output_tokens"].ne(1)
