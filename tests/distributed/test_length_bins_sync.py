@@ -1,5 +1,6 @@
 """Batch norm by length on two processes, against one process on the joined batch."""
 
+from contextlib import nullcontext
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from rbn_fairseq.norms import (
     LengthBatchNorm,
     LengthBins,
     ValidTokens,
+    dummy_batch,
     freeze_statistics,
     record_gaps,
     record_moments,
@@ -88,6 +90,8 @@ def work(rank):
         case: train(make_norm(sync=True), [data(case, step, rank) for step in range(len(steps))])
         for case, steps in CASES.items()
     }
+    with dummy_batch() if rank == 1 else nullcontext():
+        results["dummy on rank 1"] = train(make_norm(sync=True), [data("different bins", 0, rank)])
     return {**results, "averaged": averaged(rank)}
 
 
@@ -122,6 +126,18 @@ def test_two_processes_are_one_on_the_joined_batch(ranks, case):
         # Bit for bit, so that the processes' models do not drift apart.
         for buffer, its in zip(*(result["buffers"].values() for result in own), strict=True):
             assert torch.equal(buffer, its)
+
+
+def test_a_dummy_batch_counts_nowhere(ranks):
+    (exact,) = train(make_norm(sync=False), [data("different bins", 0, 0)])
+    (own,), (dummy,) = (results["dummy on rank 1"] for results in ranks)
+    close = {"rtol": 1e-11, "atol": 1e-11}  # fp64 rounding
+    for name in ("gap", "bins", "buffers"):
+        for result in (own, dummy):
+            torch.testing.assert_close(result[name], exact[name], **close)
+    torch.testing.assert_close(own["x"], exact["x"], **close)
+    assert not dummy["x"].any()
+    assert all(torch.equal(own["buffers"][name], dummy["buffers"][name]) for name in own["buffers"])
 
 
 def test_no_token_anywhere_moves_nothing(ranks):
