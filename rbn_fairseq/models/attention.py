@@ -160,7 +160,7 @@ def _attend(
     split = q.split(queries.sizes), k.split(keys.sizes), v.split(keys.sizes)
     for own, others, *rows in zip(queries.groups, keys.groups, *split, strict=True):
         if own.rows == 0 or others.rows == 0:  # nothing to attend to
-            parts.append(rows[0] * 0)
+            parts.append(torch.zeros_like(rows[0]))
             continue
         y = F.scaled_dot_product_attention(
             own.spread(rows[0], heads),

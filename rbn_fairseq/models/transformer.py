@@ -138,9 +138,9 @@ class RBNTransformerModel(TransformerModelBase):
 
         Returns:
             In evaluation what fairseq's ``transformer`` returns, logits ``(B, T, V)``, 0 at
-            padding, and a dictionary. In training rows ``(N, V)`` of real tokens, and a dictionary
-            with their ``layout``, by which :meth:`get_targets` orders the targets, and without
-            attention weights.
+            padding, and a dictionary. In training logits of rows ``(N, V)`` of real tokens, and a
+            dictionary without attention weights. In both the dictionary has the ``layout`` of the
+            rows, by which :meth:`get_targets` orders the targets, or checks them.
         """
         source, target = lay_out(
             src_tokens.ne(self.encoder.padding_idx),
@@ -162,7 +162,8 @@ class RBNTransformerModel(TransformerModelBase):
             x = self.decoder.output_layer(x)
         if self.training:
             return x, {"attn": [None], "inner_states": states, "layout": target}
-        return target.unpack(x), padded_extra(states, weights, source, target, alignment_heads)
+        extra = padded_extra(states, weights, source, target, alignment_heads)
+        return target.unpack(x), {**extra, "layout": target}
 
     def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
         """Return the targets of an output of :meth:`forward`, ``(N,)`` in training, or ``(B, T)``.
@@ -174,7 +175,8 @@ class RBNTransformerModel(TransformerModelBase):
         layout = net_output[1].get("layout") if isinstance(net_output[1], dict) else None
         if layout is None:
             return target
-        return pack_targets(target, layout, self.decoder.padding_idx, sample.get("ntokens"))
+        packed = pack_targets(target, layout, self.decoder.padding_idx, sample.get("ntokens"))
+        return packed if net_output[0].dim() == 2 else target
 
     def warn(self, task: Any) -> None:
         """Warn of what batch statistics leak, and of a task that does not care for them."""
