@@ -113,8 +113,8 @@ class Activations:
 
     def __init__(self, case: Case, how: Conditions) -> None:
         self.how = how
-        self.batches = list(case.batches(how.device))
-        rows = max(layout.rows for layout in self.batches)
+        self.layouts = list(case.layouts(how.device))
+        rows = max(layout.rows for layout in self.layouts)
         shape, dtype = (2, rows, how.channels), getattr(torch, how.dtype)
         self._memory = torch.randn(shape, device=how.device).to(dtype)
         # In training the outputs of a stack's norms are kept; otherwise two take turns.
@@ -123,7 +123,7 @@ class Activations:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
         """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""
-        for layout in self.batches:
+        for layout in self.layouts:
             x, upstream = self._memory[:, : layout.rows]
             yield x.detach().requires_grad_(self.how.training), upstream, layout
 
@@ -164,7 +164,7 @@ def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
     """
     with threads(how.threads):
         activations = Activations(case, how)
-        scale = 1 / (how.depth * len(activations.batches))
+        scale = 1 / (how.depth * len(case.batches))
         actions = {
             name: partial(_timed, partial(activations.run, NormStack(name, how)), how, scale)
             for name in how.norms
@@ -180,6 +180,5 @@ def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
         dtype=how.dtype,
         case=case.name,
         channels=how.channels,
-        pads=case.pads,
         floor=f"{copies:g} copies of the activations, into as much memory as the norms write",
     )

@@ -34,9 +34,9 @@ class _Collectives(TorchDispatchMode):
 def _count_collectives(name: str, case: Case, how: Conditions) -> tuple[int, int]:
     """Return the collectives of one norm on one batch, in its forward and in its backward."""
     stack = NormStack(name, replace(how, depth=1))
-    x, upstream, padding = next(iter(Activations(case, how)))
+    x, upstream, layout = next(iter(Activations(case, how)))
     with _Collectives() as forward:
-        y = stack(x, padding)
+        y = stack(x, layout)
     with _Collectives() as backward:
         stack.backward(x, y, upstream)
     return forward.count, backward.count

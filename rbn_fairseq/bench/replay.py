@@ -1,9 +1,9 @@
-"""Real batches for norms to be timed on: shapes and padding of training data."""
+"""Real batches for norms to be timed on: lengths of the sentences of training data."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq import utils
-from torch import Tensor
 
 from rbn_fairseq.bench.cases import Case
 from rbn_fairseq.bench.training import set_up
@@ -42,9 +42,10 @@ def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -
         required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
         seed=cfg.common.seed,
     )
-    sides: dict[str, list[Tensor]] = {"source": [], "target": []}
+    sides: dict[str, list[Sequence[int]]] = {"source": [], "target": []}
     for batch in sample_batches(iterator, batches, seed):
-        inputs = dataset.collater([dataset[index] for index in batch])["net_input"]
-        sides["source"].append(inputs["src_tokens"].eq(dataset.src_dict.pad()))
-        sides["target"].append(inputs["prev_output_tokens"].eq(dataset.tgt_dict.pad()))
-    return [Case(f"{name}-{side}", paddings) for side, paddings in sides.items()]
+        # Sorted, as the model lays out its rows.
+        pairs = sorted((dataset.src_sizes[index], dataset.tgt_sizes[index]) for index in batch)
+        for lengths, drawn in zip(zip(*pairs, strict=True), sides.values(), strict=True):
+            drawn.append([int(length) for length in lengths])
+    return [Case(f"{name}-{side}", drawn) for side, drawn in sides.items()]

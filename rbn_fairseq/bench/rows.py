@@ -33,7 +33,6 @@ class Row:
         floor: what the floor is, in words.
         share: part of a training update that this takes.
         channels: C, of benchmarks of norms alone.
-        pads: percent of their batches' positions that are padding.
         bytes: peak of live memory.
         tokens: real ones of a training update, source and target, the mean over its batches;
             ``ms`` is the time of so many.
@@ -54,7 +53,6 @@ class Row:
     floor: Optional[str] = None
     share: Optional[float] = None
     channels: Optional[int] = None
-    pads: Optional[float] = None
     bytes: Optional[int] = None
     tokens: Optional[float] = None
     collectives: Optional[tuple[int, int]] = None
@@ -71,7 +69,7 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Return the row for JSON, without those of the last fields that say nothing."""
-        optional = ("floor", "share", "channels", "pads", "bytes", "tokens", "collectives")
+        optional = ("floor", "share", "channels", "bytes", "tokens", "collectives")
         return {
             name: value
             for name, value in asdict(self).items()

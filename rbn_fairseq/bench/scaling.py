@@ -21,33 +21,33 @@ class Sweep:
         values: that it takes by default.
         label: of the figure's x axis.
         cost: label of its y axis.
-        time: ``(value, tokens, pads, how) -> rows``.
+        time: ``(value, tokens, how) -> rows``.
     """
 
     values: Sequence[int]
     label: str
-    time: Callable[[int, int, int, Conditions], list[Row]]
+    time: Callable[[int, int, Conditions], list[Row]]
     cost: str = "milliseconds of a norm, forward and backward"
 
 
-def _tokens(value: int, tokens: int, pads: int, how: Conditions) -> list[Row]:
-    return time_norms(fixed_case(value, how.channels, pads), how, f"{value} tokens")
+def _tokens(value: int, tokens: int, how: Conditions) -> list[Row]:
+    return time_norms(fixed_case(value, how.channels), how, f"{value} tokens")
 
 
-def _channels(value: int, tokens: int, pads: int, how: Conditions) -> list[Row]:
+def _channels(value: int, tokens: int, how: Conditions) -> list[Row]:
     how = replace(how, channels=value)
-    return time_norms(fixed_case(tokens, value, pads), how, f"{value} channels")
+    return time_norms(fixed_case(tokens, value), how, f"{value} channels")
 
 
-def _layers(value: int, tokens: int, pads: int, how: Conditions) -> list[Row]:
+def _layers(value: int, tokens: int, how: Conditions) -> list[Row]:
     norms = _NORMS_A_LAYER * value
-    case = fixed_case(tokens, how.channels, pads)
+    case = fixed_case(tokens, how.channels)
     rows = time_norms(case, replace(how, depth=norms), f"{value} layers")
     return [replace(row, ms=norms * row.ms) for row in rows if row.ms is not None]
 
 
-def _processes(value: int, tokens: int, pads: int, how: Conditions) -> list[Row]:
-    return time_processes(fixed_case(tokens, how.channels, pads), how, value)
+def _processes(value: int, tokens: int, how: Conditions) -> list[Row]:
+    return time_processes(fixed_case(tokens, how.channels), how, value)
 
 
 SWEEPS = {
@@ -60,16 +60,13 @@ SWEEPS = {
 }
 
 
-def sweep(
-    what: str, values: Sequence[int], tokens: int, pads: int, how: Conditions
-) -> dict[int, list[Row]]:
+def sweep(what: str, values: Sequence[int], tokens: int, how: Conditions) -> dict[int, list[Row]]:
     """Time norms while one thing grows and all others stay.
 
     Args:
         what: a name of ``SWEEPS``.
         values: that it takes.
-        tokens: positions of a batch, where they do not grow.
-        pads: percent of them that are padding.
+        tokens: of a batch, where they do not grow.
         how: channels, depth and the like, where they do not grow.
 
     Returns:
@@ -81,7 +78,7 @@ def sweep(
     return {
         value: [
             replace(row, bench="scaling", case=f"{what}-{value}/{row.case}")
-            for row in SWEEPS[what].time(value, tokens, pads, how)
+            for row in SWEEPS[what].time(value, tokens, how)
         ]
         for value in values
     }

@@ -13,19 +13,17 @@ from rbn_fairseq.cli.output import check_json
 
 __all__ = ["norm", "scaling"]
 
-_TOKENS, _PADS = "1024,4096,16384", "0,10,25,50"
+_TOKENS = "1024,4096,16384"
 _DTYPES = ("float32", "bfloat16", "float16")
 
 _Norms = Annotated[
     str,
     typer.Option(
         help="Names joined by commas, of `rbn norms` or compositions `a+b`; `torch-batch` is "
-        "torch's own batch norm, to which padding is real. `layer` is always measured."
+        "torch's own batch norm. `layer` is always measured."
     ),
 ]
-_Depth = Annotated[
-    int, typer.Option(min=1, help="Norms one after another that share a view of the real tokens.")
-]
+_Depth = Annotated[int, typer.Option(min=1, help="Norms one after another.")]
 
 
 def _check_dtypes(names: list[str]) -> list[str]:
@@ -40,7 +38,7 @@ def norm(
         Optional[Path],
         typer.Argument(
             metavar="DATA-BIN",
-            help="Replay shapes and padding of its training batches, source and target side.",
+            help="Replay the sentence lengths of its training batches, source and target side.",
         ),
     ] = None,
     norms: _Norms = "batch",
@@ -48,12 +46,8 @@ def norm(
     tokens: Annotated[
         Optional[str],
         typer.Option(
-            help=f"Positions of a batch, joined by commas, without DATA-BIN. (default: {_TOKENS})"
+            help=f"Tokens of a batch, joined by commas, without DATA-BIN. (default: {_TOKENS})"
         ),
-    ] = None,
-    pads: Annotated[
-        Optional[str],
-        typer.Option(help=f"Percent of them that are padding, likewise. (default: {_PADS})"),
     ] = None,
     name: Annotated[
         Optional[str], typer.Option(help="Of the data, for the cases. (default: its directory's)")
@@ -79,8 +73,8 @@ def norm(
 ) -> None:
     """Time norms in turn, as a model calls them: forward and backward in training.
 
-    A time is that of one norm on one batch, the mean over a stack of norms, with their part in
-    the view of the real tokens. The floor is the time in which memory copies what must be moved:
+    A time is that of one norm on the real tokens of one batch, the mean over a stack of norms.
+    The floor is the time in which memory copies what must be moved:
     five tensors in training, two in evaluation, into as much memory as the norms write. On the
     CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
     mallopt).
@@ -96,9 +90,9 @@ def norm(
     widths, counts = numbers("--channels", channels), numbers("--threads", threads)
     if device == "cuda" and len(counts) > 1:
         raise ValueError(f"--threads are the CPU's, but --device is cuda: `{threads}` must be one.")
-    if data is not None and (tokens or pads):
-        raise ValueError("--tokens, --pads: DATA-BIN has its own. Leave them out, or DATA-BIN.")
-    shares, sizes = numbers("--pads", pads or _PADS, 0), numbers("--tokens", tokens or _TOKENS)
+    if data is not None and tokens:
+        raise ValueError("--tokens: DATA-BIN has its own. Leave one of them out.")
+    sizes = numbers("--tokens", tokens or _TOKENS)
     chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
     if data is not None:
         from rbn_fairseq.bench.replay import data_cases, name_of
@@ -109,12 +103,7 @@ def norm(
             found = data_cases(str(data), name or name_of(data), max_tokens, batches, seed)
         cases = [(case, width) for width in widths for case in found]
     else:
-        cases = [
-            (fixed_case(size, width, share), width)
-            for width in widths
-            for share in shares
-            for size in sizes
-        ]
+        cases = [(fixed_case(size, width), width) for width in widths for size in sizes]
     keep_freed_memory()
     rows: list[Row] = []
     for number, kind in itertools.product(counts, dtypes):
@@ -133,8 +122,7 @@ def scaling(
     ] = None,
     norms: _Norms = "batch",
     channels: Annotated[int, typer.Option(min=1, help="C.")] = 512,
-    tokens: Annotated[int, typer.Option(min=32, help="Positions of a batch.")] = 4096,
-    pads: Annotated[int, typer.Option(min=0, help="Percent of them that are padding.")] = 10,
+    tokens: Annotated[int, typer.Option(min=32, help="Of a batch.")] = 4096,
     depth: _Depth = 12,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     rounds: Rounds = 10,
@@ -171,7 +159,7 @@ def scaling(
     chosen, (kind,) = read_norms(norms.split(",")), _check_dtypes([dtype])
     keep_freed_memory()
     how = Conditions(chosen, channels, depth, rounds, device, kind, threads)
-    found = grow(sweep, taken, tokens, pads, how)
+    found = grow(sweep, taken, tokens, how)
     show(list(itertools.chain.from_iterable(found.values())), json, device)
     if figure is not None:
         with plain_errors():

@@ -15,8 +15,8 @@ Rounds = Annotated[
 Threads = Annotated[int, typer.Option(min=1, help="Of torch, on the CPU.")]
 
 
-def numbers(option: str, text: str, least: int = 1) -> list[int]:
-    """Read whole numbers joined by commas.
+def numbers(option: str, text: str) -> list[int]:
+    """Read whole numbers from 1 on, joined by commas.
 
     Raises:
         ValueError: if one is no whole number, or too small.
@@ -24,10 +24,10 @@ def numbers(option: str, text: str, least: int = 1) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
-        found = [least - 1]
-    if min(found) < least:
+        found = [0]
+    if min(found) < 1:
         raise ValueError(
-            f"{option} must be whole numbers from {least} on, joined by commas, but is `{text}`."
+            f"{option} must be whole numbers from 1 on, joined by commas, but is `{text}`."
         )
     return found
 

@@ -20,7 +20,6 @@ __all__ = ["quiet", "show"]
 _COLUMNS = {
     "norm": lambda row: row.norm,
     "case": lambda row: row.case,
-    "pads": lambda row: None if row.pads is None else f"{row.pads:.1f} %",
     "ms": lambda row: None if row.ms is None else f"{row.ms:,.{3 if row.ms < 100 else 0}f}",
     "us/token": lambda row: None if row.us_per_token is None else f"{row.us_per_token:,.1f}",
     "MiB": lambda row: None if row.bytes is None else f"{row.bytes / 2**20:,.1f}",

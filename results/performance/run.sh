@@ -3,8 +3,8 @@
 #
 # Measures what results/performance shows: rows as JSON and figures in OUTPUT (default: cpu beside
 # this file, gpu where there is one). DATA-BIN is that of results/iwslt14_subset/run.sh. Leave the
-# machine alone meanwhile: about 40 minutes on two cores. On the CPU, norms alone (norm, evaluation,
-# pads) and updates run at one thread and at two, all else at one.
+# machine alone meanwhile: about 40 minutes on two cores. On the CPU, norms alone (norm, evaluation)
+# and updates run at one thread and at two, all else at one.
 set -euo pipefail
 data=$(realpath "$1")
 output=${2:+$(realpath -m "$2")}
@@ -19,9 +19,9 @@ bench() { # NAME VERB ARGUMENT...
 }
 
 if [[ $gpu ]]; then
-    norm=(--dtype "float32,bfloat16") positions=1024,4096,16384,65536 tokens=(4096 16384) steps=20
+    norm=(--dtype "float32,bfloat16") tokens=(4096 16384) steps=20
 else
-    norm=(--threads "1,2") positions=1024,4096,16384 tokens=(1024) steps=10
+    norm=(--threads "1,2") tokens=(1024) steps=10
 fi
 small=${tokens[0]}
 common=(
@@ -43,4 +43,3 @@ for sweep in tokens channels layers processes; do
     bench "scaling-$sweep" scaling --sweep "$sweep" --norms batch,renorm,power,mabn,rms \
         --rounds 5 --figure "$output/scaling-$sweep.png"
 done
-bench pads norm --tokens "$positions" --channels 256,512,1024 --rounds 3 "${norm[@]}"

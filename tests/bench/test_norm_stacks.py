@@ -8,15 +8,13 @@ import torch
 from rbn_fairseq.bench import norms
 from rbn_fairseq.bench.cases import Case
 from rbn_fairseq.bench.norms import Activations, Conditions, NormStack, read_norms, time_norms
-from rbn_fairseq.norms import NORMS, BatchNorm, LayerNorm, ValidTokens
+from rbn_fairseq.norms import NORMS, BatchNorm, LayerNorm
 
-# Two batches of different shape, one of them without padding.
-PADDED = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-CASE = Case("made up", [PADDED, torch.zeros(3, 4, dtype=torch.bool)])
+CASE = Case("made up", [[3, 5], [4, 4, 4]])  # two batches: of two lengths, and of one
 HOW = Conditions(["layer", "batch"], channels=8, depth=3, rounds=2)
 
 
-def test_norms_see_the_padding_and_share_one_view(monkeypatch):
+def test_norms_get_rows_and_share_their_layout(monkeypatch):
     seen = []
 
     def remember(norm, x, tokens):
@@ -27,10 +25,10 @@ def test_norms_see_the_padding_and_share_one_view(monkeypatch):
     monkeypatch.setattr(BatchNorm, "forward", remember)
     Activations(CASE, HOW).run(NormStack("batch", HOW))
     first, second = seen[:3], seen[3:]
-    assert [shape for shape, _ in first] == [(5, 2, 8)] * 3
-    assert [shape for shape, _ in second] == [(4, 3, 8)] * 3
+    assert [shape for shape, _ in first] == [(8, 8)] * 3
+    assert [shape for shape, _ in second] == [(12, 8)] * 3
     assert len({tokens for _, tokens in first}) == len({tokens for _, tokens in second}) == 1
-    assert torch.equal(first[0][1].valid, ~PADDED.t()) and second[0][1].valid is None
+    assert first[0][1].sentences.tolist() == [0] * 3 + [1] * 5
 
 
 def test_backward_reaches_x_and_all_weights(monkeypatch):
@@ -74,7 +72,6 @@ def test_times_are_of_one_norm_on_one_batch(monkeypatch):
     layer, batch, floor = time_norms(CASE, HOW)
     assert (layer.ms, batch.ms, floor.ms, layer.floor_ratio) == (1.0, 1.0, 2.5, 0.4)
     assert (layer.bench, layer.case, layer.channels) == ("norm", "made up", 8)
-    assert layer.pads == pytest.approx(100 * 2 / (10 + 12))
     *_, floor = time_norms(CASE, replace(HOW, training=False))
     assert (floor.ms, floor.bench) == (1.0, "norm, evaluation")
 
@@ -94,7 +91,7 @@ def test_the_floor_copies_each_batch_for_each_norm_into_as_much_memory(
 
     monkeypatch.setattr(torch.Tensor, "copy_", remember)
     activations.copy()
-    assert [shape for shape, *_ in copies] == [(5, 2, 8)] * 3 + [(4, 3, 8)] * 3
+    assert [shape for shape, *_ in copies] == [(8, 8)] * 3 + [(12, 8)] * 3
     for batch in copies[:3], copies[3:]:
         sources, targets = ([places[end] for places in batch] for end in (1, 2))
         assert sources[0] == next(iter(activations))[0].data_ptr()
@@ -104,14 +101,12 @@ def test_the_floor_copies_each_batch_for_each_norm_into_as_much_memory(
         assert torch.equal(upstream, gradient)
 
 
-def test_torch_batch_norm_takes_padding_for_real():
+def test_torch_batch_norm_is_the_same_norm():
     how = replace(HOW, depth=1)
-    x = torch.randn(5, 2, 8)
-    y = NormStack("torch-batch", how)(x, PADDED)
-    torch.testing.assert_close(y.mean((0, 1)), torch.zeros(8))
-    masked = NormStack("batch", how)(x, PADDED)
-    real = ValidTokens.from_padding_mask(PADDED).valid
-    torch.testing.assert_close(masked[real].mean(0), torch.zeros(8))
+    layout, _ = CASE.layouts("cpu")
+    x = torch.randn(8, 8)
+    y, other = (NormStack(name, how)(x, layout) for name in ("batch", "torch-batch"))
+    torch.testing.assert_close(y, other)
 
 
 def test_threads_are_set_and_restored(monkeypatch):

@@ -30,22 +30,24 @@ def test_one_thing_grows(monkeypatch, what, values, sizes, ms):
     seen = []
 
     def time(case, how, label):
-        (padding,) = case.paddings
-        seen.append((len(padding), how.channels, how.depth))
+        (lengths,) = case.batches
+        seen.append((len(lengths), how.channels, how.depth))
         return [row("layer", 5.0, case.name)]
 
     monkeypatch.setattr(scaling, "time_norms", time)
-    found = sweep(what, values, 2048, 25, Conditions(["layer"], channels=16, depth=3))
+    found = sweep(what, values, 2048, Conditions(["layer"], channels=16, depth=3))
     assert seen == sizes
     assert list(found) == list(values)
     assert [rows[0].ms for rows in found.values()] == ms
     first = found[values[0]][0]
-    assert first.bench == "scaling" and first.case.startswith(f"{what}-{values[0]}/pads-25/")
+    tokens, channels, _ = sizes[0]
+    assert first.bench == "scaling"
+    assert first.case == f"{what}-{values[0]}/{32 * tokens}x{channels}"
 
 
 def test_processes_share_statistics_in_one_collective_each_way():
     how = Conditions(["layer", "batch"], channels=16, depth=1, rounds=1)
-    (rows,) = sweep("processes", (2,), 64, 25, how).values()
+    (rows,) = sweep("processes", (2,), 64, how).values()
     assert [row.norm for row in rows] == ["layer", "batch", "floor"]
     assert [row.collectives for row in rows] == [(0, 0), (1, 1), None]
     assert all(row.ms > 0 for row in rows)
