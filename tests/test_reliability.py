@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rbn_fairseq.models.refusals import OF_MODEL, OF_TRAINING
+from rbn_fairseq.models.refusals import OF_CRITERION, OF_MODEL, OF_TRAINING
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "reliability.md").read_text()
@@ -18,6 +18,6 @@ def test_named_tests_are_there():
 
 def test_every_refusal_is_there():
     table = TEXT.split("## What is refused")[1].split("\n## ")[0]
-    for refusal in (*OF_MODEL, *OF_TRAINING):
+    for refusal in (*OF_MODEL, *OF_TRAINING, *OF_CRITERION):
         for option in re.findall(r"--[a-z0-9-]+(?: [a-z_]+)?(?=\)|$| \(| or)", refusal.option):
             assert f"`{option}`" in table
