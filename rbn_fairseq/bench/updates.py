@@ -76,8 +76,8 @@ def time_updates(
     an epoch: weights, gradients, the optimizer's state, activations. It is measured before the
     rounds.
 
-    The floor is the time of the first setting's matrix products, those with padding too, at the
-    rate of a product of large matrices, measured in each round.
+    The floor is the time of the first setting's matrix products, with those of padding if it
+    computes padding, at the rate of a product of large matrices, measured in each round.
 
     Args:
         data: directory that fairseq-preprocess filled.

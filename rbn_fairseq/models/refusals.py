@@ -223,14 +223,15 @@ OF_CRITERION = (
         "--criterion adaptive_loss (--adaptive-softmax-cutoff)",
         _named("adaptive_loss"),
         lambda model: _OF_ROWS,
-        "it counts sentences by the padded batch. Leave the adaptive softmax out: the loss never "
-        "holds the logits of a whole batch.",
+        "it counts sentences by the padded batch. Leave the adaptive softmax out; "
+        "label_smoothed_cross_entropy_rbn holds no logits of a whole batch in fp32.",
     ),
     Refusal(
         "--adaptive-softmax-cutoff",
         lambda cfg: True,
         lambda model: _OF_ROWS if model.decoder.adaptive_softmax is not None else "",
-        "it wants a padded batch. Leave it out: the loss never holds the logits of a whole batch.",
+        "it wants a padded batch. Leave it out; label_smoothed_cross_entropy_rbn holds no logits of "
+        "a whole batch in fp32.",
     ),
     Refusal(
         "--criterion label_smoothed_cross_entropy with --ignore-prefix-size",

@@ -32,7 +32,7 @@ class SubNorm(nn.Module):
         self.projection = projection
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
-        """Project the normalised heads ``x: (T, B, C)``, joined along C."""
+        """Project the normalised heads ``x: (N, C)`` or, in generation, ``(1, B, C)``."""
         return self.projection(self.norm(x, tokens))
 
 
@@ -49,7 +49,7 @@ def place_sub_norm(layer: Any, site: str, norm: nn.Module) -> None:
         return
     attention = getattr(layer, _ATTENTIONS[site])
     setattr(layer, f"{_ATTENTIONS[site]}_out", SubNorm(norm, attention.out_proj))
-    # fairseq's attention leaves the joined heads as they are. Unless this check is skipped, it
-    # takes torch's function, which reads out_proj.weight instead of calling out_proj.
+    # Attention leaves the joined heads as they are. Unless this check is skipped, fairseq's, which
+    # generation takes, calls torch's function, which reads out_proj.weight and not out_proj.
     attention.out_proj = nn.Identity()
     attention.skip_embed_dim_check = True

@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 class RBNTransformerModel(TransformerModelBase):
     """fairseq's Transformer in which every norm is a choice.
 
-    With ``layer`` everywhere it is fairseq's ``transformer``: same outputs from the same weights,
-    and state dicts go both ways.
+    It computes the real tokens of a batch alone. With ``layer`` everywhere it is fairseq's
+    ``transformer``: same outputs from the same weights, to rounding, and state dicts go both ways.
     """
 
     @classmethod

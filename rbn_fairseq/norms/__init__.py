@@ -1,8 +1,8 @@
 """Normalisation layers: pure torch, usable without fairseq.
 
-Every norm is a module with ``forward(x, tokens=None)``: ``x: (T, B, C)`` or ``(..., C)``,
-``tokens`` the batch's :class:`ValidTokens`, or rows ``(N, C)`` of real tokens with the batch's
-:class:`BatchLayout`.
+Every norm is a module with ``forward(x, tokens=None)``: ``x`` are rows ``(N, C)`` of real tokens,
+``tokens`` the batch's :class:`BatchLayout`, as in the model; or ``x: (T, B, C)`` or ``(..., C)`` of
+others, which may be padded, and ``tokens`` the batch's :class:`ValidTokens`.
 """
 
 import re

@@ -136,9 +136,10 @@ def _index(valid: Tensor, places: Tensor, order: Tensor, lengths: Tensor, rows: 
 class ValidTokens:
     """The real tokens of a padded batch: the door of the norms for padded tensors.
 
-    Built once and shared by every norm of a pass. A norm packs the real tokens into rows,
-    normalises, and puts them back; at padding its output and its gradients are 0. The first norm
-    of a pass waits for a GPU, which tells how many tokens are real.
+    Built once and shared by every norm of a pass. A norm whose statistics are over tokens packs the
+    real ones into rows, normalises, and puts them back; at padding its output and its gradients are
+    0. The first such norm of a pass waits for a GPU, which tells how many tokens are real. Where
+    each token is normalised by itself, as in evaluation by running statistics, so is padding.
 
     Args:
         valid: boolean mask, True = real token, with the leading shape of the activations

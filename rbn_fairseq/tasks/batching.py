@@ -56,7 +56,7 @@ def compose(
       (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
 
     Mixed, joint and random batches are collated as wide as their longest sentence, and may hold
-    several times as many tokens with their padding as fairseq's do.
+    several times as many positions as fairseq's do; ``rbn_transformer`` computes the real tokens.
 
     Args:
         batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
