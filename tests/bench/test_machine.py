@@ -8,6 +8,7 @@ import torch
 from rbn_fairseq.bench import machine
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops, describe
 from rbn_fairseq.bench.training import draw, make_trainer, train
+from rbn_fairseq.models.attention import cut_groups
 from rbn_fairseq.version import __version__
 from runs import TINY
 
@@ -17,18 +18,25 @@ def test_all_products_of_an_update_are_counted(data_bin):
     trainer = make_trainer(str(data_bin), options, "cpu")
     ((batch,),) = draw(trainer, 1, 1)
     inputs = batch["net_input"]
-    source, target = inputs["src_tokens"].numel(), inputs["prev_output_tokens"].numel()
-    size, length = inputs["src_tokens"].shape
-    out = inputs["prev_output_tokens"].shape[1]
+    pad = trainer.task.source_dictionary.pad()
+    lengths, outs = (inputs[name].ne(pad).sum(1) for name in ("src_tokens", "prev_output_tokens"))
+    source, target = int(lengths.sum()), int(outs.sum())
+    order = sorted(range(len(lengths)), key=lambda it: (lengths[it], outs[it]))
+    cuts = cut_groups(lengths[order].tolist(), outs[order].tolist())
     width, hidden, layers = 64, 128, 2
     square, feed_forward = width * width, 2 * width * hidden
     linear = target * width * len(trainer.task.target_dictionary) + layers * (
         source * (4 * square + feed_forward)  # the encoder's
         + target * (4 * square + 2 * square + feed_forward) + source * 2 * square  # the decoder's
     )  # fmt: skip
-    own, across = (layers * size * width * pairs for pairs in (length**2 + out**2, out * length))
-    # The backward takes two products for each, and computes self-attention's scores again.
-    products = 3 * (linear + 2 * across) + (2 + 5) * own
+    own = across = 0  # of groups, each as wide as its longest sentences
+    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        group = order[first:end]
+        length, out = int(lengths[group].max()), int(outs[group].max())
+        own += layers * len(group) * width * (length**2 + out**2)
+        across += layers * len(group) * width * length * out
+    # The backward takes two products for each, and computes attention's scores again.
+    products = 3 * linear + (2 + 5) * (own + across)
     assert count_flops(partial(train, trainer, [batch])) == 2 * products
 
 

@@ -46,10 +46,13 @@ def gradients(rank, wrapped=True):
     generator = torch.Generator().manual_seed(rank)
     source, target = torch.randint(4, 12, (2, 2, 5), generator=generator)
     target[0, 3:] = 1  # padding
+    previous = target.roll(1, dims=1)
+    previous[:, 0] = 2
+    previous[target == 1] = 1
     net_input = {
         "src_tokens": source,
         "src_lengths": torch.tensor([5, 5]),
-        "prev_output_tokens": target.roll(1, dims=1),
+        "prev_output_tokens": previous,
     }
     sample = {"net_input": net_input, "target": target, "ntokens": 8}
     assert getattr(seen, "gives_loss", False) or not wrapped
