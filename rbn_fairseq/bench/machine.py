@@ -5,7 +5,7 @@ import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,23 @@ __all__ = ["MatrixProduct", "count_flops", "describe", "keep_freed_memory", "thr
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+with suppress(ImportError):  # torch before 2.13; otherwise it makes the operation known
+    import torch.nn.modules.linear_cross_entropy  # noqa: F401
+_LOSS = getattr(torch.ops.torch_nn, "_linear_cross_entropy_batch_chunked", None)
+_Shape = tuple[int, ...]
+
+
+def _loss_flop_count(x: _Shape, weight: _Shape, *_: Any, out_shape: Any, **__: Any) -> int:
+    """Return those of the logits and of the gradients that are made along with the loss."""
+    _, *gradients = out_shape[:3]
+    return 2 * x[0] * x[1] * weight[0] * (1 + sum(0 not in shape for shape in gradients))
+
+
 # Shapes to operations, of what torch's own counter leaves out.
-_ATTENTION_ON_CPU: dict[Any, Callable[..., int]] = {
+_LEFT_OUT: dict[Any, Callable[..., int]] = {
     _ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     _ATTENTION_BACKWARD: lambda g, q, k, v, *_, **__: sdpa_backward_flop_count(g, q, k, v),
+    **({} if _LOSS is None else {_LOSS: _loss_flop_count}),
 }
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -118,6 +131,6 @@ class MatrixProduct:
 
 def count_flops(action: Callable[[], Any]) -> int:
     """Return the floating-point operations of an action's matrix products, both ways."""
-    with FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_LEFT_OUT) as counter:
         action()
     return int(counter.get_total_flops())

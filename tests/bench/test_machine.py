@@ -8,35 +8,32 @@ import torch
 from rbn_fairseq.bench import machine
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops, describe
 from rbn_fairseq.bench.training import draw, make_trainer, train
-from rbn_fairseq.models.attention import cut_groups
+from rbn_fairseq.models import attention
 from rbn_fairseq.version import __version__
 from runs import TINY
 
 
-def test_all_products_of_an_update_are_counted(data_bin):
-    options = [*TINY, "--optimizer", "adam", "--max-tokens", "1000"]
+@pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy_rbn"])
+def test_all_products_of_an_update_are_counted(data_bin, monkeypatch, criterion):
+    # Attention in groups of equal lengths: no position in it is padding.
+    monkeypatch.setattr(attention, "_FEW_ROWS", 0)
+    monkeypatch.setattr(attention, "_LONGER", 1)
+    options = [*TINY, "--optimizer", "adam", "--max-tokens", "1000", "--criterion", criterion]
     trainer = make_trainer(str(data_bin), options, "cpu")
     ((batch,),) = draw(trainer, 1, 1)
-    inputs = batch["net_input"]
+    sides = (batch["net_input"][name] for name in ("src_tokens", "prev_output_tokens"))
     pad = trainer.task.source_dictionary.pad()
-    lengths, outs = (inputs[name].ne(pad).sum(1) for name in ("src_tokens", "prev_output_tokens"))
-    source, target = int(lengths.sum()), int(outs.sum())
-    order = sorted(range(len(lengths)), key=lambda it: (lengths[it], outs[it]))
-    cuts = cut_groups(lengths[order].tolist(), outs[order].tolist())
+    length, out = (side.ne(pad).sum(1) for side in sides)  # of each sentence
+    source, target = int(length.sum()), int(out.sum())
     width, hidden, layers = 64, 128, 2
     square, feed_forward = width * width, 2 * width * hidden
     linear = target * width * len(trainer.task.target_dictionary) + layers * (
         source * (4 * square + feed_forward)  # the encoder's
         + target * (4 * square + 2 * square + feed_forward) + source * 2 * square  # the decoder's
     )  # fmt: skip
-    own = across = 0  # of groups, each as wide as its longest sentences
-    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
-        group = order[first:end]
-        length, out = int(lengths[group].max()), int(outs[group].max())
-        own += layers * len(group) * width * (length**2 + out**2)
-        across += layers * len(group) * width * length * out
+    pairs = layers * width * int((length**2 + out**2 + out * length).sum())
     # The backward takes two products for each, and computes attention's scores again.
-    products = 3 * linear + (2 + 5) * (own + across)
+    products = 3 * linear + (2 + 5) * pairs
     assert count_flops(partial(train, trainer, [batch])) == 2 * products
 
 
