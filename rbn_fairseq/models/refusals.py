@@ -230,8 +230,8 @@ OF_CRITERION = (
         "--adaptive-softmax-cutoff",
         lambda cfg: True,
         lambda model: _OF_ROWS if model.decoder.adaptive_softmax is not None else "",
-        "it wants a padded batch. Leave it out; label_smoothed_cross_entropy_rbn holds no logits of "
-        "a whole batch in fp32.",
+        "it wants a padded batch. Leave it out; label_smoothed_cross_entropy_rbn holds no logits "
+        "of a whole batch in fp32.",
     ),
     Refusal(
         "--criterion label_smoothed_cross_entropy with --ignore-prefix-size",
