@@ -7,12 +7,13 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 
+from rbn_fairseq.bench.named_settings import fairseq_options
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import Row, summarise
 from rbn_fairseq.bench.training import check_batches, dtype_of, set_up
 from rbn_fairseq.tasks.batches import collate, sample
 
-__all__ = ["FLOOR", "PLACEMENTS", "time_inference"]
+__all__ = ["FLOOR", "PLACEMENTS", "default_settings", "time_inference"]
 
 FLOOR = "none"  # the setting without norms
 
@@ -21,9 +22,11 @@ def _in_layers(norm: str) -> str:
     return f"--norm-encoder {norm} --norm-decoder {norm}"
 
 
+_BEFORE = "--encoder-normalize-before --decoder-normalize-before"
+
+
 def _pre(norm: str, last: str) -> str:
-    before = "--encoder-normalize-before --decoder-normalize-before"
-    return f"{before} {_in_layers(norm)} --norm-encoder-final {norm} --norm-decoder-final {last}"
+    return f"{_BEFORE} {_in_layers(norm)} --norm-encoder-final {norm} --norm-decoder-final {last}"
 
 
 # `folded` is what `rbn fold` leaves of `batch`: nothing where a linear layer follows.
@@ -33,6 +36,18 @@ PLACEMENTS = {
     "pre-norm": {name: _pre(name, name) for name in ("layer", "batch")}
     | {"folded": _pre("none", "affine"), FLOOR: _pre("none", "none")},
 }
+
+
+def default_settings(placement: str, common: Sequence[str]) -> dict[str, list[str]]:
+    """Return what is compared by default: fairseq's own model, and ours with several norms.
+
+    Args:
+        placement: ``post-norm`` or ``pre-norm``.
+        common: options of all settings.
+    """
+    before = _BEFORE.split() if placement == "pre-norm" else []
+    own = {name: options.split() for name, options in PLACEMENTS[placement].items()}
+    return {"fairseq": fairseq_options([*common, *before]), **own}
 
 
 class Translator:

@@ -73,10 +73,6 @@ def _settings(
     return settings if mixing is None else add_mixing(settings, mixing)
 
 
-def _given(settings: dict[str, str]) -> list[str]:
-    return [f"{name}: {options}" for name, options in settings.items()]
-
-
 @app.command(context_settings=_PASS_ON)
 def train(
     context: typer.Context,
@@ -153,8 +149,8 @@ def generate(
         Optional[list[str]],
         typer.Option(
             help="`NAME: OPTIONS` of fairseq-train (repeatable); the first is the reference, one "
-            "called `none` the floor. (default: `layer`, `batch`, `folded`, `none` in encoder and "
-            "decoder, Post-Norm and Pre-Norm)",
+            "called `none` the floor. (default: `fairseq`, its own model, then `layer`, `batch`, "
+            "`folded`, `none` in encoder and decoder, Post-Norm and Pre-Norm)",
             show_default=False,
         ),
     ] = None,
@@ -175,24 +171,22 @@ def generate(
     What follows `--` are options of fairseq-train for all settings, in the place of those that
     `rbn bench train` names.
     """
-    from rbn_fairseq.bench.generating import PLACEMENTS, time_inference
+    from rbn_fairseq.bench.generating import PLACEMENTS, default_settings, time_inference
     from rbn_fairseq.bench.named_settings import DEFAULTS, read_settings
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
     common = context.args or DEFAULTS.split()
     cases = (
-        {"given": setting}
+        {"given": read_settings(setting, common)}
         if setting
-        else {placement: _given(settings) for placement, settings in PLACEMENTS.items()}
+        else {placement: default_settings(placement, common) for placement in PLACEMENTS}
     )
     rows = []
     with _measuring(threads):
-        for case, given in cases.items():
+        for case, settings in cases.items():
             size = (subset, batches, rounds, beam, steps)
-            rows += time_inference(
-                str(data), read_settings(given, common), common, case, *size, device, threads
-            )
+            rows += time_inference(str(data), settings, common, case, *size, device, threads)
     show(rows, json, device)
 
 

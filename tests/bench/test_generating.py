@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from fairseq.models.transformer import TransformerModel
 from fairseq.modules import MultiheadAttention
 
 from command import rbn
-from rbn_fairseq.bench.generating import PLACEMENTS, Translator
+from rbn_fairseq.bench.generating import PLACEMENTS, Translator, default_settings
 from runs import TINY
 
 COMMON = [*TINY, "--optimizer", "adam", "--max-tokens", "600"]
@@ -79,6 +80,17 @@ def test_the_verb_times_encoder_and_generation_on_the_same_batches(data_bin, mon
     assert [row["floor_ratio"] for row in rows if row["norm"] == "none"] == [1, 1]
     # A warm-up and a round of both, on the very same batches.
     assert len(encoded) == 4 and len({id(batches) for _, batches in encoded}) == 1
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_reference_is_fairseqs_own_model(data_bin, placement):
+    settings = default_settings(placement, COMMON)
+    assert list(settings) == ["fairseq", *PLACEMENTS[placement]]
+    options = [*COMMON, *settings["fairseq"]]
+    translator = Translator(str(data_bin), options, "cpu", beam=1, steps=1)
+    assert type(translator.model) is TransformerModel
+    assert translator.model.encoder.layers[0].normalize_before == (placement == "pre-norm")
+    translator.encode(translator.batches("test", 1))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
