@@ -54,12 +54,13 @@ def _check(data: Path, json: Optional[Path], overwrite: bool, device: Optional[s
 
 
 @contextmanager
-def _measuring(threads: int) -> Iterator[None]:
+def _measuring(threads: int, keep_memory: bool = True) -> Iterator[None]:
     from rbn_fairseq.bench.machine import keep_freed_memory
     from rbn_fairseq.bench.machine import threads as with_threads
     from rbn_fairseq.cli.bench_output import quiet
 
-    keep_freed_memory()
+    if keep_memory:
+        keep_freed_memory()
     with quiet(), with_threads(threads):
         yield
 
@@ -103,7 +104,7 @@ def train(
 
     device = _check(data, json, overwrite, device)
     common = context.args or DEFAULTS.split()
-    with _measuring(threads):
+    with _measuring(threads, keep_memory=False):
         settings = _settings(setting, mixing, common)
         rows = time_updates(str(data), settings, common, rounds, updates, device, threads)
     show(rows, json, device)

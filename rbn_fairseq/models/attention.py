@@ -127,7 +127,7 @@ def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
         and rows.shape[1] <= 256 * heads
         and torch.cuda.get_device_capability(rows.device) >= (8, 0)
     )
-    way = "all sentences in one launch (varlen_attn)" if chosen else "sentences of like length"
+    way = "in one launch (varlen_attn)" if chosen else "in groups of sentences of like length"
     if way not in _logged:
         _logged.add(way)
         logger.info("attention: %s", way)
