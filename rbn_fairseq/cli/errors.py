@@ -112,7 +112,7 @@ def _from_text(text: str) -> Iterator[_Raised]:
 
 
 _MEMORY = (
-    r"out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
+    r"MemoryError|out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
     "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
     "the same update), or a smaller model.",
 )
