@@ -48,7 +48,8 @@ class Rows(NamedTuple):
         """Return ``rows: (N, C)`` as ``(B, heads, T, C / heads)``, padded behind with 0."""
         if self.index is not None:
             padded = rows.new_zeros(self.sentences * self.longest, rows.shape[1])
-            rows = padded.index_copy(0, self.index, rows)
+            padded[self.index] = rows  # unlike index_copy, it does not keep them for the backward
+            rows = padded
         shape = self.sentences, self.longest, heads, rows.shape[1] // heads  # -1 fails without rows
         return rows.view(shape).transpose(1, 2)
 
@@ -101,10 +102,23 @@ class Side:
 
     def __init__(self, layout: BatchLayout, cuts: Sequence[int]) -> None:
         self.groups = _group(layout, cuts)
-        self.sizes = [group.rows for group in self.groups]
+        self._sizes = [group.rows for group in self.groups]
+        spread = sum(group.rows for group in self.groups if group.index is not None)
+        self._mostly_spread = 2 * spread > layout.rows
         self.longest = max(layout.counts, default=0)
         # First rows of the sentences and the end, as flash attention wants them.
         self.starts = F.pad(layout.lengths.cumsum(0), (1, 0)).to(torch.int32)
+
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """Return the rows ``(N, C)`` of each group.
+
+        Where most are to be spread, the others are copies, too: kept for the backward, a view
+        would keep the memory of all rows beside what is spread.
+        """
+        return [
+            part.clone() if self._mostly_spread and group.index is None else part
+            for part, group in zip(rows.split(self._sizes), self.groups, strict=True)
+        ]
 
 
 def _dropout(attention: Any) -> float:
@@ -157,7 +171,7 @@ def _attend(
         )
         return attention.out_proj(y.flatten(1))
     parts = []
-    split = q.split(queries.sizes), k.split(keys.sizes), v.split(keys.sizes)
+    split = queries.split(q), keys.split(k), keys.split(v)
     for own, others, *rows in zip(queries.groups, keys.groups, *split, strict=True):
         if own.rows == 0 or others.rows == 0:  # nothing to attend to
             parts.append(torch.zeros_like(rows[0]))
@@ -222,8 +236,8 @@ class PackedAttention:
         assert self._memory is not None
         heads, parts = attention.num_heads, []
         split = (
-            attention.q_proj(x).split(self._own.sizes),
-            attention.k_proj(self._memory).split(self._source.sizes),
+            self._own.split(attention.q_proj(x)),
+            self._source.split(attention.k_proj(self._memory)),
         )
         for own, others, q, k in zip(self._own.groups, self._source.groups, *split, strict=True):
             scores = own.spread(q, heads) @ others.spread(k, heads).transpose(2, 3)
