@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
-from rbn_fairseq.norms.reductions import batch_norm_backward, gradient_sums, has_kernels
+from rbn_fairseq.norms.reductions import gradient_sums
 
 __all__ = ["normalise"]
 
@@ -67,26 +67,22 @@ class _Normalise(torch.autograd.Function):
         grad = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
         weight, inverse = weight.to(mean.dtype), options.std(var).reciprocal()
-        alone, plain = world_size(ctx.sync) == 1, grad_mean is None and grad_var is None
-        if alone and plain and has_kernels(x) and options.eps_mode == "add":
-            dx, dweight, dbias = batch_norm_backward(grad, x, weight, mean, inverse)
-        else:
-            dbias, dweight = gradient_sums(grad, x, mean, inverse)
-            scale = weight * inverse
-            c, k = -scale * dbias, -scale * inverse * dweight
-            if not alone:
-                rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
-                sums = torch.stack([c, k, *rest])  # (4, C)
-                c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
-            if options.eps_mode == "clamp":
-                k = k * (var > options.eps)
-            if grad_mean is not None:
-                c = c + grad_mean
-            if grad_var is not None:
-                k = k + 2 * grad_var
-            n = n.clamp(min=1)
-            c, k = c / n, k / n
-            dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
+        dbias, dweight = gradient_sums(grad, x, mean, inverse)
+        scale = weight * inverse
+        c, k = -scale * dbias, -scale * inverse * dweight
+        if world_size(ctx.sync) > 1:
+            rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
+            sums = torch.stack([c, k, *rest])  # (4, C)
+            c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
+        if options.eps_mode == "clamp":
+            k = k * (var > options.eps)
+        if grad_mean is not None:
+            c = c + grad_mean
+        if grad_var is not None:
+            k = k + 2 * grad_var
+        n = n.clamp(min=1)
+        c, k = c / n, k / n
+        dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
         return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 5
 
 

@@ -7,10 +7,10 @@ mean is right to about 1e-6 of itself. Elsewhere the formulas are written out.
 import torch
 from torch import Tensor
 
-__all__ = ["batch_norm_backward", "gradient_sums", "has_kernels", "join", "mean_and_variance"]
+__all__ = ["gradient_sums", "join", "mean_and_variance"]
 
 
-def has_kernels(rows: Tensor) -> bool:
+def _has_kernels(rows: Tensor) -> bool:
     """Tell whether torch's kernels can sum over rows."""
     return rows.is_cpu and rows.numel() > 0
 
@@ -28,7 +28,7 @@ def mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ``(C,)``, ``(C,)`` and 0-dim; all 0 without any row.
     """
     count = rows.new_full((), len(rows))
-    if has_kernels(rows):
+    if _has_kernels(rows):
         return *torch.batch_norm_update_stats(rows, None, None, 0.0), count
     number = max(len(rows), 1)
     mean = rows.sum(0) / number
@@ -68,23 +68,9 @@ def gradient_sums(
         mean: ``(C,)``.
         inverse_std: ``(C,)``.
     """
-    if has_kernels(rows):
-        _, dot, total = batch_norm_backward(
-            grad, rows, None, mean, inverse_std, (False, True, True)
+    if _has_kernels(rows):
+        _, dot, total = torch.ops.aten.native_batch_norm_backward(
+            grad, rows, None, None, None, mean, inverse_std, True, 0.0, [False, True, True]
         )
         return total, dot
     return grad.sum(0), (grad * (rows - mean)).sum(0) * inverse_std
-
-
-def batch_norm_backward(
-    grad: Tensor,
-    rows: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    inverse_std: Tensor,
-    needs: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return torch's gradients of rows, weight and bias of a batch norm that sees all rows."""
-    return torch.ops.aten.native_batch_norm_backward(  # type: ignore[no-any-return]
-        grad, rows, weight, None, None, mean, inverse_std, True, 0.0, list(needs)
-    )

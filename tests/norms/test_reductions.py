@@ -17,7 +17,7 @@ SIZES = pytest.mark.parametrize(
 def way(request, monkeypatch):
     """The CPU's kernels, and the formula that GPUs without Triton use."""
     if not request.param:
-        monkeypatch.setattr(reductions, "has_kernels", lambda rows: False)
+        monkeypatch.setattr(reductions, "_has_kernels", lambda rows: False)
 
 
 @SIZES
