@@ -22,7 +22,7 @@ bench() { # NAME VERB ARGUMENT...
 if [[ $gpu ]]; then
     norm=(--dtype "float32,bfloat16") threads=(1) rounds=8 steps=20
 else
-    norm=(--threads "1,2") threads=(1 2) rounds=4 steps=10
+    norm=(--threads "1,2") threads=(1 2) rounds=3 steps=10
 fi
 train=(
     --share-all-embeddings --optimizer adam --lr 0.0005 --label-smoothing 0.1
@@ -38,7 +38,7 @@ settings=(
 )
 bench norm norm "$data" --name iwslt --norms batch,torch-batch --rounds 8 "${norm[@]}"
 bench evaluation norm "$data" --name iwslt --evaluation --rounds 8 "${norm[@]}"
-bench generate generate "$data" --rounds 8 --steps "$steps" -- "${large[@]}"
+bench generate generate "$data" --rounds 4 --batches 1 --steps "$steps" -- "${large[@]}"
 for number in "${threads[@]}"; do
     bench "train-2000-threads-$number" train "$data" --threads "$number" "${settings[@]}" \
         --rounds 12 --updates 4 -- "${small[@]}"
