@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -14,6 +15,8 @@ try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
     varlen_attn = None
+if varlen_attn is not None and "window_size" not in signature(varlen_attn).parameters:
+    varlen_attn = None  # its first version, which says otherwise what is causal
 
 __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
 
