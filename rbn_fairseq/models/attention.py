@@ -101,7 +101,13 @@ def _group(layout: BatchLayout, cuts: Sequence[int]) -> list[Rows]:
 
 
 class Side:
-    """One side's rows in all ways that an attention wants them, made when they are wanted."""
+    """The rows of one side of an attention: of its groups, and of its sentences.
+
+    Attributes:
+        groups: in the order of the rows.
+        longest: rows of the longest sentence.
+        starts: first row of each sentence, and the end, ``(B + 1,)``, int32.
+    """
 
     def __init__(self, layout: BatchLayout, cuts: Sequence[int]) -> None:
         self.groups = _group(layout, cuts)
@@ -109,7 +115,6 @@ class Side:
         spread = sum(group.rows for group in self.groups if group.index is not None)
         self._mostly_spread = 2 * spread > layout.rows
         self.longest = max(layout.counts, default=0)
-        # First rows of the sentences and the end, as flash attention wants them.
         self.starts = F.pad(layout.lengths.cumsum(0), (1, 0)).to(torch.int32)
 
     def split(self, rows: Tensor) -> list[Tensor]:
@@ -208,9 +213,8 @@ class PackedAttention:
         memory: Optional[Tensor] = None,
         causal: bool = True,
     ) -> None:
-        self._memory, self._layout = memory, target or source
-        self._causal = causal and target is not None
-        cuts = cut_groups(source.counts, self._layout.counts)
+        self._memory, self._causal = memory, causal and target is not None
+        cuts = cut_groups(source.counts, (target or source).counts)
         self._source = Side(source, cuts)
         self._own = self._source if target is None else Side(target, cuts)
 

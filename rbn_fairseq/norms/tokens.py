@@ -110,17 +110,17 @@ def lay_out(*sides: Tensor, time_first: bool = False) -> list[BatchLayout]:
         A layout for each side.
     """
     masks = [valid.t() for valid in sides] if time_first else sides  # (B, T)
-    counts = torch.stack([valid.sum(1) for valid in masks])  # (sides, B)
-    order = torch.arange(counts.shape[1], device=counts.device)
-    for side in reversed(counts):
+    lengths = torch.stack([mask.sum(1) for mask in masks])  # (sides, B)
+    order = torch.arange(lengths.shape[1], device=lengths.device)
+    for side in reversed(lengths):
         order = order[side[order].argsort(stable=True)]
+    lengths = lengths[:, order]
     layouts = []
-    for mask, lengths, own in zip(masks, counts[:, order], counts[:, order].tolist(), strict=True):
-        places = torch.arange(mask.numel(), device=mask.device)
-        places = places.view(mask.t().shape).t() if time_first else places.view(mask.shape)
-        positions = places.t().shape if time_first else places.shape
-        index = _index(mask, places, order, lengths, sum(own))
-        layouts.append(BatchLayout(lengths, own, index, positions))
+    for valid, mask, own, counts in zip(sides, masks, lengths, lengths.tolist(), strict=True):
+        places = torch.arange(valid.numel(), device=valid.device).view(valid.shape)
+        places = places.t() if time_first else places  # (B, T)
+        index = _index(mask, places, order, own, sum(counts))
+        layouts.append(BatchLayout(own, counts, index, valid.shape))
     return layouts
 
 
@@ -179,8 +179,7 @@ class ValidTokens:
                 f"shape {tuple(x.shape)}: all but its last axis must be the same."
             )
 
-    # Not cached properties, whose lock torch's compiler cannot take.
-
+    # Not a cached property, whose lock torch's compiler cannot take.
     def rows(self) -> BatchLayout:
         """Return where the real tokens lie in the rows.
 
