@@ -9,7 +9,7 @@ shift
 for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
-    grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| epoch" "$run/train.log" |
+    grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" |
         sed -E "s|'/[^']*/([^'/]+/[^'/]+)'|'\1'|g" >"$to/train.log"
     for file in tid conditioning tid_batching cost multipliers; do
         if [[ -f $run/$file.jsonl ]]; then

@@ -21,6 +21,7 @@ from processes import free_port
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.report.runs import read_run
+from shell import succeed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = (
@@ -201,6 +202,10 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     assert not told.problems and told.validations[0].update == told.train[0].update == 2
     text = (tmp_path / "run" / "train.log").read_text()
     assert text.count('{"epoch": ') == 4  # two updates, an epoch, a validation
+    # What is committed of a run in results/ has all that a report reads.
+    succeed("../results/keep.sh", tmp_path / "kept", tmp_path / "run")
+    kept = read_run("run", tmp_path / "kept" / "run")
+    assert (kept.validations, kept.train) == (told.validations, told.train) and not kept.problems
 
 
 def test_a_log_file_of_ones_own(data_bin, tmp_path):
