@@ -1,0 +1,40 @@
+"""Prints when each training of a directory reached 3.95 bits, by its log's validations at epochs' ends."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+BITS = 3.95
+
+
+def by_epoch(log: Path) -> tuple[list[float], list[float], list[float]]:
+    """Updates, minutes and validation nll (bits a token) at the end of each epoch."""
+    rows: dict[str, dict[int, dict[str, str]]] = {"train": {}, "valid": {}}
+    for line in log.read_text().splitlines():
+        if found := re.search(r"INFO \| (train|valid) \| (\{.*\})", line):
+            values = json.loads(found[2])
+            rows[found[1]][values["epoch"]] = values
+    epochs = sorted(rows["valid"])
+    nll = [float(rows["valid"][epoch]["valid_nll_loss"]) for epoch in epochs]
+    updates = [float(rows["train"][epoch]["train_num_updates"]) for epoch in epochs]
+    minutes = [float(rows["train"][epoch]["train_wall"]) / 60 for epoch in epochs]
+    return updates, minutes, nll
+
+
+def reached(xs: list[float], nll: list[float]) -> float:
+    """Where the line between two epochs' ends crosses `BITS` for the first time; nan if nowhere."""
+    for x0, x1, y0, y1 in zip(xs, xs[1:], nll, nll[1:], strict=False):
+        if y0 > BITS >= y1:
+            return x0 + (x1 - x0) * (y0 - BITS) / (y0 - y1)
+    return float("nan")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    print(f"{'run':<20} {'nll, epoch by epoch':<56} updates and minutes to {BITS} bits")
+    for log in sorted(parser.parse_args().runs.glob("*/train.log")):
+        updates, minutes, nll = by_epoch(log)
+        told = " ".join(f"{value:.3f}" for value in nll)
+        print(f"{log.parent.name:<20} {told:<56} {reached(updates, nll):.0f}, {reached(minutes, nll):.1f}")
