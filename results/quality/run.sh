@@ -32,4 +32,4 @@ for seed in "$@"; do
 done
 
 bash results/keep.sh results/quality/runs "$work"/{fairseq,ln-mixing16}-seed[0-9]
-python results/quality/time.py results/quality/runs >results/quality/time.txt
+python results/quality/reached.py results/quality/runs >results/quality/reached.txt
