@@ -37,7 +37,7 @@ import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
         "import rbn_fairseq.checkpoints",
         "import rbn_fairseq.criterions.penalty",
         "import rbn_fairseq.models.config",
-        "import rbn_fairseq.tasks.monitor",
+        "import rbn_fairseq.callbacks.tid_monitor",
     ],
     ids=lambda text: text.split("\n")[0],
 )

@@ -11,7 +11,7 @@ from rbn_fairseq.bench.named_settings import fairseq_options
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import Row, summarise
 from rbn_fairseq.bench.training import check_batches, dtype_of, set_up
-from rbn_fairseq.tasks.batches import collate, sample
+from rbn_fairseq.measuring.batches import collate, draw_batches
 
 __all__ = ["FLOOR", "PLACEMENTS", "default_settings", "time_inference"]
 
@@ -88,7 +88,7 @@ class Translator:
             ignore_invalid_inputs=True,
             required_batch_size_multiple=8,
         )
-        drawn = sample(iterator.frozen_batches, number, self.cfg.common.seed)
+        drawn = draw_batches(iterator.frozen_batches, number, self.cfg.common.seed)
         return list(collate(dataset, drawn, self.model))
 
     @torch.inference_mode()

@@ -7,7 +7,7 @@ from fairseq import utils
 
 from rbn_fairseq.bench.cases import Case
 from rbn_fairseq.bench.training import set_up
-from rbn_fairseq.tasks.batches import sample_batches
+from rbn_fairseq.measuring.batches import draw_batches
 
 __all__ = ["data_cases", "name_of"]
 
@@ -43,7 +43,7 @@ def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -
         seed=cfg.common.seed,
     )
     sides: dict[str, list[Sequence[int]]] = {"source": [], "target": []}
-    for batch in sample_batches(iterator, batches, seed):
+    for batch in draw_batches(iterator.frozen_batches, batches, seed):
         # Sorted, as the model lays out its rows.
         pairs = sorted((dataset.src_sizes[index], dataset.tgt_sizes[index]) for index in batch)
         for lengths, drawn in zip(zip(*pairs, strict=True), sides.values(), strict=True):

@@ -11,11 +11,12 @@ from rbn_fairseq.bench.named_settings import DEFAULTS
 from rbn_fairseq.bench.rounds import milliseconds, take_turns
 from rbn_fairseq.bench.rows import FLOOR, Row, quartiles
 from rbn_fairseq.bench.training import make_trainer, train, training_dtype
+from rbn_fairseq.callbacks.conditioning_monitor import ConditioningConfig
+from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
 from rbn_fairseq.diagnostics import batch_norms, population
-from rbn_fairseq.tasks.batches import collate, sample_batches
-from rbn_fairseq.tasks.conditioning import ConditioningConfig
-from rbn_fairseq.tasks.monitor import MonitorConfig
-from rbn_fairseq.tasks.norm_records import How, measure_layers, norm_records
+from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.measuring.batches import collate, draw_batches
+from rbn_fairseq.measuring.tid_records import How, measure_layers, norm_records
 
 __all__ = ["time_measuring", "total_costs"]
 
@@ -23,15 +24,15 @@ _UPDATE, _CONDITIONED, _ONE, _TWO = "update", "update with conditioning", "one p
 
 
 def _one_pass(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
-    layers = measure_layers(model, dataset, batches)
+    layers = measure_layers(EncoderDecoder(), model, dataset, batches)
     norm_records(layers, 1, 1, How(batches=len(batches)))
 
 
 def _two_passes(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
     """Measure as the paper tells: one epoch estimates the population, another compares."""
-    first = measure_layers(model, dataset, batches)
+    first = measure_layers(EncoderDecoder(), model, dataset, batches)
     populations = {name: population(moments) for name, moments in first.items()}
-    for name, moments in measure_layers(model, dataset, batches).items():
+    for name, moments in measure_layers(EncoderDecoder(), model, dataset, batches).items():
         mean, var = populations[name]
         (moments.mean - mean).norm(dim=1).mean() / var.sqrt().norm()
         (moments.var.sqrt() - var.sqrt()).norm(dim=1).mean() / var.sqrt().norm()
@@ -65,7 +66,7 @@ def time_measuring(
         raise ValueError("The model has no batch norm to measure. Add --norm-encoder batch.")
     iterator = plain.get_train_iterator(epoch=1)
     dataset = plain.task.dataset(plain.cfg.dataset.train_subset)
-    drawn = sample_batches(iterator, batches, plain.cfg.common.seed)
+    drawn = draw_batches(iterator.frozen_batches, batches, plain.cfg.common.seed)
     samples = list(collate(dataset, drawn, plain.model))
     with TemporaryDirectory() as directory:
         always = ("--conditioning-interval", "1", "--save-dir", directory)
@@ -104,7 +105,7 @@ def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) 
         same: fields that all rows share.
     """
     interval = ConditioningConfig.conditioning_interval
-    sample = min(MonitorConfig.tid_batches, epoch)
+    sample = min(TIDMonitorConfig.tid_batches, epoch)
 
     def cost(case: str, part: Callable[[Mapping[str, float]], float], whole: str = _UPDATE) -> Row:
         low, share, high = quartiles([part(times) / times[whole] for times in rounds])

@@ -12,9 +12,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 
-from rbn_fairseq.tasks.batches import collate, sample_batches
-from rbn_fairseq.tasks.conditioning import ConditioningConfig
-from rbn_fairseq.tasks.monitor import MonitorConfig
+from rbn_fairseq.callbacks.conditioning_monitor import ConditioningConfig
+from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
+from rbn_fairseq.measuring.batches import collate, draw_batches
 
 __all__ = [
     "check_batches",
@@ -35,7 +35,7 @@ _FIXED = "--no-save --num-workers 0 --no-progress-bar".split()
 _TASK = "translation_rbn"  # where no other is given
 # What turns monitors off, by the options of a task that has them.
 _QUIET = {
-    MonitorConfig: ["--no-tid"],
+    TIDMonitorConfig: ["--no-tid"],
     ConditioningConfig: ["--conditioning-interval", "0"],
 }
 
@@ -185,9 +185,8 @@ def draw(trainer: Any, number: int, turns: int) -> list[list[Any]]:
     """
     iterator = trainer.get_train_iterator(epoch=1)
     dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
-    drawn = [
-        sample_batches(iterator, number, trainer.cfg.common.seed + turn) for turn in range(turns)
-    ]
+    seeds = range(trainer.cfg.common.seed, trainer.cfg.common.seed + turns)
+    drawn = [draw_batches(iterator.frozen_batches, number, seed) for seed in seeds]
     return [list(collate(dataset, batches, trainer.model)) for batches in drawn]
 
 

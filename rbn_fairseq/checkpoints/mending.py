@@ -1,29 +1,55 @@
-"""A save directory after an interruption: what a kill, a full disk or a power cut left of it.
+"""A save directory after an interruption: a kill, a full disk or a power cut.
 
 fairseq writes a checkpoint under one name and copies it to the others, ``checkpoint_last.pt`` at
-the end. Each copy is a file of half the length for a while, and a power cut may take the end of
-every file that was written shortly before.
+the end, so that this one may be missing, cut off, or behind a checkpoint that was written later.
 """
 
 import logging
+import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Optional
 
-from rbn_fairseq.checkpoints.files import is_whole
-from rbn_fairseq.checkpoints.saves import BEST, LAST, Saved, oldest_first
+from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
+from rbn_fairseq.files import unfinished
 
-__all__ = ["mend", "newest_whole", "remove_unfinished"]
+__all__ = ["LAST", "mend", "newest_whole", "remove_unfinished"]
 
 logger = logging.getLogger(__name__)
 
-# What a save takes, and the minute in which a system writes to the disk what it holds in memory.
-_SECONDS = 600
+LAST = "checkpoint_last.pt"
+
+# The names that fairseq saves under; an average is no training's state.
+_NAME = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.*)\.pt")
 
 
-def newest_whole(directory: Path) -> Path | None:
+def _saved(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.glob("*.pt")) if _NAME.fullmatch(path.name)]
+
+
+def _updates(path: Path) -> Optional[int]:
+    """Return the updates of a whole checkpoint of a training; ``None`` for any other file."""
+    try:
+        history = read_checkpoint(path, mmap=True)["optimizer_history"]
+        return int(history[-1]["num_updates"]) if is_whole(path) else None
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _newest(paths: Iterable[Path]) -> Optional[tuple[int, Path]]:
+    whole = ((_updates(path), path) for path in paths)
+    return max(
+        ((updates, path) for updates, path in whole if updates is not None),
+        key=lambda pair: pair[0],
+        default=None,
+    )
+
+
+def newest_whole(directory: Path) -> Optional[Path]:
     """Return the whole checkpoint with the most updates to resume from, if there is any."""
-    saved = oldest_first(directory.glob("checkpoint*.pt"))
-    return saved[-1].path if saved else None
+    newest = _newest(_saved(directory))
+    return newest[1] if newest else None
 
 
 def remove_unfinished(directory: Path) -> None:
@@ -33,56 +59,33 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def mend(directory: Path) -> None:
-    """Complete a save that was interrupted, from its own files or from those of the one before.
+    """Make ``checkpoint_last.pt`` the newest whole checkpoint, if a save was cut off.
 
-    Where a file that was written lately is damaged, or ``checkpoint_last.pt`` is missing or behind
-    a checkpoint that was written after it, the newest whole checkpoint gets the names that fairseq
-    would have copied it to, and damaged files that were a copy of a whole one become it again.
-    Else every checkpoint stays as it is: whoever copies an older one to ``checkpoint_last.pt`` goes
-    back to it.
+    A whole one stays unless a checkpoint was written after it and has more updates: an older
+    checkpoint that was copied to ``checkpoint_last.pt`` is gone back to.
 
     Raises:
         ValueError: if ``checkpoint_last.pt`` is damaged and no checkpoint is whole.
     """
     remove_unfinished(directory)
     last = directory / LAST
-    files = filter(Path.is_file, directory.glob("checkpoint*.pt"))
-    written = {path: path.stat().st_mtime for path in files}
-    since = written.get(last, max(written.values(), default=0)) - _SECONDS
-    damaged = [path for path in written if written[path] >= since and not is_whole(path)]
-    # What is older than a whole last one may be another training's.
-    begin = 0 if last in damaged else written.get(last, 0)
-    later = [path for path in written if written[path] >= begin]
-    saved = oldest_first(written if damaged else later)
-    newest = next((s for s in reversed(saved) if s.path in later), None)
-    if newest is None:
-        if last not in damaged:  # nothing was saved yet, or what to resume from is no one's save
-            return
+    others = [path for path in _saved(directory) if path.is_file()]
+    updates = _updates(last)
+    if updates is not None:
+        written = last.stat().st_mtime
+        others = [path for path in others if path.stat().st_mtime > written]
+    newest = _newest(others)
+    if newest is not None and newest[0] > (-1 if updates is None else updates):
+        logger.warning(
+            "%s is missing, damaged or behind: the training resumes from %s, update %d",
+            last,
+            newest[1],
+            newest[0],
+        )
+        with unfinished(last) as part:
+            shutil.copyfile(newest[1], part)
+    elif newest is None and last.exists() and not is_whole(last):
         raise ValueError(
             f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
             "Remove the file to start anew."
         )
-    updates = {s.path: s.updates for s in saved}
-    if not damaged and updates.get(last, -1) >= newest.updates:
-        return
-    whole = {path: time for path, time in written.items() if path not in damaged}
-    sources = [s for s in saved if s.updates <= newest.updates]
-    copies = (directory / name for name in newest.copies)
-    for path in dict.fromkeys([directory / BEST, *damaged, *copies]):
-        source = _source(path.name, sources)
-        if source is None:
-            if path in damaged:
-                logger.warning("%s is damaged, and no other file holds the same", path)
-        elif updates.get(path, -1) < source.updates and whole.get(path, 0) <= written[source.path]:
-            logger.warning(
-                "%s is missing, damaged or behind: it becomes a copy of %s", path, source.path
-            )
-            shutil.copyfile(source.path, path)
-
-
-def _source(name: str, sources: list[Saved]) -> Saved | None:
-    """Return the checkpoint that fairseq saved last under a name."""
-    found = [s for s in sources if name in s.names]
-    if name == BEST:
-        found = [s for s in found if s.best == sources[-1].best]
-    return found[-1] if found else None

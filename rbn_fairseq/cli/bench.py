@@ -46,7 +46,7 @@ _Mixing = Annotated[
 
 def _check(data: Path, json: Optional[Path], overwrite: bool, device: Optional[str]) -> str:
     """Refuse, before any work, what cannot be read, written or measured on; choose the device."""
-    from rbn_fairseq.tasks.data import check_data
+    from rbn_fairseq.measuring.data_bin import check_data
 
     check_data(str(data))
     check_json(json, overwrite=overwrite)

@@ -96,7 +96,7 @@ def norm(
     chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
     if data is not None:
         from rbn_fairseq.bench.replay import data_cases, name_of
-        from rbn_fairseq.tasks.data import check_data
+        from rbn_fairseq.measuring.data_bin import check_data
 
         check_data(str(data))
         with quiet():

@@ -1,6 +1,7 @@
 """Verbs that make checkpoints of checkpoints."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -23,60 +24,30 @@ from rbn_fairseq.cli.options import (
 )
 from rbn_fairseq.files import check_output
 
-if TYPE_CHECKING:
-    from rbn_fairseq.checkpoints.session import Session
-
 __all__ = ["average", "fold", "recalibrate"]
 
-_STATISTICS = ".population."
-_AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
 
+def _recalibrate(
+    state: dict[str, Any],
+    path: Path,
+    data: Optional[Path],
+    device: str,
+    **settings: Any,
+) -> None:
+    """Estimate the statistics of ``state``, made of the checkpoint ``path``, and say how."""
+    from rbn_fairseq.measuring.recalibrate import recalibrate_state
+    from rbn_fairseq.measuring.session import open_session
 
-def _give_bins(session: "Session", state: dict[str, Any], number: int, rule: str) -> None:
-    """Give the model bins, and ``state`` its settings; a moving average has others, and goes."""
-    from rbn_fairseq.checkpoints.length_bins import give_length_bins
-
-    bins = give_length_bins(session, number, rule)
-    settings = {"norm_batch_length_bins": number, "norm_batch_length_edges": rule}
-    state["cfg"]["model"] = {**state["cfg"]["model"], **settings}
+    averaged = "ema" in (state.get("extra_state") or {})
+    session = open_session(path, data, device, state)
+    bins = recalibrate_state(
+        session, state, progress=lambda batches: progress(batches, "recalibrating"), **settings
+    )
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
-    extra = state.get("extra_state") or {}
-    if [extra.pop(name, None) for name in _AVERAGES][0] is not None:
+    if averaged and "ema" not in state["extra_state"]:
         typer.echo("left out: the moving average of --store-ema, which has not these bins")
-
-
-def _recalibrate_state(
-    session: "Session",
-    state: dict[str, Any],
-    number: int,
-    seed: int,
-    population: str,
-    lengths: tuple[Optional[int], str],
-) -> dict[str, Any]:
-    """Return ``state`` with statistics estimated for its weights.
-
-    ``lengths``: the number of bins of sentence lengths, ``None`` for those that it has, and where
-    they end.
-    """
-    from rbn_fairseq.diagnostics import recalibrate as recalibrate_model
-    from rbn_fairseq.tasks.batches import collate, run_norms, sample_batches
-
-    session.model.load_state_dict(state["model"])
-    number_of_bins, rule = lengths
-    if number_of_bins is not None:
-        _give_bins(session, state, number_of_bins, rule)
-    batches = sample_batches(session.iterator, number, seed)
-    samples = collate(session.dataset, progress(batches, "recalibrating"), session.model)
-    used = recalibrate_model(session.model, samples, run_norms, population)
-    rest = {name: value for name, value in state["model"].items() if _STATISTICS not in name}
-    own = session.model.state_dict()
-    state["model"] = rest | {name: own[name].cpu() for name in own if _STATISTICS in name}
-    note = {"batches": used, "seed": seed, "population": population}
-    if number_of_bins is not None:
-        note |= {"length_bins": number_of_bins, "length_edges": rule}
-    state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
-    return state
+    typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
 
 
 def average(
@@ -107,9 +78,8 @@ def average(
     """Average the weights of checkpoints and recalibrate the population statistics."""
     from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
     from rbn_fairseq.checkpoints.files import write_checkpoint
-    from rbn_fairseq.checkpoints.length_bins import check_length_bins
-    from rbn_fairseq.checkpoints.session import open_session
     from rbn_fairseq.diagnostics import ESTIMATES
+    from rbn_fairseq.measuring.bins import check_length_bins
 
     check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
@@ -134,11 +104,17 @@ def average(
     for path in paths:
         typer.echo(f"averaged {path}")
     if recalibrate:
-        session = open_session(paths[-1], data, computing)
-        state = _recalibrate_state(
-            session, state, batches, seed, population, (length_bins, length_edges)
+        _recalibrate(
+            state,
+            paths[-1],
+            data,
+            computing,
+            number=batches,
+            seed=seed,
+            population=population,
+            length_bins=length_bins,
+            length_edges=length_edges,
         )
-        typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 
@@ -167,21 +143,27 @@ def recalibrate(
     """Estimate the population statistics of a checkpoint anew on training data."""
     from rbn_fairseq.checkpoints.average import moving_average
     from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-    from rbn_fairseq.checkpoints.length_bins import check_length_bins
-    from rbn_fairseq.checkpoints.session import open_session
     from rbn_fairseq.diagnostics import ESTIMATES
+    from rbn_fairseq.measuring.bins import check_length_bins
 
     check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
     check_output("--output", output, [checkpoint], overwrite)
     computing = choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
-    session = open_session(checkpoint, data, computing)
-    lengths = length_bins, length_edges
-    state = _recalibrate_state(session, state, batches, seed, population, lengths)
+    _recalibrate(
+        state,
+        checkpoint,
+        data,
+        computing,
+        number=batches,
+        seed=seed,
+        population=population,
+        length_bins=length_bins,
+        length_edges=length_edges,
+    )
     write_checkpoint(output, state)
-    used = state["rbn_fairseq"]["recalibrated"]["batches"]
-    typer.echo(f"recalibrated on {used} batches, wrote {output}")
+    typer.echo(f"wrote {output}")
 
 
 def fold(

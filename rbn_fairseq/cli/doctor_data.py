@@ -8,7 +8,7 @@ import numpy as np
 from fairseq.data import Dictionary, data_utils
 
 from rbn_fairseq.cli.findings import Findings
-from rbn_fairseq.tasks.data import check_data, fingerprint
+from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 
 __all__ = ["check_data_directory"]
 

@@ -1,5 +1,7 @@
 """Verbs that measure on saved checkpoints."""
 
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -19,6 +21,7 @@ from rbn_fairseq.cli.options import (
     check_population,
     choose_device,
     choose_epochs,
+    progress,
 )
 from rbn_fairseq.cli.output import check_json, console, write_json
 
@@ -30,6 +33,32 @@ __all__ = ["cost", "tid"]
 
 def _percent(value: Optional["TID"]) -> str:
     return "-" if value is None else f"{100 * value.mean:.2f} / {100 * value.var:.2f}"
+
+
+def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
+    """Return TID of the last layer, and the average over layers."""
+    from rbn_fairseq.diagnostics import average_tid
+
+    if not layers:
+        return {}
+    last, average = list(layers.values())[-1], average_tid(layers)
+    return {"last layer": last, f"average of {len(layers)} layers": average}
+
+
+def _sampling_error(records: list[dict[str, Any]]) -> str:
+    """Say how much of all batches the records are of, and how far off they may be for that."""
+    sampled = [record for record in records if record["total_batches"] is not None]
+    if not sampled:
+        return "A layer's standard errors are not known of shuffled tokens."
+    used, total = (max(record[key] for record in sampled) for key in ("batches", "total_batches"))
+    mean, var = (
+        f"{100 * max(record[f'{kind}_tid_error'] for record in sampled):.2f}"
+        for kind in ("mean", "var")
+    )
+    return (
+        f"On {used} of {total} batches; a layer's standard errors are at most {mean} and {var} "
+        "percentage points (mean, variance)."
+    )
 
 
 def tid(
@@ -67,8 +96,6 @@ def tid(
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
     from rich.table import Table
 
-    from rbn_fairseq.checkpoints.session import open_session
-    from rbn_fairseq.cli.measuring import collect, sampling_error, summary
     from rbn_fairseq.cli.sources import sources_table
     from rbn_fairseq.diagnostics import (
         POPULATIONS,
@@ -77,8 +104,15 @@ def tid(
         independent_tid,
         population_norms,
     )
-    from rbn_fairseq.tasks.batching import AS_TRAINED, PERMUTED, RANDOM, parse_batching
-    from rbn_fairseq.tasks.norm_records import How, norm_records, read_conditional_tid, read_tid
+    from rbn_fairseq.measuring.batches import AS_TRAINED, PERMUTED, RANDOM, parse_batching
+    from rbn_fairseq.measuring.session import open_session
+    from rbn_fairseq.measuring.tid_records import (
+        How,
+        measure_checkpoint,
+        norm_records,
+        read_conditional_tid,
+        read_tid,
+    )
 
     check_population(population, POPULATIONS)
     computing = choose_device(device)
@@ -107,19 +141,19 @@ def tid(
         epoch = int(label) if label.isdigit() else None
         sources[label] = {}
         for batching in batchings:
-            wait = f"{path.name}, {batching}"
-            moments, total = collect(session, batching, batches, seed, dropout, wait)
+            show = partial(progress, label=f"{path.name}, {batching}")
+            moments, total = measure_checkpoint(session, batching, batches, seed, dropout, show)
             # Batches of shuffled tokens are no sample of a fixed set of batches.
             of = None if batching == PERMUTED else total
             how = How(of, population, batching, dropout, length_groups)
             found = norm_records(moments, epoch, session.update, how, running)
             values, given_length = read_tid(found), read_conditional_tid(found)
             independent = {name: independent_tid(layer.count) for name, layer in moments.items()}
-            sources[label][batching] = summary(values)
+            sources[label][batching] = _summary(values)
             if batching == AS_TRAINED:
-                sources[label]["independent"] = summary(independent)
-            given_length |= summary(given_length)
-            for layer, value in {**(values if layers else {}), **summary(values)}.items():
+                sources[label]["independent"] = _summary(independent)
+            given_length |= _summary(given_length)
+            for layer, value in {**(values if layers else {}), **_summary(values)}.items():
                 cells = (_percent(value), _percent(given_length.get(layer)))
                 ways = [batching] if several else []
                 table.add_row(label, str(session.update), *ways, layer, *cells)
@@ -131,7 +165,7 @@ def tid(
             running = {name: layer.running for name, layer in moments.items()}
     out = console(json)
     out.print(table)
-    out.print(sampling_error(records), highlight=False, soft_wrap=True)
+    out.print(_sampling_error(records), highlight=False, soft_wrap=True)
     if {AS_TRAINED, RANDOM} <= set(batchings):
         out.print(sources_table(sources))
     write_json(json, records)
@@ -166,9 +200,9 @@ def cost(
     """
     from rich.table import Table
 
-    from rbn_fairseq.checkpoints.length_bins import check_length_bins
-    from rbn_fairseq.checkpoints.session import open_session
-    from rbn_fairseq.cli.measuring import compare_costs
+    from rbn_fairseq.measuring.bins import check_length_bins
+    from rbn_fairseq.measuring.cost import cost_of_checkpoint
+    from rbn_fairseq.measuring.session import open_session
 
     check_length_bins(length_bins, length_edges)
     computing = choose_device(device)
@@ -183,7 +217,12 @@ def cost(
     records: list[dict[str, Any]] = []
     for label, path in chosen:
         session = open_session(path, data, computing)
-        for record in compare_costs(session, batches, seed, path.name, length_bins, length_edges):
+
+        def show(samples: Sequence[Any], label: str, name: str = path.name) -> Iterable[Any]:
+            return progress(samples, f"{name}, {label}")
+
+        costs = cost_of_checkpoint(session, batches, seed, length_bins, length_edges, show)
+        for record in costs:
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})

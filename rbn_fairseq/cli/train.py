@@ -93,9 +93,9 @@ def _with_recipe(
     arguments: list[str], plugin: list[str], name: str, chosen: Mapping[str, Optional[str]]
 ) -> list[str]:
     """Put a recipe's options before those that are given, and say what they come to."""
-    from rbn_fairseq.checkpoints.saves import LAST
+    from rbn_fairseq.checkpoints.mending import LAST
+    from rbn_fairseq.measuring.data_bin import share_a_dictionary
     from rbn_fairseq.recipes import DEFAULT, compose_recipe
-    from rbn_fairseq.tasks.data import share_a_dictionary
 
     data, *given = arguments
     if data.startswith("-"):
@@ -157,10 +157,9 @@ def _check(cfg: Any) -> None:
     from fairseq import checkpoint_utils, tasks
     from fairseq.trainer import Trainer
 
+    from rbn_fairseq.callbacks import resume
     from rbn_fairseq.checkpoints.files import read_checkpoint
-    from rbn_fairseq.checkpoints.mending import newest_whole
-    from rbn_fairseq.checkpoints.saves import LAST
-    from rbn_fairseq.tasks import resuming
+    from rbn_fairseq.checkpoints.mending import LAST, newest_whole
 
     assert cfg.dataset.max_tokens or cfg.dataset.batch_size, "Must specify batch size"
     cfg.distributed_training.distributed_world_size = 1
@@ -168,7 +167,7 @@ def _check(cfg: Any) -> None:
     if last.exists():
         read_checkpoint(last, mmap=True)  # refuses a damaged one
     task = tasks.setup_task(cfg.task)
-    with mock.patch.object(resuming, "mend"):  # which writes
+    with mock.patch.object(resume, "mend"):  # which writes
         model = task.build_model(cfg.model)
     criterion = task.build_criterion(cfg.criterion)
     for subset in [] if cfg.dataset.disable_validation else cfg.dataset.valid_subset.split(","):

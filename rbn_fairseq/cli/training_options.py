@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from fairseq.dataclass import FairseqDataclass
 
+from rbn_fairseq.callbacks.base import options_of
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.models.config import norm_fields
-from rbn_fairseq.tasks.translation_rbn import OWN_OPTIONS
+from rbn_fairseq.tasks.translation_rbn import CALLBACKS
 
 __all__ = ["Group", "groups"]
 
@@ -41,5 +42,5 @@ def groups() -> list[Group]:
     return [
         Group("norms", "--arch rbn_transformer...", (norms,)),
         Group("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
-        Group("training", "--task translation_rbn", OWN_OPTIONS),
+        Group("training", "--task translation_rbn", options_of(CALLBACKS)),
     ]

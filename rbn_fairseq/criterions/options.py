@@ -140,7 +140,7 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
         "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
     }
     for option, given in guided.items():
-        if given and not getattr(task, "guides_penalty", False):
+        if given and not getattr(task, "has_callbacks", False):
             raise ValueError(
                 f"{option} follows the updates of the training, which the criterion alone does "
                 "not know. Train with --task translation_rbn, or leave it out."

@@ -130,49 +130,54 @@ OF_MODEL = (
     ),
 )
 
-#: By the task's configuration, which knows of the training around it.
+#: By fairseq's whole configuration.
 OF_TRAINING = (
     Refusal(
         "--bf16",
-        lambda cfg: cfg.tpu and find_spec("torch_xla") is None,
+        lambda cfg: cfg.common.tpu and find_spec("torch_xla") is None,
         lambda model: "an environment without torch_xla",
         "fairseq's command line takes it for --tpu. On a GPU use fairseq-hydra-train with "
         "common.bf16=true, or --amp.",
     ),
     Refusal(
         "--ddp-backend fully_sharded",
-        lambda cfg: cfg.ddp_backend == "fully_sharded",
+        lambda cfg: cfg.distributed_training.ddp_backend == "fully_sharded",
         _running,
         "a process holds a part of the weights alone, and the task, which takes statistics back "
         "where an update is dropped, and measures TID, needs the whole model. Use --ddp-backend "
         "legacy_ddp or pytorch_ddp, with --memory-efficient-fp16 or --checkpoint-activations to "
         "save memory.",
     ),
-    Refusal("--ddp-backend slowmo", lambda cfg: cfg.ddp_backend == "slowmo", _running, _APART),
-    Refusal("--use-bmuf", lambda cfg: cfg.use_bmuf, _running, _APART),
+    Refusal(
+        "--ddp-backend slowmo",
+        lambda cfg: cfg.distributed_training.ddp_backend == "slowmo",
+        _running,
+        _APART,
+    ),
+    Refusal("--use-bmuf", lambda cfg: cfg.optimization.use_bmuf, _running, _APART),
     Refusal(
         "--broadcast-buffers",
-        lambda cfg: cfg.broadcast_buffers,
+        lambda cfg: cfg.distributed_training.broadcast_buffers,
         _running,
         "it puts the first process's running statistics in the place of the others', whose "
         "batches are lost; the task lets processes agree on the mean. Leave it out.",
     ),
     Refusal(
         "--pipeline-model-parallel",
-        lambda cfg: cfg.pipeline_model_parallel,
+        lambda cfg: cfg.distributed_training.pipeline_model_parallel,
         _running,
         "it cuts the model and its batches into parts, and a norm would see a part of each "
         "batch. Use data parallelism.",
     ),
     Refusal(
         "--model-parallel-size",
-        lambda cfg: cfg.model_parallel_size > 1,
+        lambda cfg: cfg.common.model_parallel_size > 1,
         _running,
         "it takes models of its own, whose norms are no choice. Use data parallelism.",
     ),
     Refusal(
         "--quantization-config-path",
-        lambda cfg: cfg.quantization_config_path,
+        lambda cfg: cfg.common.quantization_config_path,
         _running,
         "it replaces weights during training, and the running statistics would be those of the "
         "weights from before. Use `layer` norms.",
@@ -186,14 +191,14 @@ OF_TRAINING = (
     ),
     Refusal(
         "--length-mixing",
-        lambda cfg: cfg.length_mixing != "1",
+        lambda cfg: getattr(cfg.task, "length_mixing", "1") != "1",
         lambda model: "--norm-batch-length-bins" if _by_length(model) else "",
         "its batches have sentences of all lengths and are normalised together, so that "
         "inference by the statistics of each length would be another normalisation than "
         "training's. Leave one of them out.",
     ),
-    Refusal("--fp16", lambda cfg: cfg.fp16, _remembering, _SCALED),
-    Refusal("--amp", lambda cfg: cfg.amp, _remembering, _SCALED),
+    Refusal("--fp16", lambda cfg: cfg.common.fp16, _remembering, _SCALED),
+    Refusal("--amp", lambda cfg: cfg.common.amp, _remembering, _SCALED),
 )
 
 _OF_ROWS = "the rows of real tokens that rbn_transformer computes in training"

@@ -185,14 +185,14 @@ class RBNTransformerModel(TransformerModelBase):
                 "Norms with batch statistics in the decoder: in training, they let a position see "
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
-        if has_population_norm(self) and not getattr(task, "keeps_running_statistics", False):
+        if has_population_norm(self) and not getattr(task, "has_callbacks", False):
             logger.warning(
                 "This task does not care for running statistics: in training, dropped updates "
                 "move them, processes do not agree on them, TID is not measured, and modes that "
                 "they do not go with are not refused. Use --task translation_rbn."
             )
         by_length = any(isinstance(part, LengthBatchNorm) for part in self.modules())
-        if by_length and not getattr(task, "cuts_length_bins", False):
+        if by_length and not getattr(task, "has_callbacks", False):
             logger.warning(
                 "--norm-batch-length-bins: this task does not cut bins: in a training that begins "
                 "with it, all sentences share one. Use --task translation_rbn."

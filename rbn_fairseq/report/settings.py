@@ -8,12 +8,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+import rbn_fairseq.tasks  # noqa: F401 - which registers its options
+from rbn_fairseq.callbacks.conditioning_monitor import ConditioningConfig
+from rbn_fairseq.callbacks.length_mixing import LengthMixingConfig
+from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
-from rbn_fairseq.tasks.conditioning import ConditioningConfig
-from rbn_fairseq.tasks.length_mixing import LengthMixingConfig
-from rbn_fairseq.tasks.monitor import MonitorConfig
-from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
 __all__ = ["LENGTH", "OF_NORM", "check_agreement", "flatten", "matches"]
 
@@ -24,12 +26,19 @@ _PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_
 
 # Fields of the task that shape no training by themselves: the monitors' options, and copies of
 # options of other sections.
-_OF_MONITORS = (MonitorConfig, ConditioningConfig)
+_OF_MONITORS = (TIDMonitorConfig, ConditioningConfig)
 _OF_TASK = {item.name for config in _OF_MONITORS for item in dataclasses.fields(config)} | {
     item.name
-    for item in dataclasses.fields(TranslationRBNConfig)
+    for item in dataclasses.fields(TASK_DATACLASS_REGISTRY["translation_rbn"])
     if str(item.default).startswith("${")
 }
+# Copies that the task of earlier versions had.
+_OF_TASK |= set(
+    "save_dir restore_file max_epoch max_update update_freq lr reset_optimizer ddp_backend "
+    "broadcast_buffers pipeline_model_parallel model_parallel_size quantization_config_path "
+    "use_bmuf fp16 amp tpu tensorboard_logdir curriculum log_interval finetune_from_model "
+    "continue_once disable_validation".split()
+)
 _OF_TASK -= {"_name"}
 
 # Patterns of names. What no run of a cell need share with another: where things lie, what is

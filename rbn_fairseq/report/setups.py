@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, Optional
 
+from rbn_fairseq.measuring.batches import parse_mixing
 from rbn_fairseq.models.config import config_class
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.settings import flatten
-from rbn_fairseq.tasks.length_mixing import parse_mixing
 
 __all__ = ["BY_LENGTH", "FAMILIES", "PLACEMENTS", "Setup", "describe"]
 

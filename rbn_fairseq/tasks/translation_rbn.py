@@ -1,56 +1,42 @@
 """fairseq's translation task for models with batch norms."""
 
-from dataclasses import dataclass
-
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from rbn_fairseq.tasks.conditioning import ConditioningConfig, ConditioningMonitor
-from rbn_fairseq.tasks.init_from import InitFromConfig, InitFromTask
-from rbn_fairseq.tasks.length_bins import LengthBinsTask
-from rbn_fairseq.tasks.length_mixing import LengthMixingConfig, LengthMixingTask
-from rbn_fairseq.tasks.monitor import MonitorConfig, TIDMonitor
-from rbn_fairseq.tasks.multipliers import MultiplierConfig, MultiplierTask
-from rbn_fairseq.tasks.nan_search import NanSearchTask
-from rbn_fairseq.tasks.resuming import ResumableTask
-from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
-from rbn_fairseq.tasks.training import CheckedTask, TrainingConfig
-from rbn_fairseq.tasks.training_batches import TrainingBatchesTask
-from rbn_fairseq.tasks.trouble import TroubleConfig, TroubleWatch
+from rbn_fairseq.callbacks import WithCallbacks, with_options
+from rbn_fairseq.callbacks.conditioning_monitor import ConditioningMonitor
+from rbn_fairseq.callbacks.init_from import InitFrom
+from rbn_fairseq.callbacks.length_bins import LengthBinEdges
+from rbn_fairseq.callbacks.length_mixing import LengthMixing
+from rbn_fairseq.callbacks.multiplier_steps import MultiplierSteps
+from rbn_fairseq.callbacks.resume import Resume
+from rbn_fairseq.callbacks.running_statistics import RunningStatistics
+from rbn_fairseq.callbacks.start import Start
+from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
+from rbn_fairseq.callbacks.trouble import Trouble
+from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.tasks.repairs import FairseqRepairs
 
-__all__ = ["TranslationRBNTask"]
+__all__ = ["CALLBACKS", "TranslationRBNTask"]
 
-#: This package's options for a training.
-OWN_OPTIONS = (
-    MonitorConfig,
-    ConditioningConfig,
-    InitFromConfig,
-    TroubleConfig,
-    LengthMixingConfig,
-    MultiplierConfig,
-    TrainingConfig,
+#: In the order in which they run.
+CALLBACKS = (
+    Start,
+    RunningStatistics,  # first of those that look at an update: it drops what was not made
+    MultiplierSteps,
+    LengthMixing,  # before what is computed from the training's batches
+    LengthBinEdges,
+    InitFrom,
+    Resume,
+    Trouble,
+    ConditioningMonitor,
+    TIDMonitor,  # behind InitFrom, whose statistics it measures before the first update
 )
 
 
-@dataclass
-class TranslationRBNConfig(*OWN_OPTIONS, TranslationConfig):
-    """fairseq's options for translation, and this package's for a training."""
-
-
-@register_task("translation_rbn", dataclass=TranslationRBNConfig)
-class TranslationRBNTask(
-    TIDMonitor,
-    ConditioningMonitor,
-    InitFromTask,
-    TroubleWatch,
-    MultiplierTask,
-    RunningStatisticsTask,
-    LengthMixingTask,
-    ResumableTask,
-    NanSearchTask,
-    LengthBinsTask,
-    TrainingBatchesTask,
-    CheckedTask,
-    TranslationTask,
-):
+@register_task("translation_rbn", dataclass=with_options(TranslationConfig, CALLBACKS))
+class TranslationRBNTask(WithCallbacks, FairseqRepairs, TranslationTask):
     """fairseq's ``translation`` with the care that batch statistics need, and the monitors."""
+
+    callbacks = CALLBACKS
+    adapter = EncoderDecoder()

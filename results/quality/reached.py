@@ -1,4 +1,4 @@
-"""Prints when each training of a directory reached 3.95 bits, by its log's validations at epochs' ends."""
+"""Prints when each training of a directory reached 3.95 bits, between validations of its log."""
 
 import argparse
 import json
@@ -36,5 +36,6 @@ if __name__ == "__main__":
     print(f"{'run':<20} {'nll, epoch by epoch':<56} updates and minutes to {BITS} bits")
     for log in sorted(parser.parse_args().runs.glob("*/train.log")):
         updates, minutes, nll = by_epoch(log)
-        told = " ".join(f"{value:.3f}" for value in nll)
-        print(f"{log.parent.name:<20} {told:<56} {reached(updates, nll):.0f}, {reached(minutes, nll):.1f}")
+        curve = " ".join(f"{value:.3f}" for value in nll)
+        ends = f"{reached(updates, nll):.0f}, {reached(minutes, nll):.1f}"
+        print(f"{log.parent.name:<20} {curve:<56} {ends}")

@@ -10,7 +10,8 @@ from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import recalibrate
-from rbn_fairseq.tasks.batches import collate, run_norms
+from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.measuring.batches import collate
 
 STATISTICS = (".running_mean", ".running_var")
 
@@ -116,7 +117,7 @@ def test_statistics_are_those_of_recalibrate(averaged, data_bin):
         max_positions=task.max_positions(), seed=cfg.common.seed,
     ).frozen_batches  # fmt: skip
     assert len(batches) < 200  # all of them: no sample is drawn
-    used = recalibrate(model, collate(dataset, batches, model), run_norms)
+    used = recalibrate(model, collate(dataset, batches, model), EncoderDecoder().run_norms)
     note = {"batches": used, "seed": 1, "population": "mean-of-batches"}
     assert state["rbn_fairseq"]["recalibrated"] == note
     own = model.state_dict()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import open_dict
 
@@ -13,7 +14,6 @@ import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.config import config_class
-from rbn_fairseq.tasks.translation_rbn import TranslationRBNConfig
 
 BATCH = ("--norm-encoder", "batch")
 STILL = ("--lr", runs.NOTHING, "--max-update")  # whatever is trained, the weights stay
@@ -95,13 +95,13 @@ def without(state, *names):
 # Without --norm-encoder no one can know which norms they are; all else has its default here.
 MODEL = [name for name in fields(config_class()) if name.startswith("norm_")]
 MODEL.remove("norm_encoder")
-TASK = fields(TranslationRBNConfig, TranslationConfig)
+TASK = fields(TASK_DATACLASS_REGISTRY["translation_rbn"], TranslationConfig)
 NEW = {
     "model": [f"cfg.model.{name}" for name in MODEL],
     "task": [f"cfg.task.{name}" for name in TASK],
     "criterion": [f"cfg.criterion.{name}" for name in fields(RBNPenaltyConfig, FairseqDataclass)],
     "dictionaries": ["task_state.dictionaries"],
-    "statistics": ["task_state.running_statistics"],
+    "callbacks": ["extra_state.TranslationRBNTask"],
     "state": ["task_state"],
 }
 

@@ -10,8 +10,8 @@ import typer
 from rbn_fairseq import cli, recipes
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
+from rbn_fairseq.measuring.tid_records import How
 from rbn_fairseq.norms.lengths import RULES
-from rbn_fairseq.tasks.norm_records import How
 from rbn_fairseq.version import __version__
 
 # Seconds to import, each.

@@ -4,14 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.tasks import FairseqTask
 from torch import nn
 
 from processes import on_processes
+from rbn_fairseq.callbacks.running_statistics import RunningStatistics
 from rbn_fairseq.norms import BatchNorm
-from rbn_fairseq.tasks.running_statistics import RunningStatisticsTask
+from trainings import task
 
 
-class Base:
+class Base(FairseqTask):
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
         model(sample).sum().backward()
         if criterion == "fails":
@@ -21,24 +23,20 @@ class Base:
         pass
 
 
-class Task(RunningStatisticsTask, Base):
-    pass
-
-
 def update(rank, model, fails):
     """fairseq's update of two micro-batches; rank 1 has no memory for those in ``fails``."""
-    task, lost = Task(), False
+    statistics, lost = task(RunningStatistics, base=Base), False
     model.zero_grad()
     for number in range(2):
         generator = torch.Generator().manual_seed(10 * rank + number)
         outcome = "fails" if rank == 1 and number in fails else "fine"
         try:
-            task.train_step(torch.randn(6, 3, generator=generator), model, outcome, None, 0)
+            statistics.train_step(torch.randn(6, 3, generator=generator), model, outcome, None, 0)
         except RuntimeError:
             lost = True
         if lost:  # for the rest of the update
             model.zero_grad()
-    task.optimizer_step(SimpleNamespace(), model, 0)
+    statistics.optimizer_step(SimpleNamespace(), model, 0)
     return [buffer.clone() for buffer in model.buffers()]
 
 

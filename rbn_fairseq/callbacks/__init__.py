@@ -1,0 +1,7 @@
+"""What happens around the updates of a training: one callback a concern, run in one order."""
+
+import fairseq  # noqa: F401 - which registers this and its sister packages
+
+from rbn_fairseq.callbacks.base import Callback, Training, WithCallbacks, with_options
+
+__all__ = ["Callback", "Training", "WithCallbacks", "with_options"]

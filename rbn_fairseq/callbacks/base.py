@@ -1,0 +1,310 @@
+"""Callbacks, and the one mixin that runs them in any fairseq task."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
+from torch import nn
+
+from rbn_fairseq.measuring.adapters import TaskAdapter
+from rbn_fairseq.norms.moments import world_size
+
+__all__ = ["Callback", "Training", "WithCallbacks", "options_of", "with_options"]
+
+
+@dataclass
+class Training:
+    """The training around the callbacks: all that they may know of it.
+
+    Attributes:
+        cfg: fairseq's whole configuration.
+        options: the task's part of it, with defaults for what an older checkpoint lacks.
+        task: the task.
+        model: the model that is trained, once built; ``None`` where checkpoints are only read.
+        criterion: the criterion, once built.
+        batches: fairseq's iterator over the epochs of the training set, once made.
+        updates: number of updates made.
+    """
+
+    cfg: Any
+    options: Any
+    task: Any
+    model: Optional[nn.Module] = None
+    criterion: Any = None
+    batches: Any = None
+    updates: int = 0
+
+    @property
+    def adapter(self) -> TaskAdapter:
+        """What the kind of task knows."""
+        adapter: TaskAdapter = self.task.adapter
+        return adapter
+
+    @property
+    def save_dir(self) -> Path:
+        """Where checkpoints and measurements go."""
+        return Path(self.cfg.checkpoint.save_dir)
+
+    @property
+    def train_subset(self) -> str:
+        """Name of the part of the data that is trained on."""
+        return str(self.cfg.dataset.train_subset)
+
+
+class Callback:
+    """One concern of a training. Every method does nothing unless it is overridden.
+
+    Args:
+        training: the training around it.
+    """
+
+    #: Its options, which become those of the task; a field is named as on the command line.
+    options: ClassVar[Optional[type[FairseqDataclass]]] = None
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def check(self, model_cfg: Any) -> None:
+        """Refuse options, before the model of a training is built."""
+
+    def on_model(self, model: nn.Module) -> None:
+        """Act on the model of a training once it is built, before an optimizer copies it."""
+
+    def on_loaded_model(self, model: nn.Module) -> None:
+        """Act on a checkpoint's model, which is read for inference or a measurement."""
+
+    def on_criterion(self, criterion: Any) -> None:
+        """Act on the criterion once it is built; of a training, or to validate a checkpoint."""
+
+    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+        """Act on fairseq's iterator over a data set, whenever it is asked for (once an epoch).
+
+        Args:
+            split: the data set's name; ``None`` for lines of fairseq-interactive.
+            dataset: the data.
+            iterator: fairseq's EpochBatchIterator over it.
+        """
+
+    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
+        """Act before an epoch's first update, after a resume also in its midst."""
+
+    def on_attempt(self, model: nn.Module) -> None:
+        """Act before an update's first micro-batch; fairseq may drop the update and try again."""
+
+    @contextmanager
+    def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
+        """Run around forward and backward of a micro-batch; exceptions pass through.
+
+        Args:
+            sample: fairseq's batch.
+            model: the model, wrapped where there are several processes.
+            update: number of updates before this one.
+            dummy: whether it only keeps step with processes that have data left.
+        """
+        yield
+
+    def on_update(self, lost: bool) -> None:
+        """Act after an update of the weights.
+
+        Args:
+            lost: whether this process had no part in it, for lack of memory.
+        """
+
+    def on_validation(self) -> None:
+        """Act before a validation, at the end of an epoch or in its midst."""
+
+    def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
+        """Act before the validation that ends an epoch."""
+
+    def before_save(self) -> None:
+        """Act before a checkpoint is written, also fairseq's ``crash.pt``."""
+
+    def after_save(self) -> None:
+        """Act after checkpoints were written."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training needs, of types that checkpoints may hold."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read what a checkpoint has of this callback, on every process."""
+
+
+def options_of(callbacks: Sequence[type[Callback]]) -> tuple[type[FairseqDataclass], ...]:
+    """Return the options of callbacks."""
+    return tuple(callback.options for callback in callbacks if callback.options is not None)
+
+
+def with_options(base: type[Any], callbacks: Sequence[type[Callback]]) -> type[Any]:
+    """Return the configuration of a task, ``base``, with the options of callbacks."""
+    name = f"{base.__name__}WithCallbacks"
+    text = f"{base.__doc__} And those of callbacks."
+    return dataclass(type(name, (*options_of(callbacks), base), {"__doc__": text}))
+
+
+def _loss_scale(optimizer: Any) -> float:
+    """Return what a skipped update lowers: the scaler of --amp says nothing else of it."""
+    scale: float = optimizer.scaler.get_scale() if isinstance(optimizer, AMPOptimizer) else 1.0
+    return scale
+
+
+class WithCallbacks(FairseqTask):
+    """Mixin that runs callbacks; the first base of a task, before fairseq's own.
+
+    Callbacks run in the order of ``callbacks``. Their state is one entry of a checkpoint, which
+    every process reads.
+    """
+
+    #: The kinds of callbacks, in their order.
+    callbacks: ClassVar[tuple[type[Callback], ...]] = ()
+    #: The kind of task.
+    adapter: ClassVar[TaskAdapter]
+    #: What models and criterions ask for before they rely on callbacks.
+    has_callbacks: ClassVar[bool] = True
+
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        # fairseq keeps the task's configuration below the whole one; not every task keeps it.
+        whole = cfg._get_root() if isinstance(cfg, DictConfig) else cfg
+        self.training = Training(whole, cfg, self)
+        self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
+        self._lost_update = -1
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self._running.values():
+            getattr(callback, hook)(*arguments)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
+        """Build the model of a training, or that of a checkpoint.
+
+        Raises:
+            ValueError: if a callback refuses the training.
+        """
+        if not from_checkpoint:
+            self._call("check", cfg)
+        model: nn.Module = super().build_model(cfg, from_checkpoint)
+        if from_checkpoint:
+            self._call("on_loaded_model", model)
+        else:
+            self.training.model = model
+            self._call("on_model", model)
+        return model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the criterion.
+
+        Raises:
+            ValueError: if a callback refuses it.
+        """
+        base = super().build_criterion  # of some tasks it takes one argument
+        several = "from_checkpoint" in inspect.signature(base).parameters
+        criterion = base(cfg, from_checkpoint) if several else base(cfg)
+        self.training.criterion = criterion
+        self._call("on_criterion", criterion)
+        return criterion
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return fairseq's iterator over a data set."""
+        iterator = super().get_batch_iterator(dataset, *args, **kwargs)
+        split = next((name for name, data in self.datasets.items() if data is dataset), None)
+        if split == self.training.train_subset:
+            self.training.batches = iterator
+        self._call("on_batches", split, dataset, iterator)
+        return iterator
+
+    def begin_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Begin an epoch, or go on with it."""
+        super().begin_epoch(epoch, model)
+        self._call("on_epoch_begin", epoch, model)
+
+    def train_step(
+        self,
+        sample: Any,
+        model: nn.Module,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Do forward and backward of a micro-batch."""
+        self.training.updates = update_num
+        # fairseq clears the gradients before the first micro-batch of an update, and only there.
+        if all(weight.grad is None for weight in model.parameters()):
+            self._call("on_attempt", model)
+        try:
+            with ExitStack() as around:
+                for callback in self._running.values():
+                    step: AbstractContextManager[None] = callback.step(
+                        sample, model, update_num, ignore_grad
+                    )
+                    around.enter_context(step)
+                return super().train_step(
+                    sample,
+                    model,
+                    criterion,
+                    optimizer,
+                    update_num,
+                    ignore_grad=ignore_grad,
+                    **kwargs,
+                )
+        except RuntimeError as error:
+            # Alone, fairseq begins the update anew; otherwise this process has no part in it.
+            if "out of memory" in str(error) and world_size(sync=True) > 1:
+                self._lost_update = update_num
+            raise
+
+    def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
+        """Update the weights, unless the loss scale overflowed."""
+        before = _loss_scale(optimizer)
+        super().optimizer_step(optimizer, model, update_num)
+        if _loss_scale(optimizer) >= before:
+            self.training.updates = update_num + 1
+            self._call("on_update", self._lost_update == update_num)
+
+    def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Begin a validation; fairseq has no other sign of the end of an epoch."""
+        super().begin_valid_epoch(epoch, model)
+        self._call("on_validation")
+        if self.training.batches.end_of_epoch():
+            self._call("on_epoch_end", epoch, model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the task's part of a checkpoint.
+
+        fairseq has collected the model's part by then, but not as copies.
+        """
+        self._call("before_save")
+        state: dict[str, Any] = super().state_dict()
+        return state
+
+    def get_checkpoint_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps for every process."""
+        inherited: dict[str, Any] = getattr(super(), "get_checkpoint_dict", dict)()
+        name = type(self).__name__
+        states = {kind: callback.state_dict() for kind, callback in self._running.items()}
+        return {**inherited, name: {**inherited.get(name, {}), "callbacks": states}}
+
+    def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
+        """Read it."""
+        inherited = getattr(super(), "set_checkpoint_dict", None)
+        if inherited is not None:
+            inherited(state)
+        states = state.get("callbacks", {})
+        for kind, callback in self._running.items():
+            if kind in states:
+                callback.load_state_dict(states[kind])
+
+    def post_save(self, *args: Any, **kwargs: Any) -> None:
+        """Go on after a save."""
+        inherited = getattr(super(), "post_save", None)
+        if inherited is not None:
+            inherited(*args, **kwargs)
+        self._call("after_save")

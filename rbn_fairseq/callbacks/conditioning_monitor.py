@@ -1,0 +1,144 @@
+"""The conditioning monitor: C_p and C_max of encoder layers' input features during training."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor, nn
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from rbn_fairseq.callbacks.base import Callback
+from rbn_fairseq.diagnostics.conditioning import conditioning
+from rbn_fairseq.measuring.features import record_features
+from rbn_fairseq.measuring.records import write_records
+from rbn_fairseq.models.transformer import RBNTransformerModel
+from rbn_fairseq.norms.moments import process_rank
+
+__all__ = ["ConditioningConfig", "ConditioningMonitor", "parse_layers"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ConditioningConfig(FairseqDataclass):
+    """Options of the conditioning monitor."""
+
+    conditioning_interval: int = field(
+        default=500,
+        metadata={
+            "help": "conditioning monitor: measure the conditioning of encoder layers' input "
+            "features (C_50, C_80, C_max) every so many updates; 0 = never"
+        },
+    )
+    conditioning_layers: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "conditioning monitor: encoder layers to measure, counted from 1 and joined "
+            "by colons, such as 2:4:6 (in YAML in quotes); default: three spread over the depth"
+        },
+    )
+
+
+def parse_layers(text: Optional[str], depth: int) -> list[int]:
+    """Read ``--conditioning-layers`` for an encoder of ``depth`` layers, counted from 1.
+
+    Raises:
+        ValueError: for what is not a list of layers, or a layer that the encoder has not.
+    """
+    if text is None:
+        return sorted({-(-part * depth // 3) for part in (1, 2, 3)} - {0})  # rounded up
+    parts = text.split(":")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(
+            "--conditioning-layers must be layers of the encoder joined by colons, but is "
+            f"`{text}`. Give, for example, 2:4:6."
+        )
+    for layer in map(int, parts):
+        if not 1 <= layer <= depth:
+            raise ValueError(
+                f"--conditioning-layers must lie between 1 and {depth}, the number of encoder "
+                f"layers, but one is {layer}. Name other layers, or leave it out. In YAML the list "
+                "needs quotes: 2:4:6 is a time there."
+            )
+    return sorted(set(map(int, parts)))
+
+
+class ConditioningMonitor(Callback):
+    """Measures the conditioning of encoder layers' input features during training.
+
+    At every ``--conditioning-interval`` updates it looks at the forward that training does anyway
+    (dropout on, the first batch of an update, process 0's), and writes a line per layer and place
+    to ``SAVE_DIR/conditioning.jsonl``. Training is the same with and without it.
+    """
+
+    options = ConditioningConfig
+
+    _epoch = 0
+    _layers: Sequence[int] = ()
+    _measured: Optional[int] = None
+
+    def on_model(self, model: nn.Module) -> None:
+        """Choose the layers.
+
+        Raises:
+            ValueError: for a negative interval, or layers that the encoder has not.
+        """
+        options = self.training.options
+        if options.conditioning_interval < 0:
+            raise ValueError(
+                f"--conditioning-interval must be >= 0, but is {options.conditioning_interval}. "
+                "0 turns the measurement off."
+            )
+        if isinstance(model, RBNTransformerModel):
+            depth = len(self.training.adapter.monitored_layers(model))
+            layers = parse_layers(options.conditioning_layers, depth)
+            self._layers = layers if options.conditioning_interval else ()
+        elif options.conditioning_interval:
+            logger.info("Conditioning is not measured: the model is no rbn_transformer.")
+
+    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
+        """Remember the epoch."""
+        self._epoch = epoch
+
+    @contextmanager
+    def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
+        """Measure if it is time."""
+        layers = self._layers if self._is_due(update) and not dummy else ()
+        stack = self.training.adapter.monitored_layers(model)
+        with record_features(stack, layers) as features:
+            yield
+        if layers:
+            self._measured = update
+            self._write(update, features)
+
+    def _is_due(self, update: int) -> bool:
+        if not self._layers or update == self._measured or process_rank() > 0:
+            return False
+        return int(update % self.training.options.conditioning_interval) == 0
+
+    def _write(self, update: int, features: Mapping[tuple[int, str], Tensor]) -> None:
+        records = []
+        for (layer, place), x in features.items():
+            try:
+                c_max, c_p = conditioning(x)
+            except LinAlgError as error:  # no reason to end a training
+                logger.warning("conditioning, layer %d, update %d: %s", layer, update, error)
+                c_max, c_p = math.nan, {50: math.nan, 80: math.nan}
+            records.append(
+                {
+                    "epoch": self._epoch,
+                    "update": update,
+                    "layer": layer,
+                    "place": place,
+                    "tokens": x.shape[0],
+                    "channels": x.shape[1],
+                    **{f"c_{percent}": value for percent, value in c_p.items()},
+                    "c_max": c_max,
+                }
+            )
+        if records:  # LayerDrop may have skipped all
+            write_records(self.training.save_dir / "conditioning.jsonl", records)

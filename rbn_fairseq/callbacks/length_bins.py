@@ -1,0 +1,96 @@
+"""Bins of sentence lengths: cut by the training sentences, and sentences outside of them."""
+
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+from torch import nn
+
+from rbn_fairseq.callbacks.base import Callback, Training
+from rbn_fairseq.measuring.bins import cut_bins, sentence_lengths
+from rbn_fairseq.norms import LengthBatchNorm
+from rbn_fairseq.norms.moments import process_rank
+
+__all__ = ["LengthBinEdges"]
+
+logger = logging.getLogger(__name__)
+
+
+class LengthBinEdges(Callback):
+    """Cuts the bins of ``--norm-batch-length-bins``.
+
+    - They are cut by the lengths of the training sentences (of the first part of data in several),
+      once: a checkpoint has its own. A line of the log says where they end.
+    - A line says how many sentences of a split are shorter or longer than any that the bins were
+      cut by: their norms take the nearest bin.
+    """
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._norms: list[LengthBatchNorm] = []
+        self._logged: weakref.WeakSet[Any] = weakref.WeakSet()  # data sets
+
+    def on_model(self, model: nn.Module) -> None:
+        """Find the norms that have bins."""
+        self._norms = [part for part in model.modules() if isinstance(part, LengthBatchNorm)]
+
+    def on_loaded_model(self, model: nn.Module) -> None:
+        """Find the norms that have bins."""
+        self.on_model(model)
+
+    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+        """Cut new bins by the training's batches; log where bins end, and what is outside.
+
+        Raises:
+            ValueError: if its sentences have too few different lengths, or given edges leave a bin
+                without any.
+        """
+        adapter = self.training.adapter
+        if not self._norms or split is None or adapter.source_lengths(dataset) is None:
+            return
+        trains = split == self.training.train_subset
+        fresh = [norm for norm in self._norms if norm.population.edges[-1] == 0]
+        if trains and fresh:
+            options = fresh[0].options
+            lengths = sentence_lengths(adapter, iterator, dataset)
+            bins = cut_bins(
+                lengths, options.length_bins, options.length_edges, "--norm-batch-length"
+            )
+            assert bins is not None
+            for norm in fresh:
+                norm.population.set_bins(bins)
+        if dataset in self._logged or process_rank() > 0:
+            return
+        self._logged.add(dataset)
+        edges = self._norms[0].population.edges.tolist()
+        if trains:
+            _log_bins(edges, "cut by the training data" if fresh else "as the model has them")
+        _log_outside(split, edges, sentence_lengths(adapter, iterator, dataset))
+
+
+def _log_bins(edges: Sequence[float], origin: str) -> None:
+    logger.info(
+        "length bins: source lengths %g to %g in %d bins, edges %s, %s",
+        edges[0],
+        edges[-1],
+        len(edges) - 1,
+        " ".join(f"{edge:g}" for edge in edges),
+        origin,
+    )
+
+
+def _log_outside(split: str, edges: Sequence[float], lengths: np.ndarray) -> None:
+    shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
+    if edges[-1] > 0 and shorter + longer > 0:  # where no bins were cut, all edges are 0
+        logger.info(
+            "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
+            "training (%g to %g tokens); norms take the nearest bin's statistics",
+            len(lengths),
+            split,
+            shorter,
+            longer,
+            edges[0],
+            edges[-1],
+        )

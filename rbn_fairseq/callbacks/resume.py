@@ -1,0 +1,105 @@
+"""A training that was interrupted goes on as if it had not been."""
+
+import logging
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rbn_fairseq.callbacks.base import Callback
+from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.mending import LAST, mend
+from rbn_fairseq.files import flush
+from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
+from rbn_fairseq.models.loading import refuse_lost_length_bins
+from rbn_fairseq.norms.moments import process_rank
+
+__all__ = ["Resume"]
+
+logger = logging.getLogger(__name__)
+
+
+def _patience() -> dict[str, Any]:
+    """Return where --patience stands: fairseq keeps it in attributes of a function."""
+    train = sys.modules.get("fairseq_cli.train")
+    return vars(train.should_stop_early) if train else {}
+
+
+def _check_restored(path: Path, save_dir: Path) -> None:
+    """Refuse a file of --restore-file that is missing; fairseq would train from scratch.
+
+    Raises:
+        ValueError: naming it, unless it is in the save directory: a command that is given again
+            after an interruption may name what the training will have saved by then.
+    """
+    if path.exists() or "://" in str(path):
+        return
+    if not path.resolve().is_relative_to(save_dir.resolve()):
+        raise ValueError(f"--restore-file: there is no file `{path}`. Name one, or leave it out.")
+    logger.warning("--restore-file %s is not there yet: training begins anew", path)
+
+
+class Resume(Callback):
+    """Lets a training go on from its last checkpoint.
+
+    - Where a save was cut off, it resumes from the newest whole checkpoint.
+    - A checkpoint that was saved outlasts a power cut.
+    - A checkpoint is refused where the dictionaries are not those that it was trained with, where
+      it was folded, or where it lacks what the training would go on with.
+    """
+
+    def check(self, model_cfg: Any) -> None:
+        """Check what the training starts from; the first process does, which writes and measures.
+
+        Raises:
+            ValueError: if training should resume from a missing or damaged checkpoint and there
+                is no other, start from a folded one, or lose the optimizer's state or the bins of
+                lengths of the one it starts from.
+        """
+        if process_rank() > 0:
+            return
+        cfg = self.training.cfg.checkpoint
+        start = last = self.training.save_dir / LAST
+        resumes = True
+        # As in fairseq's checkpoint_utils.load_checkpoint.
+        if cfg.restore_file != LAST:
+            start = Path(cfg.restore_file)
+            _check_restored(start, last.parent)
+        else:
+            if not cfg.no_last_checkpoints:
+                mend(last.parent)
+            other = cfg.continue_once or cfg.finetune_from_model
+            if other and not last.exists():
+                start, resumes = Path(other), bool(cfg.continue_once)
+        if not zipfile.is_zipfile(start):  # there is none, or it is older than torch 1.6
+            return
+        state = read_checkpoint(start, mmap=True)
+        refuse_folded(start, state, "Train from the checkpoint that was folded.")
+        refuse_lost_length_bins(start, state["model"], model_cfg)
+        if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:
+            raise ValueError(
+                f"`{start}` has no state of the optimizer, as an average has none: training "
+                "would go on from its epoch with a new optimizer and the learning rate of the "
+                "first update. Give --reset-optimizer if it should, or start a new training "
+                "from its weights: --finetune-from-model, or --init-from, and another "
+                "--save-dir."
+            )
+        if start == last:
+            refuse_other_dictionaries(self.training.task, state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where --patience stands."""
+        return {"patience": dict(_patience())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read it; fairseq alone would wait for a better score as if from the start."""
+        _patience().update(state["patience"])
+
+    def after_save(self) -> None:
+        """Wait until the checkpoints are on the disk."""
+        directory = self.training.save_dir
+        for path in directory.glob("checkpoint*.pt"):
+            if path.is_file():
+                flush(path)
+        flush(directory)

@@ -1,0 +1,103 @@
+"""Running statistics of norms move with the updates of the weights, and only with them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from rbn_fairseq.callbacks.base import Callback
+from rbn_fairseq.norms import PopulationNorm, dummy_batch
+from rbn_fairseq.norms.moments import mean_over_processes, world_size
+
+__all__ = ["RunningStatistics"]
+
+
+class _Attempt:
+    """One attempt at an update: the norms, and their running statistics from before it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
+        self._buffers = [buffer for norm in self._norms for buffer in norm.population.buffers()]
+        flat = [buffer.reshape(-1) for buffer in self._buffers]
+        self._before = torch.cat(flat) if flat else torch.empty(0)
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        parts = self._before.split([buffer.numel() for buffer in self._buffers])
+        for buffer, value in zip(self._buffers, parts, strict=True):
+            buffer.copy_(value.view_as(buffer))
+
+    @property
+    def waits_for_others(self) -> bool:
+        return any(world_size(norm.sync) > 1 for norm in self._norms)
+
+    def agree(self) -> None:
+        populations = [norm.population for norm in self._norms if not norm.sync]
+        mean_over_processes([buffer for each in populations for buffer in each.moving()])
+
+
+class RunningStatistics(Callback):
+    """Keeps running statistics in step with the weights.
+
+    - Where fairseq drops an update (overflow of the loss scale, no memory) or does it again
+      (retries of --amp, the search for the layer that makes NaN), they are as before it.
+    - Dummy batches (on processes whose data ran out) leave all statistics alone.
+    - Processes that do not synchronise their norms agree after every update on the mean of their
+      running statistics, so that all validate with, and the first one saves, the same ones.
+    """
+
+    _attempt: Optional[_Attempt] = None
+
+    def on_attempt(self, model: nn.Module) -> None:
+        """Begin an attempt at an update, from the statistics of the one before."""
+        self._drop_attempt()
+        self._attempt = _Attempt(model)
+
+    @contextmanager
+    def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
+        """Leave statistics alone in a dummy batch; take them back where memory runs out.
+
+        Raises:
+            ValueError: if other processes wait for statistics that will not come.
+        """
+        with dummy_batch() if dummy else nullcontext():
+            try:
+                yield
+            except RuntimeError as error:
+                if "out of memory" in str(error) and self._attempt is not None:
+                    self._undo(self._attempt, error)
+                raise
+
+    @staticmethod
+    def _undo(attempt: _Attempt, error: RuntimeError) -> None:
+        if attempt.waits_for_others:
+            raise ValueError(
+                "No memory for a batch on this process, and with --norm-sync the others wait for "
+                "its statistics. Lower --max-tokens, or leave out --norm-sync: fairseq then skips "
+                "such batches."
+            ) from error
+        attempt.undo()
+
+    def on_update(self, lost: bool) -> None:
+        """Make the statistics of an update final; all processes agree on them."""
+        if self._attempt is None:
+            return
+        if lost:  # what came after has no part in the update, either
+            self._attempt.undo()
+        self._attempt.agree()
+        self._attempt = None
+
+    def _drop_attempt(self) -> None:
+        if self._attempt is not None:
+            self._attempt.undo()
+            self._attempt = None
+
+    def on_validation(self) -> None:
+        """Take back what an update that was not made has left."""
+        self._drop_attempt()
+
+    def before_save(self) -> None:
+        """Take back what an update that was not made has left."""
+        self._drop_attempt()

@@ -1,0 +1,174 @@
+"""The TID monitor: measures every batch norm before training and at the end of every epoch."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import nn
+
+from rbn_fairseq.callbacks.base import Callback
+from rbn_fairseq.diagnostics import average_tid, batch_norms
+from rbn_fairseq.measuring.batches import draw_batches
+from rbn_fairseq.measuring.records import write_layers, write_records
+from rbn_fairseq.measuring.tid_records import (
+    How,
+    measure_layers,
+    norm_records,
+    read_conditional_tid,
+    read_tid,
+)
+from rbn_fairseq.norms import PopulationNorm, has_batch_norm
+from rbn_fairseq.norms.moments import process_rank, world_size
+
+__all__ = ["TIDMonitor", "TIDMonitorConfig"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TIDMonitorConfig(FairseqDataclass):
+    """Options of the TID monitor."""
+
+    no_tid: bool = field(
+        default=False, metadata={"help": "TID monitor: do not measure TID during training"}
+    )
+    tid_batches: int = field(
+        default=200,
+        metadata={
+            "help": "TID monitor: number of training batches to measure on, a seeded uniform "
+            "sample, the same every epoch (with --length-mixing, batches are others in each); "
+            "0 = all"
+        },
+    )
+    tid_seed: int = field(default=1, metadata={"help": "TID monitor: seed of that sample"})
+    tid_dropout: bool = field(
+        default=False, metadata={"help": "TID monitor: leave dropout on while measuring"}
+    )
+
+
+class TIDMonitor(Callback):
+    """Measures TID before training and at the end of every epoch.
+
+    Measures on training batches in one pass, with dropout off unless asked for, and leaves
+    modes, random numbers and statistics as they were, so that training is the same with and
+    without it. Writes one line per layer to ``SAVE_DIR/tid.jsonl`` and logs the last layer and
+    the average over layers, of TID and of TID given the length (also to TensorBoard:
+    ``tid_mean_last``, ``conditional_tid_mean_last`` and so on, as fractions).
+    """
+
+    options = TIDMonitorConfig
+
+    # The running statistics at the measurement before, by layer, to tell their drift.
+    _running: Mapping[str, Any] = MappingProxyType({})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running statistics that the next measurement compares with."""
+        return {"running_statistics": dict(self._running)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read them."""
+        # Copies: the file that they may be mapped from is soon written anew.
+        self._running = {
+            name: (mean.clone().cpu(), var.clone().cpu())
+            for name, (mean, var) in state["running_statistics"].items()
+        }
+
+    def on_model(self, model: nn.Module) -> None:
+        """Check that there is something to measure, and a time to measure it.
+
+        Raises:
+            ValueError: if the training has no end of an epoch, or options are out of range.
+        """
+        options = self.training.options
+        measured = has_batch_norm(model) and not options.no_tid
+        if measured and self.training.cfg.dataset.disable_validation:
+            raise ValueError(
+                "--disable-validation takes away the end of the epoch at which TID is measured. "
+                "Leave it out, or turn the monitor off with --no-tid."
+            )
+        others = {type(m).__name__ for m in model.modules() if isinstance(m, PopulationNorm)}
+        others -= {type(norm).__name__ for norm in batch_norms(model).values()}
+        if others and not options.no_tid:
+            logger.info(
+                "TID is defined for norms with a batch mean and variance; it is not measured for "
+                "%s, which have other statistics.",
+                " and ".join(sorted(others)),
+            )
+        if options.tid_batches < 0:
+            raise ValueError(
+                f"--tid-batches must be >= 0, but is {options.tid_batches}. 0 means all batches."
+            )
+
+    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
+        """Measure once before training."""
+        if epoch == 1 and self.training.batches.iterations_in_epoch == 0:
+            self._measure(0, 0, model)
+
+    def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
+        """Measure."""
+        self._measure(epoch, self.training.updates, model)
+
+    def _measure(self, epoch: int, update: int, model: nn.Module) -> None:
+        options, iterator = self.training.options, self.training.batches
+        if options.no_tid or not has_batch_norm(model):
+            return
+        total = len(iterator.frozen_batches)
+        batches = draw_batches(iterator.frozen_batches, options.tid_batches, options.tid_seed)
+        shared = world_size(
+            any(getattr(norm, "sync", False) for norm in batch_norms(model).values())
+        )
+        if shared > 1:  # every process takes its part in the joint batches
+            batches = self._part_of_joint(batches, shared)
+        elif process_rank() > 0:
+            return
+        dropout = options.tid_dropout
+        layers = measure_layers(self.training.adapter, model, iterator.dataset, batches, dropout)
+        if not layers:
+            return
+        how = How(batches=total // shared, dropout=dropout)
+        records = norm_records(layers, epoch, update, how, self._running)
+        self._running = {name: moments.running for name, moments in layers.items()}
+        if process_rank() > 0:
+            return
+        write_records(self.training.save_dir / "tid.jsonl", records)
+        if self.training.cfg.common.tensorboard_logdir:
+            write_layers(Path(self.training.cfg.common.tensorboard_logdir), records, layers)
+        self._log(epoch, update, records)
+
+    def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:
+        """Return this process's batches, put together as in training: of unlike lengths."""
+        if not self.training.batches.grouped_shuffling:
+            order = np.random.default_rng(self.training.options.tid_seed).permutation(len(batches))
+            batches = [batches[place] for place in order]
+        return batches[: len(batches) // processes * processes][process_rank() :: processes]
+
+    def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
+        measures = {"TID": ("tid", read_tid(records))}
+        given_length = read_conditional_tid(records)
+        if given_length:
+            measures["TID given the length"] = ("conditional_tid", given_length)
+        for title, (name, values) in measures.items():
+            last, average = list(values.values())[-1], average_tid(values)
+            logger.info(
+                "%s | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
+                "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
+                title,
+                epoch,
+                update,
+                100 * last.mean,
+                100 * last.var,
+                len(values),
+                100 * average.mean,
+                100 * average.var,
+                records[-1]["batches"],
+            )
+            if epoch > 0:
+                for place, value in (("last", last), ("average", average)):
+                    metrics.log_scalar(f"{name}_mean_{place}", value.mean, round=5)
+                    metrics.log_scalar(f"{name}_var_{place}", value.var, round=5)

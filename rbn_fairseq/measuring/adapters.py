@@ -1,0 +1,130 @@
+"""What differs from one kind of task to another: data, lengths of sentences, the part to measure.
+
+A task has one of these as its class attribute ``adapter``; callbacks and measurements ask it
+instead of the task, its data sets and its model.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+import numpy.typing as npt
+from fairseq.data import Dictionary
+from torch import nn
+
+from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.norms import has_population_norm
+
+__all__ = ["DecoderOnly", "EncoderDecoder", "TaskAdapter"]
+
+Lengths = npt.NDArray[np.int64]
+
+
+class TaskAdapter(ABC):
+    """A kind of task."""
+
+    #: The stack whose input features the conditioning monitor measures.
+    monitored_stack: str
+
+    @abstractmethod
+    def check_data(self, cfg: Any) -> None:
+        """Refuse a data directory that fairseq-preprocess did not fill for this kind of task.
+
+        Args:
+            cfg: the task's configuration.
+
+        Raises:
+            ValueError: naming the directory and what is missing.
+        """
+
+    @abstractmethod
+    def dictionaries(self, task: Any) -> list[Dictionary]:
+        """Return the dictionaries that a checkpoint's embeddings belong to."""
+
+    @abstractmethod
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the input tokens of each sentence, by index; ``None`` if the data has no sizes."""
+
+    @abstractmethod
+    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the target tokens of each sentence, by index; ``None`` if there are no targets."""
+
+    @abstractmethod
+    def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
+        """Run the part of a model that has running statistics; never the output projection."""
+
+    def tokens(self, dataset: Any) -> Lengths:
+        """Return the real tokens of each sentence, by index: all that a model computes for it."""
+        parts = self.source_lengths(dataset), self.target_lengths(dataset)
+        total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
+        return total
+
+    def monitored_layers(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Return the layers of the monitored stack; empty if the model has no such stack."""
+        layers: Sequence[nn.Module] = getattr(
+            getattr(model, self.monitored_stack, None), "layers", ()
+        )
+        return layers
+
+
+class EncoderDecoder(TaskAdapter):
+    """Translation: pairs of sentences, an encoder and a decoder."""
+
+    monitored_stack = "encoder"
+
+    def check_data(self, cfg: Any) -> None:
+        """Refuse a directory without the dictionaries of both languages."""
+        check_data(cfg.data, [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")])
+
+    def dictionaries(self, task: Any) -> list[Dictionary]:
+        """Return the source and the target dictionary."""
+        both = task.source_dictionary, task.target_dictionary
+        return [dictionary for dictionary in both if dictionary is not None]
+
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the source tokens of each pair."""
+        return getattr(dataset, "src_sizes", None)
+
+    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the target tokens of each pair."""
+        return getattr(dataset, "tgt_sizes", None)
+
+    def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
+        """Run the encoder, and the decoder if it has running statistics."""
+        inputs = sample["net_input"]
+        if has_population_norm(model.decoder):
+            model(**inputs, features_only=True)
+        else:
+            model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+
+
+class DecoderOnly(TaskAdapter):
+    """Language modelling: blocks of one text, whose targets are their own tokens."""
+
+    monitored_stack = "decoder"
+
+    def check_data(self, cfg: Any) -> None:
+        """Refuse a directory without ``dict.txt``."""
+        check_data(cfg.data, monolingual=True)
+
+    def dictionaries(self, task: Any) -> list[Dictionary]:
+        """Return the dictionary."""
+        return [task.dictionary]
+
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the tokens of each block."""
+        return getattr(dataset, "sizes", None)
+
+    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the tokens of each block."""
+        return self.source_lengths(dataset)
+
+    def tokens(self, dataset: Any) -> Lengths:
+        """Return the tokens of each block: inputs and targets are the same ones."""
+        sizes: Lengths = dataset.sizes
+        return sizes
+
+    def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
+        """Run the decoder."""
+        model(**sample["net_input"], features_only=True)

@@ -1,0 +1,285 @@
+"""Batches of sentences: how they are composed, drawn, mixed anew for every epoch, and collated."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import numpy.typing as npt
+from fairseq import utils
+from torch import nn
+
+__all__ = [
+    "AS_TRAINED",
+    "PERMUTED",
+    "RANDOM",
+    "bucketed_batches",
+    "collate",
+    "compose",
+    "draw_batches",
+    "is_mixed",
+    "mix",
+    "mix_lengths",
+    "padding",
+    "parse_batching",
+    "parse_mixing",
+    "random_batches",
+]
+
+AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
+
+
+def parse_batching(text: str) -> tuple[str, int]:
+    """Read a value of ``--tid-batching``.
+
+    Returns:
+        Its name, and the number of ``mixed:K`` or ``joint:W`` (else 1).
+
+    Raises:
+        ValueError: for another value than ``as-trained``, ``mixed:K``, ``joint:W``, ``random``,
+            ``permuted``.
+    """
+    if text in (AS_TRAINED, RANDOM, PERMUTED):
+        return text, 1
+    match = re.fullmatch("(mixed|joint):([0-9]+)", text)
+    if match is None or int(match[2]) < 2:
+        raise ValueError(
+            "--tid-batching must be `as-trained`, `mixed:K` or `joint:W` with an integer >= 2, "
+            f"`random` or `permuted`, but is `{text}`."
+        )
+    return match[1], int(match[2])
+
+
+def compose(
+    batches: Sequence[Sequence[int]], batching: str, seed: int, lengths: Optional[npt.ArrayLike]
+) -> list[list[int]]:
+    """Compose batches of the same sentences, each of which occurs exactly once.
+
+    fairseq sorts sentences by length and cuts, so that a batch holds sentences of like length:
+    that saves padding, and makes batches differ from each other in more than the accidents of
+    sampling. The compositions take this away by degrees, at about the same number of tokens a
+    batch, on which batch statistics depend as well:
+
+    - ``as-trained``: the batches as given.
+    - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
+    - ``joint:W``: W batches in random order are one, as the statistics of W processes that share
+      them (``--norm-sync``) see them: so there are fewer, with as many times the tokens.
+    - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
+      of the batches as they are, in random order.
+    - ``permuted``: as given. Here it is tokens that are dealt anew, while the model runs
+      (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
+
+    Mixed, joint and random batches are collated as wide as their longest sentence, and may hold
+    several times as many positions as fairseq's do; ``rbn_transformer`` computes the real tokens.
+
+    Args:
+        batches: indices of sentences; those to mix or to draw_batches from anew are fairseq's own.
+        batching: one of the names above.
+        seed: of the composition.
+        lengths: number of tokens of each sentence, by index; read for ``random`` only.
+
+    Raises:
+        ValueError: for another name, or fewer batches than K or W.
+    """
+    name, number = parse_batching(batching)
+    if number > len(batches):
+        raise ValueError(
+            f"--tid-batching {batching}: there are only {len(batches)} batches. Give a number up "
+            "to theirs, or `random`."
+        )
+    # With a stream of its own: the seed alone also draws the sample of batches.
+    rng = np.random.default_rng([seed, 1])
+    if name == "mixed":
+        return [array.tolist() for array in mix_lengths(batches, number, rng)]
+    if name == "joint":
+        groups = _groups(len(batches), number, rng)
+        return [[int(index) for place in own for index in batches[place]] for own in groups]
+    arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
+    if name == RANDOM:
+        arrays = _shuffle(arrays, np.asarray(lengths), rng)
+    return [array.tolist() for array in arrays]
+
+
+_Indices = npt.NDArray[np.int64]
+
+
+def mix_lengths(
+    batches: Sequence[Sequence[int]], buckets: int, rng: np.random.Generator
+) -> list[_Indices]:
+    """Compose as many batches of the same sentences, each drawn from K random ones.
+
+    The batches, in random order, are dealt into groups of K; each is split into K random parts of
+    as many sentences, and new batch j is the union of the j-th parts. Where batches are length
+    buckets, a new one holds sentences of K lengths and about as many real tokens as they do on
+    average. Where K does not divide their number, groups are as near to K as can be, rather
+    larger than smaller; fewer batches than K make one group.
+
+    Args:
+        batches: indices of sentences; at least one batch.
+        buckets: K.
+        rng: what decides.
+    """
+    mixed = []
+    for places in _groups(len(batches), buckets, rng):
+        group = [rng.permutation(np.asarray(batches[place], np.int64)) for place in places]
+        # Dealt in turn, and the next batch is begun where the last one ended: no new batch gets
+        # more than one sentence more than another.
+        dealt = np.concatenate(group)
+        mixed += [dealt[first :: len(group)] for first in range(len(group))]
+    return mixed
+
+
+def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
+    """Deal the places up to ``total``, in random order, into groups as near to a size as can be."""
+    order = rng.permutation(total)
+    number = max(1, total // size)
+    groupings = [np.array_split(order, it) for it in (number, number + 1)]
+    return min(groupings, key=lambda it: max(abs(len(own) - size) for own in it))
+
+
+def random_batches(
+    batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64], rng: np.random.Generator
+) -> list[_Indices]:
+    """Compose as many batches of the same sentences, in random order, of equal numbers of tokens.
+
+    A batch's number of tokens differs from the mean over batches by no more than the longest
+    sentence has, unless batches have about one sentence each: none is empty.
+
+    Args:
+        batches: indices of sentences; at least one batch, and one sentence in each.
+        lengths: number of tokens of each sentence, by index.
+        rng: what decides.
+    """
+    sentences = rng.permutation(np.concatenate(batches))
+    tokens = lengths[sentences].sum()
+    return _cut(sentences, lengths, tokens * np.arange(1, len(batches)) / len(batches))
+
+
+def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> float:
+    """Return the fraction of padding in batches that are as wide as their longest sentence.
+
+    Args:
+        batches: indices of sentences; at least one.
+        lengths: number of tokens of each sentence, by index.
+    """
+    parts = [lengths[np.asarray(batch)] for batch in batches]
+    return 1 - sum(int(part.sum()) for part in parts) / sum(len(it) * int(it.max()) for it in parts)
+
+
+def _shuffle(
+    batches: list[_Indices], lengths: npt.NDArray[np.int64], rng: np.random.Generator
+) -> list[_Indices]:
+    sentences = rng.permutation(np.concatenate(batches))
+    sizes = rng.permutation([lengths[batch].sum() for batch in batches])
+    return _cut(sentences, lengths, sizes.cumsum()[:-1])
+
+
+def _cut(
+    sentences: _Indices, lengths: npt.NDArray[np.int64], wanted: npt.NDArray[Any]
+) -> list[_Indices]:
+    """Cut sentences into batches where the numbers of tokens are closest to wanted ones.
+
+    Args:
+        sentences: indices, in the order of the batches.
+        lengths: number of tokens of each sentence, by index.
+        wanted: number of tokens before each cut, ascending.
+    """
+    ends = lengths[sentences].cumsum()  # tokens up to and with each sentence
+    middles = ends - lengths[sentences] / 2  # a sentence goes where its larger half does
+    cuts = np.searchsorted(middles, wanted)
+    # At least one sentence a batch.
+    number = np.arange(1, len(wanted) + 1)
+    cuts = np.maximum.accumulate(np.maximum(cuts - number, 0)) + number
+    cuts = np.minimum(cuts, len(sentences) - number[::-1])
+    return np.split(sentences, cuts)
+
+
+class _Mixer:
+    """Composes the batches of an epoch; fairseq's iterator takes it in place of batches."""
+
+    def __init__(
+        self,
+        bucketed: Sequence[Any],
+        buckets: Optional[int],
+        tokens: npt.NDArray[np.int64],
+        seed: int,
+    ) -> None:
+        self.bucketed = bucketed
+        self._buckets, self._tokens, self._seed = buckets, tokens, seed
+
+    def __call__(self, dataset: Any, epoch: int) -> list[Any]:
+        rng = np.random.default_rng([self._seed, epoch, 2])
+        if self._buckets is None:
+            return random_batches(self.bucketed, self._tokens, rng)
+        return mix_lengths(self.bucketed, self._buckets, rng)
+
+
+def parse_mixing(value: object) -> Optional[int]:
+    """Read a value of ``--length-mixing``; YAML and older checkpoints have an integer in its place.
+
+    Returns:
+        The number of length buckets; ``None`` for ``random``, which has no buckets.
+
+    Raises:
+        ValueError: for another value than a positive integer or ``random``.
+    """
+    text = str(value)
+    if text == RANDOM:
+        return None
+    if not re.fullmatch("[1-9][0-9]*", text):
+        raise ValueError(
+            "--length-mixing must be a positive integer (every batch from so many length buckets; "
+            f"1 leaves fairseq's batches as they are) or `random`, but is `{text}`."
+        )
+    return int(text)
+
+
+def mix(iterator: Any, buckets: Optional[int], tokens: npt.NDArray[np.int64]) -> None:
+    """Make fairseq's iterator mix its batches, anew for every epoch, by its seed and the epoch.
+
+    Args:
+        iterator: fairseq's EpochBatchIterator.
+        buckets: K of :func:`mix_lengths`; ``None``: the batches are those of
+            :func:`random_batches`.
+        tokens: number of real tokens of each sentence, by index; read for ``None`` only.
+    """
+    iterator.batch_sampler = _Mixer(bucketed_batches(iterator), buckets, tokens, iterator.seed)
+    iterator._frozen_batches = None  # fairseq asks the composer for them
+
+
+def is_mixed(iterator: Any) -> bool:
+    """Tell whether fairseq's iterator mixes its batches."""
+    return isinstance(iterator.batch_sampler, _Mixer)
+
+
+def bucketed_batches(iterator: Any) -> Sequence[Any]:
+    """Return fairseq's own batches, of sentences of like length, also where the iterator mixes."""
+    sampler = iterator.batch_sampler
+    return sampler.bucketed if isinstance(sampler, _Mixer) else iterator.frozen_batches
+
+
+def draw_batches(batches: Sequence[Any], number: int, seed: int) -> list[Any]:
+    """Draw batches uniformly and without replacement; the same ones for the same seed.
+
+    fairseq's training batches are sorted by length, so that the first ones would be no sample.
+
+    Args:
+        batches: lists of sentence indices.
+        number: how many; 0 = all.
+        seed: of the draw_batches.
+
+    Returns:
+        The batches drawn, in the order given.
+    """
+    if number <= 0 or number >= len(batches):
+        return list(batches)
+    drawn = np.random.default_rng(seed).choice(len(batches), size=number, replace=False)
+    return [batches[index] for index in np.sort(drawn)]
+
+
+def collate(dataset: Any, batches: Iterable[Any], model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield the batches as fairseq's samples, on the model's device."""
+    device = next(model.parameters()).device
+    for batch in batches:
+        sample = dataset.collater([dataset[index] for index in batch])
+        yield utils.apply_to_sample(lambda t: t.to(device), sample)

@@ -1,0 +1,134 @@
+"""Bins of sentence lengths: cut by training sentences, and given to a trained model."""
+
+import logging
+from typing import Any, Optional
+
+import numpy as np
+
+from rbn_fairseq.measuring.adapters import TaskAdapter
+from rbn_fairseq.measuring.session import Session
+from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
+from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
+from rbn_fairseq.norms.lengths import RULES, check_rule
+from rbn_fairseq.norms.moments import process_rank
+
+__all__ = [
+    "bins_to_compare",
+    "check_length_bins",
+    "cut_bins",
+    "give_length_bins",
+    "sentence_lengths",
+]
+
+logger = logging.getLogger(__name__)
+
+_FEW_TOKENS = 1000
+
+
+def check_length_bins(number: Optional[int], rule: str) -> None:
+    """Refuse edges that do not go with a number of bins.
+
+    Raises:
+        ValueError: naming the options.
+    """
+    if number is None and rule != RULES[0]:
+        raise ValueError(f"--length-edges {rule} goes with --length-bins: say how many bins.")
+    try:
+        check_rule(rule, number or 1)
+    except ValueError as error:
+        raise ValueError(f"--length-edges: {error}") from None
+
+
+def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:
+    """Return the source lengths of the sentences in batches; others were too long for them.
+
+    Args:
+        adapter: the kind of task.
+        iterator: fairseq's, over batches.
+        dataset: its data, with sizes.
+    """
+    batches, sizes = iterator.frozen_batches, adapter.source_lengths(dataset)
+    assert sizes is not None
+    return sizes[np.concatenate(batches)] if batches else np.empty(0)
+
+
+def cut_bins(
+    lengths: np.ndarray, number: int, rule: str, option: str = "--length"
+) -> Optional[LengthBins]:
+    """Cut training lengths into bins, and warn of a bin with few tokens.
+
+    The variance of a handful of tokens may be anything, 0 too, and inference divides by its root.
+
+    Args:
+        lengths: of the training sentences.
+        number: of bins; 1 = none.
+        rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
+        option: the begin of the options that say both, for errors.
+
+    Raises:
+        ValueError: if the lengths cannot be cut like that.
+    """
+    if number == 1:
+        return None
+    try:
+        bins = cut_lengths(lengths.tolist(), number, rule)
+    except ValueError as error:
+        raise ValueError(f"{option}-{'bins' if rule in RULES else 'edges'}: {error}") from None
+    tokens, edges = np.histogram(lengths, bins.edges, weights=lengths)
+    thinnest = int(tokens.argmin())
+    if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
+        logger.warning(
+            "length bins: only %d training tokens are in sentences of %g to %g tokens: the "
+            "statistics of that bin will be poor. Ask for fewer bins, or for `quantiles`.",
+            tokens[thinnest],
+            edges[thinnest],
+            edges[thinnest + 1],
+        )
+    return bins
+
+
+def bins_to_compare(session: Session, number: int, rule: str) -> Optional[LengthBins]:
+    """Cut the training lengths into bins, fewer where there are not so many different ones.
+
+    Returns:
+        The bins; ``None`` for one, and where the encoder has no norm that could have them.
+    """
+    if not encoder_batch_norms(session.model):
+        return None
+    lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
+    if rule in RULES:
+        number = min(number, len(np.unique(lengths)))
+    return cut_bins(lengths, number, rule)
+
+
+def give_length_bins(session: Session, number: int, rule: str) -> Optional[LengthBins]:
+    """Give the encoder's batch norms bins of sentence lengths, empty, in place.
+
+    Args:
+        session: the model and its training data.
+        number: of bins; 1 = ordinary batch norms.
+        rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
+
+    Returns:
+        The bins; ``None`` for one.
+
+    Raises:
+        ValueError: if the encoder has no batch norm, the decoder has one, or the lengths cannot be
+            cut like that.
+    """
+    model = session.model
+    if number > 1 and any(type(part) is BatchNorm for part in model.decoder.modules()):
+        raise ValueError(
+            "--length-bins: the decoder has batch norms, too, and while a translation is made its "
+            "length is not known yet. Only models with batch norms in the encoder alone can have "
+            "bins."
+        )
+    if not encoder_batch_norms(model):
+        raise ValueError(
+            "--length-bins: the encoder has no `batch` norm, and other norms' statistics are not "
+            "kept by length."
+        )
+    lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
+    bins = cut_bins(lengths, number, rule)
+    set_length_bins(model, bins)
+    return bins

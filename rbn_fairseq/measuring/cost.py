@@ -1,0 +1,209 @@
+"""Discrepancy cost: likelihood lost because inference normalises otherwise than training."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from rbn_fairseq.diagnostics import (
+    LayerMoments,
+    collect_moments,
+    measuring,
+    population_norms,
+    set_population,
+)
+from rbn_fairseq.measuring.batches import RANDOM, bucketed_batches, collate, compose, draw_batches
+from rbn_fairseq.measuring.bins import bins_to_compare
+from rbn_fairseq.measuring.session import Session
+from rbn_fairseq.models.length_bins import binned, encoder_batch_norms
+from rbn_fairseq.norms import LengthBatchNorm, LengthBins
+
+__all__ = [
+    "STATISTICS",
+    "Likelihood",
+    "compare_statistics",
+    "cost_of_checkpoint",
+    "cost_records",
+    "likelihood",
+]
+
+STATISTICS = (
+    "running",
+    "running-global",
+    "recalibrated",
+    "pooled",
+    "length-conditional",
+    "batch",
+    "batch-random",
+)
+_ESTIMATES = {
+    "recalibrated": "mean-of-batches",
+    "pooled": "pooled",
+    "length-conditional": "mean-of-batches",
+}
+
+
+class Likelihood(NamedTuple):
+    """Negative log-likelihood in bits per target token, and of how many tokens and sentences."""
+
+    nll: float
+    tokens: int
+    sentences: int
+
+
+@torch.no_grad()
+def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> Likelihood:
+    """Compute fairseq's ``nll_loss``: teacher forcing, no label smoothing, base 2.
+
+    Args:
+        model: a fairseq model, in the modes that it should run in.
+        samples: fairseq's batches, on the model's device.
+        padding: index of padding in the target dictionary.
+    """
+    total: float | Tensor = 0.0
+    tokens: int | Tensor = 0
+    sentences = 0
+    for sample in samples:
+        output = model(**sample["net_input"])
+        logs = model.get_normalized_probs(output, log_probs=True)  # (B, T, V)
+        target = model.get_targets(sample, output)  # (B, T)
+        real = target.ne(padding)
+        total = total - logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[real].double().sum()
+        tokens = tokens + real.sum()
+        sentences += len(target)
+    return Likelihood(float(total) / max(int(tokens), 1) / math.log(2), int(tokens), sentences)
+
+
+@contextmanager
+def _left_alone(model: nn.Module) -> Iterator[None]:
+    """Put modes and running statistics back afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [b for norm in population_norms(model).values() for b in norm.population.buffers()]
+    saved = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for buffer, value in zip(buffers, saved, strict=True):
+            buffer.copy_(value)
+
+
+def compare_statistics(
+    model: nn.Module,
+    layers: Mapping[str, LayerMoments],
+    valid: Callable[[str], Iterable[dict[str, Any]]],
+    padding: int,
+    bins: Optional[LengthBins] = None,
+) -> dict[str, Likelihood]:
+    """Compute the likelihood of validation data under every way of normalising, dropout off.
+
+    - ``running``: the running statistics as they are.
+    - ``running-global``: those of all lengths, of a model whose norms have bins of lengths.
+    - ``recalibrated``, ``pooled``: estimates from training batches in their place,
+      ``mean-of-batches`` and ``pooled`` of :func:`~rbn_fairseq.diagnostics.population`.
+    - ``length-conditional``: ``recalibrated`` by bins of sentence lengths, in the encoder's batch
+      norms.
+    - ``batch``: every validation batch normalises with its own statistics, and nothing moves.
+    - ``batch-random``: likewise, with batches of random sentences.
+
+    Modes and running statistics are left as they were.
+
+    Args:
+        model: a fairseq model.
+        layers: batch statistics of training batches, of every norm with running statistics.
+        valid: from one of these names to the validation batches for it, on the model's device.
+        padding: index of padding in the target dictionary.
+        bins: of sentence lengths, those that ``layers`` were collected with; without them there
+            is no ``length-conditional``.
+
+    Raises:
+        ValueError: if a layer's batch statistics are missing or not finite.
+    """
+    left_out = set()
+    if bins is None:
+        left_out.add("length-conditional")
+    if not any(type(norm) is LengthBatchNorm for norm in encoder_batch_norms(model).values()):
+        left_out.add("running-global")
+    likelihoods = {}
+    with _left_alone(model):
+        model.eval()
+        for name in STATISTICS:
+            if name in left_out:
+                continue
+            with ExitStack() as settings:
+                if name == "running-global":
+                    settings.enter_context(binned(model, None))
+                if name in _ESTIMATES:
+                    by_length = name == "length-conditional"
+                    settings.enter_context(binned(model, bins if by_length else None))
+                    set_population(population_norms(model), layers, _ESTIMATES[name])
+                if name.startswith("batch"):
+                    settings.enter_context(measuring(model, dropout=False))
+                likelihoods[name] = likelihood(model, valid(name), padding)
+    return likelihoods
+
+
+def cost_records(
+    likelihoods: Mapping[str, Likelihood], bins: Optional[LengthBins] = None
+) -> list[dict[str, Any]]:
+    """Return what each way costs against ``batch`` and ``batch-random``, in bits per token.
+
+    Args:
+        likelihoods: what :func:`compare_statistics` returned.
+        bins: those of ``length-conditional``, which its record names.
+    """
+    binned = {}
+    if bins is not None:
+        binned = {"length_bins": len(bins.centres), "length_edges": bins.edges.tolist()}
+    return [
+        {
+            "statistics": name,
+            "nll": value.nll,
+            "cost": value.nll - likelihoods["batch"].nll,
+            "cost_random": value.nll - likelihoods["batch-random"].nll,
+            "tokens": value.tokens,
+            "sentences": value.sentences,
+            **(binned if name == "length-conditional" else {}),
+        }
+        for name, value in likelihoods.items()
+    ]
+
+
+def cost_of_checkpoint(
+    session: Session,
+    number: int,
+    seed: int,
+    length_bins: int,
+    length_edges: str,
+    progress: Callable[[Sequence[Any], str], Iterable[Any]] = lambda batches, label: batches,
+) -> list[dict[str, Any]]:
+    """Return the discrepancy cost of a checkpoint, a record for each way of normalising.
+
+    Args:
+        session: the checkpoint.
+        number: of training batches for estimates; 0 = all.
+        seed: of their draw_batches, and of the random batches.
+        length_bins: number of bins of sentence lengths; 1 = without ``length-conditional``.
+        length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
+        progress: wraps batches, with a label, to show how far it is.
+    """
+    model, bins = session.model, bins_to_compare(session, length_bins, length_edges)
+    training = draw_batches(session.iterator.frozen_batches, number, seed)
+    samples = collate(session.dataset, progress(training, "training batches"), model)
+    with binned(model, bins):
+        norms = population_norms(model)
+        layers = collect_moments(model, samples, session.adapter.run_norms, norms=norms)
+    dataset, iterator = session.validation()
+    lengths = session.adapter.source_lengths(dataset)
+    random = compose(bucketed_batches(iterator), RANDOM, seed, lengths)
+
+    def valid(name: str) -> Iterable[dict[str, Any]]:
+        batches = random if name == "batch-random" else iterator.frozen_batches
+        return collate(dataset, progress(batches, name), model)
+
+    padding = session.task.target_dictionary.pad()
+    return cost_records(compare_statistics(model, layers, valid, padding, bins), bins)

@@ -1,0 +1,68 @@
+"""Population statistics of a checkpoint, estimated anew on training data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional
+
+from rbn_fairseq.diagnostics import recalibrate
+from rbn_fairseq.measuring.batches import collate, draw_batches
+from rbn_fairseq.measuring.bins import give_length_bins
+from rbn_fairseq.measuring.session import Session
+from rbn_fairseq.norms import LengthBins
+from rbn_fairseq.norms.lengths import RULES
+
+__all__ = ["recalibrate_state"]
+
+_STATISTICS = ".population."
+_AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
+
+
+def recalibrate_state(
+    session: Session,
+    state: dict[str, Any],
+    number: int,
+    seed: int,
+    population: str,
+    length_bins: Optional[int] = None,
+    length_edges: str = RULES[0],
+    progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+) -> Optional[LengthBins]:
+    """Estimate the population statistics of a checkpoint's weights, in place.
+
+    The state keeps a note of how. If its norms get other bins, the moving average of
+    ``--store-ema`` goes, which has not these.
+
+    Args:
+        session: of this checkpoint; its model gets the statistics, too.
+        state: the checkpoint's content, whose weights are the session's.
+        number: of training batches to measure on; 0 = all.
+        seed: of their draw_batches.
+        population: the estimate, one of ``ESTIMATES``.
+        length_bins: number of bins of sentence lengths; ``None`` = those that it has.
+        length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
+        progress: wraps the batches, to show how far it is.
+
+    Returns:
+        The new bins, if there are any.
+
+    Raises:
+        ValueError: of :func:`~rbn_fairseq.measuring.bins.give_length_bins`.
+    """
+    model, bins = session.model, None
+    settings: dict[str, Any] = {}
+    if length_bins is not None:
+        bins = give_length_bins(session, length_bins, length_edges)
+        settings = {"length_bins": length_bins, "length_edges": length_edges}
+        options = {f"norm_batch_{name}": value for name, value in settings.items()}
+        state["cfg"]["model"] = {**state["cfg"]["model"], **options}
+        for name in _AVERAGES:
+            (state.get("extra_state") or {}).pop(name, None)
+    batches = draw_batches(session.iterator.frozen_batches, number, seed)
+    samples = collate(session.dataset, progress(batches), model)
+    used = recalibrate(model, samples, session.adapter.run_norms, population)
+    weights = {name: value for name, value in state["model"].items() if _STATISTICS not in name}
+    ours = model.state_dict()
+    statistics = {name: value.cpu() for name, value in ours.items() if _STATISTICS in name}
+    state["model"] = weights | statistics
+    note = {"batches": used, "seed": seed, "population": population, **settings}
+    state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
+    return bins

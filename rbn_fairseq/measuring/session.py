@@ -1,0 +1,131 @@
+"""A trained model with its task and training batches, from a checkpoint."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq import checkpoint_utils, utils
+from fairseq.dataclass.utils import overwrite_args_by_name
+from omegaconf import OmegaConf
+
+from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.measuring.adapters import TaskAdapter
+from rbn_fairseq.measuring.batches import mix, parse_mixing
+from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.norms import has_population_norm
+
+__all__ = ["Session", "open_session"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """A trained model and its data, to measure it on.
+
+    Attributes:
+        model: the model, in evaluation mode.
+        dataset: its training data.
+        iterator: fairseq's iterator over them, with the batches that the model was trained on;
+            mixed ones are those of its first epoch.
+        update: number of updates so far.
+        task: the task.
+        cfg: fairseq's whole configuration of the training.
+    """
+
+    model: Any
+    dataset: Any
+    iterator: Any
+    update: int
+    task: Any
+    cfg: Any
+
+    @property
+    def adapter(self) -> TaskAdapter:
+        """The kind of task."""
+        adapter: TaskAdapter = self.task.adapter
+        return adapter
+
+    def validation(self) -> tuple[Any, Any]:
+        """Return the validation data and an iterator over batches of them, made as in training.
+
+        fairseq's own are sorted by length and cut at the training's --max-tokens and --batch-size,
+        not at those of the validation; after a training with --length-mixing they are mixed. Each
+        sentence is in one. Of several validation sets it is the first.
+        """
+        options = self.cfg.dataset
+        subset = options.valid_subset.split(",")[0]
+        self.task.load_dataset(subset, combine=False, epoch=1)
+        dataset = self.task.dataset(subset)
+        iterator = self.task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=options.max_tokens,
+            max_sentences=options.batch_size,
+            max_positions=utils.resolve_max_positions(
+                self.task.max_positions(), self.model.max_positions()
+            ),
+            ignore_invalid_inputs=options.skip_invalid_size_inputs_valid_test,
+            seed=self.cfg.common.seed,
+            epoch=1,
+        )
+        # Not an option of every task.
+        buckets = parse_mixing(getattr(self.task.cfg, "length_mixing", 1))
+        if buckets != 1 and iterator.frozen_batches:
+            mix(iterator, buckets, self.adapter.tokens(dataset))
+        return dataset, iterator
+
+
+def open_session(
+    path: Path,
+    data: Optional[Path] = None,
+    device: str = "cpu",
+    state: Optional[dict[str, Any]] = None,
+) -> Session:
+    """Load a checkpoint of a model with running statistics, and its training data.
+
+    Args:
+        path: the checkpoint.
+        data: data directory; ``None`` = the one that the checkpoint was trained on.
+        device: for the model.
+        state: the checkpoint's content, or what was made of it; ``None`` = read the file.
+
+    Raises:
+        ValueError: if the file cannot be used, was made without this plugin, is folded, has no norm
+            with running statistics, or does not fit the data.
+    """
+    state = read_checkpoint(path) if state is None else state
+    cfg = own_settings(path, state)
+    refuse_folded(path, state, "Give the checkpoint that was folded.")
+    if data is None:
+        check_data(cfg["task"]["data"], way_out="Say with --data where it is now.")
+    else:
+        check_data(str(data))
+    # As fairseq's checkpoint_utils.load_checkpoint_to_cpu makes of a file.
+    full = OmegaConf.create(cfg, flags={"allow_objects": True})
+    overwrite_args_by_name(full, {"data": os.path.abspath(data or cfg["task"]["data"])})
+    (model,), full, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], state={**state, "args": None, "cfg": full}
+    )
+    if not has_population_norm(model):
+        raise ValueError(
+            f"The model of `{path}` has no norm with running statistics (its plan is "
+            f"`--norm-encoder {cfg['model'].get('norm_encoder', 'layer')}`): there is nothing to "
+            "measure or to estimate."
+        )
+    subset = full.dataset.train_subset
+    task.load_dataset(subset, combine=True, epoch=1)
+    iterator = task.get_batch_iterator(
+        dataset=task.dataset(subset),
+        max_tokens=full.dataset.max_tokens,
+        max_sentences=full.dataset.batch_size,
+        max_positions=utils.resolve_max_positions(
+            task.max_positions(), model.max_positions(), full.dataset.max_tokens
+        ),
+        ignore_invalid_inputs=True,
+        required_batch_size_multiple=full.dataset.required_batch_size_multiple,
+        seed=full.common.seed,
+        epoch=1,
+    )
+    model.eval().to(device)
+    history = state.get("optimizer_history") or [{}]
+    update = int(history[-1].get("num_updates", 0))
+    return Session(model, task.dataset(subset), iterator, update, task, full)

@@ -1,0 +1,181 @@
+"""Measurements of every batch norm at one moment of a training: the lines of ``tid.jsonl``."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from torch import Tensor, nn
+
+from rbn_fairseq.diagnostics import (
+    TID,
+    LayerMoments,
+    collect_moments,
+    collect_permuted_moments,
+    conditional_tid,
+    deviation,
+    distance,
+    near_eps,
+    population,
+    spread,
+    tid,
+    tid_error,
+)
+from rbn_fairseq.measuring.adapters import TaskAdapter
+from rbn_fairseq.measuring.batches import (
+    AS_TRAINED,
+    PERMUTED,
+    bucketed_batches,
+    collate,
+    compose,
+    draw_batches,
+)
+from rbn_fairseq.measuring.session import Session
+
+__all__ = [
+    "How",
+    "measure_checkpoint",
+    "measure_layers",
+    "norm_records",
+    "read_conditional_tid",
+    "read_tid",
+]
+
+
+@dataclass(frozen=True)
+class How:
+    """How something was measured.
+
+    Attributes:
+        batches: how many there are to measure on, of which a sample may have been used; ``None``
+            where those measured are no sample.
+        population: the estimate, one of ``POPULATIONS``.
+        batching: how sentences were put into batches.
+        dropout: whether it was on.
+        length_groups: number of groups of batches of like length, for conditional TID.
+    """
+
+    batches: Optional[int]
+    population: str = "mean-of-batches"
+    batching: str = "as-trained"
+    dropout: bool = False
+    length_groups: int = 16
+
+
+def measure_layers(
+    adapter: TaskAdapter,
+    model: nn.Module,
+    dataset: Any,
+    batches: Iterable[Any],
+    dropout: bool = False,
+) -> dict[str, LayerMoments]:
+    """Return batch statistics by layer name over batches of sentence indices."""
+    return collect_moments(model, collate(dataset, batches, model), adapter.run_norms, dropout)
+
+
+def measure_checkpoint(
+    session: Session,
+    batching: str,
+    number: int,
+    seed: int,
+    dropout: bool,
+    progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+) -> tuple[dict[str, LayerMoments], int]:
+    """Return batch statistics by layer name over training batches of a checkpoint.
+
+    Args:
+        session: the checkpoint.
+        batching: how sentences are put into batches, see
+            :func:`~rbn_fairseq.measuring.batches.compose`.
+        number: of batches; 0 = all.
+        seed: of their draw_batches, and of the composition.
+        dropout: whether it is on.
+        progress: wraps the batches, to show how far it is.
+
+    Returns:
+        The statistics, and how many batches there are.
+    """
+    batches, run_norms = session.iterator.frozen_batches, session.adapter.run_norms
+    if batching not in (AS_TRAINED, PERMUTED):
+        lengths = session.adapter.source_lengths(session.dataset)
+        batches = compose(bucketed_batches(session.iterator), batching, seed, lengths)
+    drawn = draw_batches(batches, number, seed)
+    samples = collate(session.dataset, progress(drawn), session.model)
+    if batching == PERMUTED:
+        deal = len(drawn), seed
+        layers = collect_permuted_moments(session.model, samples, run_norms, *deal, dropout)
+    else:
+        layers = collect_moments(session.model, samples, run_norms, dropout)
+    return layers, len(batches)
+
+
+def norm_records(
+    layers: Mapping[str, LayerMoments],
+    epoch: Optional[int],
+    update: int,
+    how: How,
+    before: Optional[Mapping[str, tuple[Tensor, Tensor]]] = None,
+) -> list[dict[str, Any]]:
+    """Return a record for every layer; what is relative is a fraction, not a percentage.
+
+    Args:
+        layers: batch statistics, of :func:`measure_layers`.
+        epoch: epochs so far; ``None`` where nobody knows.
+        update: updates so far.
+        how: how they were measured.
+        before: each layer's running statistics at the measurement before this one.
+    """
+    records = []
+    for name, moments in layers.items():
+        value, error = tid(moments, how.population), None
+        if how.batches is not None:
+            error = tid_error(moments, how.batches, how.population)
+        given_length = conditional_tid(moments, how.length_groups, how.population)
+        relative = deviation(moments, how.population)
+        mean, var = population(moments, how.population)
+        drift = lag = None
+        if moments.running is not None:
+            lag = distance(moments.running, (mean, var), var)
+            if before and name in before:
+                drift = distance(moments.running, before[name], var)
+        records.append(
+            {
+                "epoch": epoch,
+                "update": update,
+                "layer": name,
+                "mean_tid": value.mean,
+                "var_tid": value.var,
+                "mean_tid_error": error.mean if error else None,
+                "var_tid_error": error.var if error else None,
+                "mean_conditional_tid": given_length.mean if given_length else None,
+                "var_conditional_tid": given_length.var if given_length else None,
+                "mean_deviation": relative.mean,
+                "var_deviation": relative.var,
+                "mean_drift": drift.mean if drift else None,
+                "var_drift": drift.std if drift else None,
+                "mean_lag": lag.mean if lag else None,
+                "var_lag": lag.std if lag else None,
+                "near_eps": near_eps(var, moments.eps),
+                "spread": spread(var),
+                "batches": len(moments.count),
+                "total_batches": how.batches,
+                "population": how.population,
+                "batching": how.batching,
+                "dropout": how.dropout,
+                "length_groups": how.length_groups if given_length else None,
+            }
+        )
+    return records
+
+
+def read_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
+    """Return TID by layer from records of one measurement."""
+    return {record["layer"]: TID(record["mean_tid"], record["var_tid"]) for record in records}
+
+
+def read_conditional_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
+    """Return TID given the length by layer, where it was measured."""
+    return {
+        record["layer"]: TID(record["mean_conditional_tid"], record["var_conditional_tid"])
+        for record in records
+        if record["mean_conditional_tid"] is not None
+    }

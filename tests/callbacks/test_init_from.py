@@ -1,0 +1,191 @@
+"""Training that starts from the weights of a model with other norms."""
+
+import shutil
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+import oracles
+import runs
+from rbn_fairseq.callbacks.init_from import InitFrom
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from trainings import training
+
+BATCH = ("--norm-encoder", "batch")
+RBN = (*BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
+# One update that leaves the weights as they are: what is saved is what training began with.
+STILL = ("--lr", runs.NOTHING, "--max-update", 1)
+QUICK = ("--no-tid", "--disable-validation")
+
+
+def last(directory):
+    return read_checkpoint(directory / "checkpoint_last.pt")
+
+
+def callbacks_state(state):
+    return state["extra_state"]["TranslationRBNTask"]["callbacks"]
+
+
+def first_statistics(state):
+    """The running statistics when TID was first measured, before any update."""
+    return callbacks_state(state)["TIDMonitor"]["running_statistics"]
+
+
+def assert_same_weights(one, other):
+    """After updates by Adam, equal weights and statistics tell of equal states before."""
+    one, other = last(one)["model"], last(other)["model"]
+    assert one.keys() == other.keys()
+    assert not [name for name in one if not torch.equal(one[name], other[name])]
+
+
+@pytest.fixture(scope="module")
+def started(data_bin, plain_run, tmp_path_factory):
+    """Save directory and log of an RBN model begun with fairseq's weights, and standing still."""
+    directory = tmp_path_factory.mktemp("started")
+    log = runs.train(
+        data_bin, directory, *RBN, *STILL, "--init-from", plain_run / "checkpoint_last.pt"
+    )
+    return directory, log
+
+
+def test_weights_are_the_files(started, plain_run):
+    ours, theirs = last(started[0])["model"], last(plain_run)["model"]
+    assert {name for name in ours if ".population." not in name} == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def reference_statistics(path, data):
+    """Mean over batches of every norm's statistics were it a batch norm, in fp64.
+
+    In fairseq's own model, each of whose layer norms in the encoder a hook replaces by the
+    definition of batch norm.
+    """
+    still = {"data": str(data), "dropout": 0.0}
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], still)
+    task.load_dataset("train")
+    dataset, seen = task.dataset("train"), {}
+    batches = task.get_batch_iterator(
+        dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
+        max_positions=task.max_positions(), seed=cfg.common.seed,
+    ).frozen_batches  # fmt: skip
+    assert 1 < len(batches) < 200  # all of them: no sample is drawn
+    model.double().train()  # in evaluation fairseq may take torch's fused layer
+
+    def replace(name):
+        def normalise(module, inputs, output):
+            x, y = inputs[0], torch.zeros_like(output)  # (T, B, C)
+            y[real], mean, var = oracles.batch_norm(x[real], module.weight, module.bias)
+            seen.setdefault(name, []).append(torch.stack([mean, var]))
+            return y
+
+        return normalise
+
+    for name, part in model.encoder.named_modules():
+        if isinstance(part, torch.nn.LayerNorm):
+            part.register_forward_hook(replace(f"encoder.{name}"))
+    with torch.no_grad():
+        for batch in batches:
+            source = dataset.collater([dataset[index] for index in batch])["net_input"]
+            real = source["src_tokens"].ne(dataset.src_dict.pad()).T
+            model.encoder(source["src_tokens"], source["src_lengths"])
+    return len(batches), {name: torch.stack(rows).mean(0) for name, rows in seen.items()}
+
+
+def test_statistics_are_those_of_the_training_batches(started, plain_run, data_bin):
+    directory, log = started
+    number, expected = reference_statistics(plain_run / "checkpoint_last.pt", data_bin)
+    found = first_statistics(last(directory))
+    assert found.keys() == expected.keys() and len(found) == 4
+    for name, moments in expected.items():
+        # fp32 through two layers against fp64.
+        torch.testing.assert_close(torch.stack(found[name]), moments, rtol=1e-4, atol=1e-5)
+    assert f"running statistics of 4 norms estimated on {number} training batches" in log
+    # Training moved them on from there, by its momentum.
+    population = last(directory)["model"][
+        "encoder.layers.0.final_layer_norm.population.running_var"
+    ]
+    before = expected["encoder.layers.0.final_layer_norm"][1]
+    assert not torch.allclose(population.double(), before, rtol=1e-6)
+    assert torch.allclose(population.double(), before, rtol=0.1)
+
+
+@pytest.fixture(scope="module")
+def whole(data_bin, plain_run, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole")
+    start = plain_run / "checkpoint_last.pt"
+    runs.train(data_bin, directory, *RBN, *QUICK, "--init-from", start, "--max-update", 3)
+    return directory
+
+
+def test_resume(data_bin, plain_run, tmp_path, whole):
+    start = shutil.copy(plain_run / "checkpoint_last.pt", tmp_path / "start.pt")
+    common = (data_bin, tmp_path / "save", *RBN, *QUICK, "--init-from", start, "--max-update")
+    runs.train(*common, 2)
+    start.unlink()  # what resumes does not read it
+    log = runs.train(*common, 3)
+    assert "--init-from" not in log.split("num. expert model params")[1]
+    assert_same_weights(tmp_path / "save", whole)
+
+
+@pytest.mark.parametrize("epoch, done, times", [(1, 0, 1), (1, 5, 0), (2, 0, 0)])
+def test_only_a_beginning_estimates_statistics_and_once(epoch, done, times):
+    # A process that does not see the first one's save directory resumes without having the file.
+    callback = InitFrom(training({"init_from": "FILE"}))
+    callback.training.batches = SimpleNamespace(iterations_in_epoch=done)
+    callback._lacking = ["norm"]
+    with mock.patch.object(InitFrom, "_estimate") as estimate:
+        callback.on_epoch_begin(epoch, None)
+        callback.training.batches.iterations_in_epoch = 0
+        callback.on_epoch_begin(1, None)
+    assert estimate.call_count == times
+
+
+def test_random_numbers_are_those_of_a_training_without_it(data_bin, tmp_path, started, whole):
+    state = last(started[0])
+    for name, (mean, var) in first_statistics(state).items():
+        state["model"][f"{name}.population.running_mean"] = mean.float()
+        state["model"][f"{name}.population.running_var"] = var.float()
+    write_checkpoint(tmp_path / "start.pt", state)
+    runs.train(
+        data_bin, tmp_path / "save", *RBN, *QUICK, "--max-update", 3,
+        "--finetune-from-model", tmp_path / "start.pt",
+    )  # fmt: skip
+    assert_same_weights(tmp_path / "save", whole)
+
+
+def test_statistics_of_the_file_are_taken(data_bin, rbn_run, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--norm-decoder", "batch", *STILL,
+        "--init-from", rbn_run / "checkpoint_last.pt",
+    )  # fmt: skip
+    assert "statistics of 6 norms estimated" in log
+    theirs = last(rbn_run)["model"]
+    for name, (mean, var) in first_statistics(last(tmp_path)).items():
+        if name.startswith("encoder"):
+            assert torch.equal(mean.float(), theirs[f"{name}.population.running_mean"])
+            assert torch.equal(var.float(), theirs[f"{name}.population.running_var"])
+        else:
+            assert mean.abs().max() > 0 and (var - 1).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
+def test_other_starts_are_refused(data_bin, tmp_path, plain_run, option):
+    file = plain_run / "checkpoint_last.pt"
+    with pytest.raises(ValueError, match=f"--init-from and {option} `{file}`"):
+        runs.train(data_bin, tmp_path, "--init-from", file, option, file, "--max-update", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_dictionaries_of_the_same_size_are_refused(data_bin, rbn_run, tmp_path):
+    other = shutil.copytree(data_bin, tmp_path / "data")
+    for path in other.glob("dict.*.txt"):
+        first, second, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([second, first, *rest]))
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.train(
+            other, tmp_path / "save", *BATCH, "--max-update", 1,
+            "--init-from", rbn_run / "checkpoint_last.pt",
+        )  # fmt: skip

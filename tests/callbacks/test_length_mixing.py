@@ -1,0 +1,296 @@
+"""Training batches of several lengths or random ones: which sentences, when, on which process."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+import torch
+from fairseq import options, tasks
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+import runs
+from rbn_fairseq.callbacks.length_mixing import LengthMixing
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.measuring.batches import bucketed_batches, mix
+from trainings import training
+
+
+@functools.cache
+def configuration(*arguments):
+    parser = options.get_training_parser()
+    given = options.parse_args_and_arch(parser, runs.train_arguments(*arguments))
+    return convert_namespace_to_omegaconf(given).task
+
+
+def iterator(data, *arguments, split="train", max_tokens=1000, seed=7, multiple=8, **how):
+    """fairseq's iterator over the batches, made as its trainer makes it."""
+    task = tasks.setup_task(configuration(data, "unused", "--no-tid", *arguments))
+    task.load_dataset(split)
+    return task.get_batch_iterator(
+        task.dataset(split), max_tokens=max_tokens, max_positions=(1024, 1024),
+        required_batch_size_multiple=multiple, seed=seed, **how,
+    )  # fmt: skip
+
+
+def sentences(batches):
+    return [sorted(map(int, batch)) for batch in batches]
+
+
+def tokens_of(iterator):
+    """Numbers of real tokens of the batches, source and target together; those of sentences."""
+    sizes = iterator.dataset.src_sizes + iterator.dataset.tgt_sizes
+    return np.array([sizes[list(batch)].sum() for batch in iterator.frozen_batches]), sizes
+
+
+def seen(epoch_iterator, number=None):
+    """The sentences of the epoch's next batches, in the order of training."""
+    epoch = epoch_iterator.next_epoch_itr()
+    samples = [next(epoch) for _ in range(number or len(epoch) - epoch.n)]
+    return [sorted(sample["id"].tolist()) for sample in samples if sample]  # none: a dummy batch
+
+
+@pytest.fixture
+def make(data_bin):
+    return lambda *arguments, **how: iterator(data_bin, *arguments, **how)
+
+
+def test_one_bucket_leaves_the_batches_of_fairseq(make):
+    plain, mixed = make("--length-mixing", 1), make("--length-mixing", 2)
+    assert sentences(plain.frozen_batches) == sentences(make().frozen_batches)
+    longest = [max(plain.dataset.src_sizes[list(batch)]) for batch in plain.frozen_batches]
+    assert longest == sorted(longest)
+    assert sentences(mixed.frozen_batches) != sentences(plain.frozen_batches)
+
+
+@pytest.mark.parametrize("buckets", [2, 5])
+def test_every_sentence_once_an_epoch_from_as_many_buckets(make, buckets):
+    bucketed, mixed = make(), make("--length-mixing", buckets)
+    home = {i: place for place, batch in enumerate(bucketed.frozen_batches) for i in batch}
+    everything = sorted(home)
+    for _ in range(2):
+        trained = seen(mixed)
+        assert len(trained) == len(bucketed.frozen_batches)
+        assert sorted(sum(trained, [])) == everything
+        homes = [len({home[index] for index in batch}) for batch in trained]
+        assert set(homes) <= {buckets, buckets + 1}  # 20 batches, or one or two more
+
+
+def test_real_tokens_of_a_batch_stay_about_as_many(make):
+    (before, _), (after, _) = tokens_of(make()), tokens_of(make("--length-mixing", 4))
+    assert before.sum() == after.sum() and len(before) == len(after)
+    assert after.max() <= 1.05 * before.max()
+
+
+@pytest.mark.parametrize("how", [{"max_tokens": 1000}, {"max_tokens": None, "max_sentences": 5}])
+def test_random_batches_of_every_sentence_and_of_equal_numbers_of_tokens(make, how):
+    bucketed, random = make(**how), make("--length-mixing", "random", **how)
+    everything = sorted(sum(sentences(bucketed.frozen_batches), []))
+    for _ in range(2):
+        trained = seen(random)
+        assert len(trained) == len(bucketed.frozen_batches) > 10
+        assert sorted(sum(trained, [])) == everything
+        tokens, sizes = tokens_of(random)
+        assert np.abs(tokens - tokens.mean()).max() <= sizes[everything].max()
+    sizes = random.dataset.src_sizes
+    groups = [
+        np.mean([len(set(sizes[list(batch)])) for batch in it.frozen_batches])
+        for it in (bucketed, random)
+    ]
+    assert groups[1] > 2 * groups[0]
+
+
+def test_tokens_of_both_sides_are_counted(make):
+    it = make()
+    it.dataset.tgt_sizes = 1 + 50 * (np.arange(len(it.dataset)) % 3)  # whatever the source has
+    mix(it, None, EncoderDecoder().tokens(it.dataset))
+    tokens, sizes = tokens_of(it)
+    assert np.abs(tokens - tokens.mean()).max() <= sizes.max()
+
+
+def test_numbers_of_sentences_of_random_batches_are_no_multiples(make):
+    """fairseq's are, of --required-batch-size-multiple."""
+    numbers = [len(batch) for batch in make("--length-mixing", "random").frozen_batches]
+    assert sum(number % 8 == 0 for number in numbers) < len(numbers) / 2
+
+
+@pytest.mark.parametrize("most", [1, None])  # a sentence a batch; all in one
+def test_random_batches_as_small_and_as_large_as_can_be(make, most):
+    random = make("--length-mixing", "random", max_tokens=10**6, max_sentences=most, multiple=1)
+    number = len(random.dataset)
+    assert len(random.frozen_batches) == (1 if most is None else number)
+    assert sorted(np.concatenate(random.frozen_batches)) == list(range(number))
+
+
+@pytest.mark.parametrize("value", [2, "random"])
+def test_hardly_any_sentence(make, monkeypatch, value):
+    def sentences_of(number, multiple):
+        monkeypatch.setattr(LanguagePairDataset, "ordered_indices", lambda self: np.arange(number))
+        return sentences(make("--length-mixing", value, multiple=multiple).frozen_batches)
+
+    assert sentences_of(1, 1) == [[0]]
+    assert sentences_of(2, 1) == [[0, 1]]
+    for number, multiple in ((0, 1), (7, 8)):  # fairseq makes no batch of these
+        with pytest.raises(ValueError, match=f"--length-mixing {value} .*-multiple {multiple}"):
+            sentences_of(number, multiple)
+
+
+@pytest.mark.parametrize("value", [3, "random"])
+def test_seed_and_epoch_decide(make, value):
+    first, second = (make("--length-mixing", value) for _ in range(2))
+    epochs = [seen(first), seen(first)]
+    assert sorted(epochs[0]) != sorted(epochs[1])  # not in another order alone
+    assert [seen(second), seen(second)] == epochs
+
+
+def test_the_seed_decides_which_sentences_are_together(make):
+    batches = [sorted(seen(make("--length-mixing", "random", seed=seed))) for seed in (7, 7, 8)]
+    assert batches[0] == batches[1] != batches[2]
+
+
+def test_the_seed_decides_which_buckets_are_mixed(make):
+    def mixed(seed):
+        it = make("--length-mixing", 3, seed=seed)
+        home = {i: place for place, batch in enumerate(bucketed_batches(it)) for i in batch}
+        return [sorted({home[index] for index in batch}) for batch in it.frozen_batches]
+
+    assert mixed(7) == mixed(7) != mixed(8)
+
+
+@pytest.mark.parametrize("value", [3, "random"])
+def test_validation_stays_as_fairseq_has_it(make, value):
+    plain, mixing = (
+        make("--length-mixing", buckets, split="valid", max_tokens=150) for buckets in (1, value)
+    )
+    assert len(plain.frozen_batches) > 3
+    assert sentences(mixing.frozen_batches) == sentences(plain.frozen_batches)
+
+
+@pytest.mark.parametrize("value", [3, "random"])
+def test_bucketed_batches_are_those_of_fairseq(make, value):
+    plain, mixed = make(), make("--length-mixing", value)
+    for one in (plain, mixed):
+        assert sentences(bucketed_batches(one)) == sentences(plain.frozen_batches)
+
+
+def lines(caplog):
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("length mixing")]
+
+
+@pytest.mark.parametrize("value, named", [(4, "4 buckets"), ("random", "random")])
+def test_a_line_describes_the_batches(make, caplog, value, named):
+    caplog.set_level("INFO")
+    mixed = make("--length-mixing", value)
+    (line,) = lines(caplog)
+    tokens, _ = tokens_of(mixed)
+    lengths = mixed.dataset.src_sizes
+    groups = np.mean([len({lengths[i] for i in batch}) for batch in mixed.frozen_batches])
+    expected = [f"{len(tokens)}", f"{tokens.mean():.0f}", f"{tokens.max()}", f"{groups:.1f}"]
+    for side in ("src", "tgt"):
+        sizes = getattr(mixed.dataset, f"{side}_sizes")
+        samples = [[sizes[index] for index in batch] for batch in mixed.frozen_batches]
+        areas = [len(batch) * max(batch) for batch in samples]
+        share = 1 - sum(map(sum, samples)) / sum(areas)
+        assert share > 0.3
+        expected.append(f"{100 * share:.1f}")
+    assert named in line
+    assert re.findall(r"\d[\d.]*", line.partition("|")[2]) == expected
+
+
+def test_no_line_about_the_batches_of_fairseq(make, caplog):
+    caplog.set_level("INFO")
+    make()
+    assert not lines(caplog)
+
+
+@pytest.mark.parametrize("stop", [(2, 4), (2, 0)])  # within epoch 2, and before it
+@pytest.mark.parametrize("value", [3, "random"])
+def test_resumed_batches_are_those_of_a_training_without_a_stop(make, stop, value):
+    epoch, done = stop
+    whole = make("--length-mixing", value)
+    seen(whole)
+    rest = seen(whole)[done:]
+    stopped = make("--length-mixing", value)
+    seen(stopped)
+    if done:
+        seen(stopped, done)
+    state = stopped.state_dict()
+    assert (state["epoch"], state["iterations_in_epoch"]) == stop
+    resumed = make("--length-mixing", value, epoch=state["epoch"])
+    resumed.load_state_dict(state)
+    assert seen(resumed) == rest
+
+
+@pytest.mark.parametrize("value", [3, "random"])
+def test_processes_share_an_epoch_out(make, value):
+    whole = make("--length-mixing", value)
+    shards = [make("--length-mixing", value, num_shards=2, shard_id=rank) for rank in range(2)]
+    for _ in range(2):
+        parts = [batch for shard in shards for batch in seen(shard)]
+        assert sorted(parts) == sorted(seen(whole))
+
+
+def test_more_buckets_than_batches_are_all_of_them(make, caplog):
+    mixed = make("--length-mixing", 10_000)
+    number = len(bucketed_batches(mixed))
+    (warning,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert f"--length-mixing 10000: there are only {number} batches" in warning
+    home = {i: place for place, batch in enumerate(bucketed_batches(mixed)) for i in batch}
+    assert all(len({home[i] for i in batch}) == number for batch in mixed.frozen_batches)
+
+
+@pytest.mark.parametrize(
+    "value, curriculum, message",
+    [
+        *(
+            (value, 0, f"--length-mixing must be .*but is `{re.escape(value)}`")
+            for value in ("0", "-1", "2.5", "randm", "Random", "", " 2", "1e3", "02", "²", "None")
+        ),
+        ("2", 1, "--curriculum 1 .*--length-mixing 2"),
+        ("random", 1, "--curriculum 1 .*--length-mixing r"),
+    ],
+)
+def test_malformed_values_and_a_curriculum_are_refused(value, curriculum, message):
+    around = training({"length_mixing": value}, dataset={"curriculum": curriculum})
+    with pytest.raises(ValueError, match=message):
+        LengthMixing(around).check(None)
+
+
+@pytest.mark.parametrize("value", [1, 3, "1", "3"])
+def test_a_configuration_with_a_number_is_read(data_bin, value):
+    """As YAML and older versions' checkpoints have it."""
+    cfg = configuration(data_bin, "unused").copy()
+    cfg.length_mixing = value
+    assert tasks.setup_task(cfg).cfg.length_mixing == str(value)
+
+
+def test_a_training_of_an_older_version_is_read(data_bin):
+    """Its options come as a namespace."""
+    parser = options.get_training_parser()
+    given = options.parse_args_and_arch(parser, runs.train_arguments(data_bin, "unused"))
+    given.length_mixing = 3
+    assert tasks.setup_task(convert_namespace_to_omegaconf(given).task).cfg.length_mixing == "3"
+
+
+def test_curriculum_goes_with_the_batches_of_fairseq(make):
+    assert len(make("--curriculum", 1)) > 1
+
+
+def test_a_checkpoint_with_a_number_is_read_by_every_command(data_bin, rbn_run, tmp_path):
+    """As older versions saved it."""
+    path = tmp_path / "checkpoint_last.pt"
+    state = read_checkpoint(rbn_run / path.name)
+    state["cfg"]["task"]["length_mixing"] = 3
+    torch.save(state, path)
+    assert runs.generate(data_bin, path) == runs.generate(data_bin, rbn_run / path.name)
+    runs.call(
+        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
+        "--path", path, "--cpu", "--num-workers", 0, "--max-tokens", 1000,
+    )  # fmt: skip
+    options = "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1
+    runs.train(data_bin, tmp_path, *options, "--length-mixing", 3, "--max-epoch", 4)
+    resumed = read_checkpoint(path)
+    assert resumed["extra_state"]["train_iterator"]["epoch"] == 5
+    assert resumed["cfg"]["task"]["length_mixing"] == "3"

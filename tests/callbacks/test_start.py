@@ -1,0 +1,81 @@
+"""What the task refuses, forgets and leaves alone."""
+
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from fairseq import checkpoint_utils
+
+import runs
+from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.tasks import TranslationRBNTask
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty"])
+def test_data_directory_is_checked(tmp_path, kind):
+    data = tmp_path / "data"
+    if kind == "empty":
+        data.mkdir()
+    for attempt in (lambda: check_data(str(data)), lambda: runs.train(data, tmp_path / "save")):
+        with pytest.raises(ValueError) as error:
+            attempt()
+        assert f"`{data}`" in str(error.value) and "fairseq-preprocess" in str(error.value)
+
+
+def test_other_dictionary_of_the_same_size_is_refused(rbn_run, data_bin, tmp_path):
+    other = shutil.copytree(data_bin, tmp_path / "data")
+    for path in other.glob("dict.*.txt"):
+        first, second, *rest = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([second, first, *rest]))
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.generate(other, rbn_run / "checkpoint_last.pt")
+    (tmp_path / "save").mkdir()
+    shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "save")
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.train(other, tmp_path / "save", "--norm-encoder", "batch", "--max-epoch", 4)
+
+
+@pytest.mark.parametrize("weight", ["--rbn-mean-weight", "--rbn-std-weight"])
+def test_penalty_without_batch_norms_is_refused(data_bin, tmp_path, weight):
+    with pytest.raises(ValueError, match="--norm-encoder batch"):
+        runs.train(data_bin, tmp_path, weight, 0.1, "--max-update", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_runs_best_score_is_forgotten(data_bin):
+    checkpoint_utils.save_checkpoint.best = 0.0
+    cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing="1")
+    TranslationRBNTask.setup_task(cfg)
+    assert not hasattr(checkpoint_utils.save_checkpoint, "best")
+
+
+def longer(log):
+    return re.findall(r"(--norm\S+) (\d+) is longer than this training, which has (\d+) upd", log)
+
+
+def test_schedules_longer_than_the_training_are_told(data_bin, tmp_path):
+    options = ("--norm-encoder", "power", "--norm-power-warmup", 1000, "--no-tid")
+    log = runs.train(data_bin, tmp_path, *options, "--max-epoch", 2, "--update-freq", "3,2")
+    trained = re.findall(r"valid on .*num_updates (\d+)", log)[-1]
+    assert longer(log) == [("--norm-power-warmup", "1000", trained)]
+
+
+@pytest.mark.parametrize("kind", ["parts", "batches anew"])
+def test_where_epochs_differ_only_updates_bound_the_training(data_bin, tmp_path, kind):
+    data = f"{data_bin}:{data_bin}" if kind == "parts" else data_bin
+    options = () if kind == "parts" else ("--update-epoch-batch-itr", True)
+    log = runs.train(
+        data, tmp_path, *options, "--norm-encoder", "power", "--norm-power-warmup", 1000,
+        "--no-tid", "--max-epoch", 2, "--max-update", 1,
+    )  # fmt: skip
+    assert longer(log) == [("--norm-power-warmup", "1000", "1")]
+
+
+def test_schedules_that_end_in_time_are_not(data_bin, tmp_path):
+    options = ("--norm-renorm-start", 1, "--norm-renorm-r-end", 2, "--norm-renorm-d-end", 3)
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "renorm", *options, "--max-update", 2,
+        "--max-epoch", 9, "--no-tid",
+    )  # fmt: skip
+    assert longer(log) == [("--norm-renorm-d-end", "3", "2")]

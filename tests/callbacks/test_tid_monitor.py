@@ -1,0 +1,160 @@
+"""The TID monitor: what it writes, when, on which batches, and what it refuses."""
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.logging import progress_bar
+from fairseq.tasks.translation import TranslationTask
+from typer.testing import CliRunner
+
+import runs
+from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
+from rbn_fairseq.cli.app import app
+from rbn_fairseq.measuring.batches import draw_batches
+from trainings import training
+
+BATCH = ("--norm-encoder", "batch")
+
+
+def test_one_record_a_layer_and_epoch(rbn_run):
+    rows = runs.tid_rows(rbn_run)
+    places = [f"{n}.{site}" for n in (0, 1) for site in ("self_attn", "final")]
+    keys = [(row["epoch"], row["layer"]) for row in rows]
+    assert len(keys) == len(set(keys)) == 4 * len(places)
+    assert sorted({row["epoch"] for row in rows}) == [0, 1, 2, 3]
+    updates = {row["epoch"]: row["update"] for row in rows}
+    assert updates[0] == 0 and updates[1] > 0
+    assert [updates[epoch] for epoch in (2, 3)] == [2 * updates[1], 3 * updates[1]]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_processes_measure_on_batches_put_together_as_in_training(grouped, monkeypatch):
+    monitor = TIDMonitor(training({"tid_seed": 1}))
+    monitor.training.batches = SimpleNamespace(grouped_shuffling=grouped)
+    parts = []
+    for rank in range(4):
+        monkeypatch.setattr(
+            "rbn_fairseq.callbacks.tid_monitor.process_rank", lambda rank=rank: rank
+        )
+        parts.append(monitor._part_of_joint(list(range(41)), 4))
+    joint = list(zip(*parts, strict=True))
+    assert len(joint) == 10 and len({batch for group in joint for batch in group}) == 40
+    # Batches are sorted by length. Four of 41 places are 25 apart on average.
+    distances = [max(group) - min(group) for group in joint]
+    assert distances == [3] * 10 if grouped else sum(distances) / 10 > 15
+
+
+def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
+    output = tmp_path / "tid.jsonl"
+    result = CliRunner().invoke(app, ["tid", str(rbn_run), "--json", str(output)])
+    assert result.exit_code == 0, result.exception
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]
+    assert len(found) == len(logged) > 0
+    for one, other in zip(found, logged, strict=True):
+        assert one.keys() - other.keys() == {"independent_mean_tid", "independent_var_tid"}
+        for name, expected in other.items():
+            value = one[name]
+            if one["epoch"] == 1 and name in ("mean_drift", "var_drift"):
+                # The checkpoints do not have the statistics from before training: 0 and 1.
+                assert value is None and expected > 0
+                continue
+            if isinstance(value, float):
+                expected = pytest.approx(expected, rel=1e-6)
+            assert value == expected, name
+
+
+def test_drift_is_between_epochs(rbn_run):
+    rows = {(row["epoch"], row["layer"]): row for row in runs.tid_rows(rbn_run)}
+    layer = "encoder.layers.1.final_layer_norm"
+    states = {
+        epoch: torch.load(rbn_run / f"checkpoint{epoch}.pt", weights_only=True)["model"]
+        for epoch in (1, 2)
+    }
+    first, second = (states[epoch][f"{layer}.population.running_mean"] for epoch in (1, 2))
+    # Variances in the measured population are not saved; the two drifts share their scale.
+    row = rows[2, layer]
+    std1, std2 = (states[e][f"{layer}.population.running_var"].double().sqrt() for e in (1, 2))
+    ratio = (first.double() - second.double()).norm() / (std1 - std2).norm()
+    assert row["mean_drift"] / row["var_drift"] == pytest.approx(ratio.item(), rel=1e-9)
+    assert rows[0, layer]["mean_drift"] is None
+
+
+def test_sample_is_uniform_seeded_and_in_order():
+    batches = [[index] for index in range(20)]
+    assert draw_batches(batches, 0, 1) == draw_batches(batches, 20, 1) == batches
+    one = draw_batches(batches, 5, 1)
+    assert one == draw_batches(batches, 5, 1) == sorted(one)
+    assert len({batch[0] for batch in one}) == 5
+    assert one != draw_batches(batches, 5, 2)
+    draws = [batch[0] for seed in range(400) for batch in draw_batches(batches, 5, seed)]
+    # 100 expected each, standard deviation 8.7: five of them.
+    assert all(abs(draws.count(index) - 100) < 45 for index in range(20))
+
+
+def test_weights_and_biases_get_it_from_fairseq(data_bin, tmp_path, monkeypatch):
+    logged = {}
+    service = SimpleNamespace(
+        init=lambda **options: None, config={}, log=lambda values, step: logged.update(values)
+    )
+    monkeypatch.setattr(progress_bar, "wandb", service)
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--wandb-project", "p", "--tid-batches", 4,
+        "--max-epoch", 1, "--no-save",
+    )  # fmt: skip
+    rows = [row for row in runs.tid_rows(tmp_path) if row["epoch"] == 1]
+    assert logged["train/tid_mean_last"] == pytest.approx(rows[-1]["mean_tid"], abs=1e-5)
+    average = sum(row["var_tid"] for row in rows) / len(rows)
+    assert logged["train/tid_var_average"] == pytest.approx(average, abs=1e-5)
+    given_length = [row["mean_conditional_tid"] for row in rows]
+    average = sum(given_length) / len(rows)
+    assert logged["train/conditional_tid_mean_average"] == pytest.approx(average, abs=1e-5)
+    last = rows[-1]["var_conditional_tid"]
+    assert logged["train/conditional_tid_var_last"] == pytest.approx(last, abs=1e-5)
+    (line,) = re.findall(r"TID given the length \| epoch 1 \|.*", log)
+    assert f"last layer: mean {100 * given_length[-1]:.2f} %, variance {100 * last:.2f} %" in line
+    assert f"average of {len(rows)} layers: mean {100 * average:.2f} %" in line
+
+
+def test_disabled_validation_is_refused(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="--disable-validation"):
+        runs.train(data_bin, tmp_path, *BATCH, "--disable-validation", "--max-update", 1)
+
+
+@pytest.mark.parametrize("options", [(*BATCH, "--no-tid"), ()], ids=["no-tid", "layer norms"])
+def test_disabled_validation_without_the_monitor(data_bin, tmp_path, options):
+    runs.train(data_bin, tmp_path, *options, "--disable-validation", "--max-update", 1)
+    assert not (tmp_path / "tid.jsonl").exists()
+
+
+def test_negative_number_of_batches(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="--tid-batches"):
+        runs.train(data_bin, tmp_path, *BATCH, "--tid-batches", -1, "--max-update", 1)
+
+
+def test_validation_within_an_epoch_adds_no_record(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--validate-interval-updates", 5, "--max-update", 12,
+        "--tid-batches", 3, "--no-epoch-checkpoints",
+    )  # fmt: skip
+    # After 5, 10 and 12 updates, of 20 an epoch.
+    assert log.count("begin validation on") == 3
+    assert {row["epoch"] for row in runs.tid_rows(tmp_path)} == {0}
+
+
+def test_without_an_update_after_a_resume(data_bin, rbn_run, tmp_path):
+    """An epoch whose batches are all too big for the memory: updates as the checkpoint has them."""
+    shutil.copy(rbn_run / "checkpoint2.pt", tmp_path / "checkpoint_last.pt")
+    memory = RuntimeError("out of memory")
+    with mock.patch.object(TranslationTask, "train_step", side_effect=memory):
+        runs.train(
+            data_bin, tmp_path, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
+            "--max-epoch", 3, "--tid-batches", 2,
+        )  # fmt: skip
+    made = {row["update"] for row in runs.tid_rows(rbn_run) if row["epoch"] == 2}
+    assert {row["update"] for row in runs.tid_rows(tmp_path) if row["epoch"] == 3} == made

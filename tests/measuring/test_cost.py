@@ -1,0 +1,242 @@
+"""Discrepancy cost, against fairseq-validate and models whose population is the batch's."""
+
+import copy
+import dataclasses
+import math
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms, recalibrate
+from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.measuring.batches import bucketed_batches, collate
+from rbn_fairseq.measuring.cost import (
+    STATISTICS,
+    Likelihood,
+    compare_statistics,
+    cost_records,
+    likelihood,
+)
+from rbn_fairseq.measuring.session import open_session
+from rbn_fairseq.models.length_bins import binned, set_length_bins
+from rbn_fairseq.norms import BatchNorm, LengthBins
+
+
+@pytest.fixture(scope="module")
+def session(rbn_run):
+    return open_session(rbn_run / "checkpoint2.pt")
+
+
+@pytest.fixture(scope="module")
+def padding(session):
+    return session.task.target_dictionary.pad()
+
+
+WITHOUT_BINS = [name for name in STATISTICS if name != "running-global"]
+BINS = LengthBins(np.array([4, 6, 12.0]), np.array([4, 10.0]))
+
+
+def samples(session, number=None):
+    """Batches of 20; the 60 sentences would fit into one."""
+    dataset, iterator = session.validation()
+    (sentences,) = iterator.frozen_batches
+    batches = [sentences[start : start + 20] for start in (0, 20, 40)]
+    return list(collate(dataset, batches[:number], session.model))
+
+
+def training(session):
+    return list(collate(session.dataset, session.iterator.frozen_batches[:5], session.model))
+
+
+def moments(session, bins=None, model=None):
+    model = model or session.model
+    with binned(model, bins):
+        norms = population_norms(model)
+        return collect_moments(model, training(session), EncoderDecoder().run_norms, norms=norms)
+
+
+def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    log = runs.call(
+        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
+        "--path", rbn_run / "checkpoint2.pt", "--cpu", "--num-workers", 0, "--max-tokens", 300,
+    )  # fmt: skip
+    nll = float(re.search(r"\| nll_loss ([\d.]+)", log)[1])
+    assert found["running"].nll == pytest.approx(nll, abs=0.0006)  # printed with three decimals
+    assert found["running"].sentences == 60
+
+
+def test_likelihood_is_cross_entropy_without_padding(session, padding):
+    model = session.model.eval()
+    total, tokens = 0.0, 0
+    for sample in samples(session):
+        for logits, target in zip(model(**sample["net_input"])[0], sample["target"], strict=True):
+            real = target[target != padding]
+            total += F.cross_entropy(logits[target != padding], real, reduction="sum").item()
+            tokens += len(real)
+    found = likelihood(model, samples(session), padding)
+    assert found == (pytest.approx(total / tokens / math.log(2), rel=1e-5), tokens, 60)  # fp32
+
+
+def without_dropout(model):
+    model = copy.deepcopy(model)
+    for part in model.modules():
+        if hasattr(part, "p"):
+            part.p = 0.0
+    return model
+
+
+def test_batch_is_a_population_that_is_the_batchs(session, padding):
+    total, tokens = 0.0, 0
+    for sample in samples(session):
+        model = without_dropout(session.model).train()
+        for norm in batch_norms(model).values():
+            norm.population.momentum = 1.0
+        with torch.no_grad():
+            model(**sample["net_input"])
+        one = likelihood(model.eval(), [sample], padding)
+        total, tokens = total + one.nll * one.tokens, tokens + one.tokens
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    assert found["batch"].nll == pytest.approx(total / tokens, rel=1e-5)  # fp32
+    assert found["batch"].nll != pytest.approx(found["running"].nll, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, estimate", [("recalibrated", "mean-of-batches"), ("pooled", "pooled")]
+)
+def test_estimates_take_the_place_of_the_running_statistics(session, padding, name, estimate):
+    model = copy.deepcopy(session.model)
+    recalibrate(model, training(session), EncoderDecoder().run_norms, estimate)
+    expected = likelihood(model.eval(), samples(session), padding)
+    found = compare_statistics(
+        session.model, moments(session), lambda name: samples(session), padding
+    )
+    assert found[name] == expected
+
+
+def test_each_way_has_its_batches(session, padding):
+    asked = []
+
+    def valid(name):
+        asked.append(name)
+        return samples(session, number=len(asked))
+
+    found = compare_statistics(session.model, moments(session, BINS), valid, padding, BINS)
+    assert asked == list(found) == WITHOUT_BINS
+    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60, 60]
+
+
+def test_length_conditional_is_recalibrated_by_length(session, padding):
+    model = copy.deepcopy(session.model)
+    set_length_bins(model, BINS)
+    recalibrate(model, training(session), EncoderDecoder().run_norms)
+    expected = likelihood(model.eval(), samples(session), padding)
+    arguments = moments(session, BINS), lambda name: samples(session), padding
+    found = compare_statistics(session.model, *arguments, BINS)
+    assert found["length-conditional"] == expected != found["recalibrated"]
+    without = compare_statistics(session.model, *arguments)
+    assert found == without | {"length-conditional": expected}
+    # A model that has bins: its own are what runs, the ordinary estimates are as ever.
+    set_length_bins(model, LengthBins(np.array([4, 10, 12.0]), np.array([8, 12.0])))
+    recalibrate(model, training(session)[1:], EncoderDecoder().run_norms)
+    own = likelihood(model.eval(), samples(session), padding)
+    ordinary = copy.deepcopy(session.model)
+    recalibrate(ordinary, training(session)[1:], EncoderDecoder().run_norms)
+    of_all = likelihood(ordinary.eval(), samples(session), padding)
+    expected = found | {"running": own, "running-global": of_all}
+    assert compare_statistics(model, *arguments, BINS) == expected
+    assert len({own, of_all, found["running"]}) == 3
+
+
+def test_validation_batches_are_cut_as_in_training(session):
+    cfg = copy.deepcopy(session.cfg)
+    cfg.dataset.max_tokens, cfg.dataset.max_tokens_valid = 200, 100_000
+    dataset, iterator = dataclasses.replace(session, cfg=cfg).validation()
+    batches = iterator.frozen_batches
+    assert sorted(index for batch in batches for index in batch) == list(range(60))
+    widths = [max(dataset.num_tokens(index) for index in batch) for batch in batches]
+    areas = [width * len(batch) for width, batch in zip(widths, batches, strict=True)]
+    assert 100 < max(areas) <= 200
+    longest = [max(dataset.src_sizes[batch]) for batch in batches]
+    assert longest == sorted(longest)
+
+
+@pytest.mark.parametrize("buckets", [2, 100])  # and more than there are batches
+def test_validation_batches_are_mixed_as_in_training(rbn_run, tmp_path, buckets):
+    state = read_checkpoint(rbn_run / "checkpoint2.pt")
+    state["cfg"]["dataset"]["max_tokens"] = 200
+    state["cfg"]["task"]["length_mixing"] = buckets
+    torch.save(state, tmp_path / "mixed.pt")
+    _, iterator = open_session(tmp_path / "mixed.pt").validation()
+    own = bucketed_batches(iterator)
+    home = {index: place for place, batch in enumerate(own) for index in batch}
+    batches = iterator.frozen_batches
+    assert len(batches) == len(own) > 3
+    assert sorted(index for batch in batches for index in batch) == list(range(60))
+    fewest = min(len({home[index] for index in batch}) for batch in batches)
+    assert fewest == min(buckets, len(own))
+
+
+def test_validation_batches_are_random_as_in_training(rbn_run, tmp_path):
+    state = read_checkpoint(rbn_run / "checkpoint2.pt")
+    state["cfg"]["dataset"]["max_tokens"] = 200
+    state["cfg"]["task"]["length_mixing"] = "random"
+    torch.save(state, tmp_path / "random.pt")
+    session = open_session(tmp_path / "random.pt")
+    for dataset, iterator in (session.validation(), (session.dataset, session.iterator)):
+        batches, lengths = iterator.frozen_batches, dataset.src_sizes + dataset.tgt_sizes
+        own = bucketed_batches(iterator)
+        assert len(batches) == len(own) > 3
+        assert sorted(np.concatenate(batches)) == sorted(np.concatenate(own))
+        tokens = np.array([lengths[batch].sum() for batch in batches])
+        assert np.abs(tokens - tokens.mean()).max() <= lengths.max()
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_leaves_the_model_alone(session, padding, mode):
+    model = copy.deepcopy(session.model).train(mode)
+    in_decoder = BatchNorm(len(model.decoder.layers[0].final_layer_norm.weight)).train(mode)
+    model.decoder.layers[0].final_layer_norm = in_decoder  # those of the encoder are exchanged
+    for norm in batch_norms(model).values():  # statistics that no estimate can come upon
+        norm.population.set(torch.rand_like(norm.weight), 2 + torch.rand_like(norm.weight))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    layers, norms = moments(session, BINS, model), batch_norms(model)
+
+    def valid(way, name):
+        if name == way:
+            raise KeyError
+        return []
+
+    for way in ("length-conditional", "batch"):  # after other statistics have been set
+        with pytest.raises(KeyError):
+            compare_statistics(model, layers, partial(valid, way), padding, BINS)
+        assert batch_norms(model) == norms
+    compare_statistics(model, layers, lambda name: samples(session), padding, BINS)
+    assert batch_norms(model) == norms
+    assert all(part.training == mode for part in model.modules())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_cost_is_against_both_ways_of_batching():
+    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 4.5, 3.625, 3.5, 3.75)]
+    records = cost_records(dict(zip(WITHOUT_BINS, values, strict=True)))
+    assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.125, 0.0, 0.25]
+    assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.125, -0.25, 0.0]
+    assert {(record["tokens"], record["sentences"]) for record in records} == {(10, 2)}
+
+
+def test_no_token_costs_nothing(session, padding):
+    assert likelihood(nn.Identity(), [], padding) == (0, 0, 0)
