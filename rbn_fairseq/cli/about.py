@@ -1,16 +1,23 @@
-"""Verbs that tell what there is."""
+"""Verbs that list norms, options and recipes."""
 
 import argparse
 import dataclasses
+import shutil
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Optional
 
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import Json, Overwrite, UserDir
-from rbn_fairseq.cli.output import check_json, console, write_json
+from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, console, write_json
+from rbn_fairseq.files import check_output
 
-__all__ = ["norms", "options", "user_dir"]
+__all__ = ["Group", "groups", "norms", "options", "recipes", "user_dir"]
+
+recipes = typer.Typer(
+    invoke_without_command=True,
+    help="List the recipes of `rbn train --recipe`, and copy one out.",
+)
 
 
 def user_dir() -> None:
@@ -54,8 +61,6 @@ def options(user_dir: UserDir = None) -> None:
     rbn_fairseq.register()
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
-    from rbn_fairseq.cli.training_options import groups
-
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS,
         add_help=False,
@@ -66,3 +71,83 @@ def options(user_dir: UserDir = None) -> None:
         for config in group.configs:
             gen_parser_from_dataclass(shown, config())
     typer.echo(parser.format_help().rstrip())
+
+
+class Group(NamedTuple):
+    """Options that come with one of fairseq's components.
+
+    Attributes:
+        title: what they are about.
+        owner: what has to be given so that fairseq knows them.
+        configs: their dataclasses.
+    """
+
+    title: str
+    owner: str
+    configs: tuple[type[Any], ...]
+
+    def options(self) -> list[str]:
+        """Return their names on the command line; a field without a help text is no option."""
+        return [
+            "--" + item.name.replace("_", "-")
+            for config in self.configs
+            for item in dataclasses.fields(config)
+            if item.metadata.get("help")
+        ]
+
+
+def groups() -> list[Group]:
+    """Return all options, with those of norms that a user registered."""
+    from fairseq.dataclass import FairseqDataclass
+
+    from rbn_fairseq.callbacks.base import options_of
+    from rbn_fairseq.criterions.options import RBNPenaltyConfig
+    from rbn_fairseq.models.config import norm_fields
+    from rbn_fairseq.tasks.translation_rbn import CALLBACKS
+
+    norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))
+    return [
+        Group("norms", "--arch rbn_transformer...", (norms,)),
+        Group("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
+        Group("training", "--task translation_rbn", options_of(CALLBACKS)),
+    ]
+
+
+@recipes.callback()
+def list_recipes(context: typer.Context, json: Json = None, overwrite: Overwrite = False) -> None:
+    """List the recipes of `rbn train --recipe`, and what --norm and --preset choose in them."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from rbn_fairseq.recipes import GROUPS, directory, names, summary
+
+    check_json(json, overwrite=overwrite)
+    table = Table("option", "name", "what it is")
+    values = []
+    for group in ("", *GROUPS):
+        for name in names(group):
+            about = summary(directory() / group / f"{name}.yaml")
+            table.add_row(f"--{group or 'recipe'}", name, about)
+            values.append({"option": f"--{group or 'recipe'}", "name": name, "about": about})
+        table.add_section()
+    console(json).print(table)
+    write_json(json, values)
+
+
+@recipes.command()
+def copy(
+    name: Annotated[str, typer.Argument(help="Of a recipe.")],
+    output: Annotated[
+        Optional[Path], typer.Option(help="File to write.", show_default="NAME.yaml")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Copy a recipe, to change it: `rbn train DATA-BIN --recipe FILE` takes the copy."""
+    from rbn_fairseq.recipes import find
+
+    source = find(name, option="NAME")
+    path = output or Path(source.name)
+    check_output("--output", path, [source], overwrite)
+    shutil.copyfile(source, path)
+    typer.echo(f"wrote {path}")

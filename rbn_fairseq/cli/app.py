@@ -12,7 +12,6 @@ from rbn_fairseq.cli import (
     fairseq_commands,
     measure,
     prepare,
-    recipes,
     reports,
     train,
 )
@@ -56,7 +55,7 @@ for name, verb in (
 ):
     app.command(name, options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
 app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
-app.add_typer(recipes.app, name="recipes")
+app.add_typer(about.recipes, name="recipes")
 app.command("options")(about.options)
 app.command("norms")(about.norms)
 app.command("tid")(measure.tid)

@@ -9,8 +9,7 @@ import typer
 
 from rbn_fairseq.cli import bench_norms
 from rbn_fairseq.cli.bench_options import Rounds, Threads
-from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, choose_device
-from rbn_fairseq.cli.output import check_json
+from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, check_json, choose_device
 
 __all__ = ["app"]
 

@@ -8,8 +8,7 @@ import typer
 
 from rbn_fairseq.cli.bench_options import Rounds, Threads, check_figure, numbers
 from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, choose_device
-from rbn_fairseq.cli.output import check_json
+from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, check_json, choose_device
 
 __all__ = ["norm", "scaling"]
 

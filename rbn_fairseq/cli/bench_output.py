@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rbn_fairseq.bench.machine import describe
 from rbn_fairseq.bench.rows import Row
-from rbn_fairseq.cli.output import console, write_json
+from rbn_fairseq.cli.options import console, write_json
 
 __all__ = ["quiet", "show"]
 

@@ -1,23 +1,54 @@
-"""Is this installation, this data, this checkpoint in order?"""
+"""The verb that checks an installation, data and a checkpoint."""
 
 import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import Json, Overwrite, UserDir
-from rbn_fairseq.cli.output import STDOUT, check_json, write_json
+from rbn_fairseq.cli.options import STDOUT, Json, Overwrite, UserDir, check_json, write_json
 
-if TYPE_CHECKING:
-    from rbn_fairseq.cli.findings import Findings
-
-__all__ = ["doctor"]
+__all__ = ["Findings", "doctor"]
 
 _FAIRSEQ = "0.12.3"
 _TORCH = (2, 11)
+
+
+class Findings:
+    """Prints findings, keeps them, and counts the problems among them."""
+
+    def __init__(self, to_stderr: bool = False) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False, soft_wrap=True, stderr=to_stderr)
+        self.records: list[dict[str, str]] = []
+
+    @property
+    def problems(self) -> int:
+        """Number of problems."""
+        return sum(record["finding"] == "problem" for record in self.records)
+
+    def good(self, text: str) -> None:
+        """Tell what is in order."""
+        self._print("ok", "green", text)
+
+    def note(self, text: str) -> None:
+        """Tell what to know."""
+        self._print("note", "yellow", text)
+
+    def bad(self, text: str) -> None:
+        """Tell what is wrong."""
+        self._print("problem", "red", text)
+
+    def _print(self, kind: str, colour: str, text: str) -> None:
+        from rich.text import Text
+
+        # Names out of a file may hold what a terminal would obey.
+        plain = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
+        self._console.print(Text.assemble((f"{kind:7}", colour), " ", plain))
+        self.records.append({"finding": kind, "text": plain})
 
 
 def _version(distribution: str) -> Optional[str]:
@@ -27,7 +58,7 @@ def _version(distribution: str) -> Optional[str]:
         return None
 
 
-def _check_installation(findings: "Findings") -> bool:
+def _check_installation(findings: Findings) -> bool:
     import torch
 
     python = platform.python_version()
@@ -81,7 +112,7 @@ def _check_installation(findings: "Findings") -> bool:
     return True
 
 
-def _check_registration(findings: "Findings") -> None:
+def _check_registration(findings: Findings) -> None:
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.models import MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
@@ -111,19 +142,17 @@ def doctor(
     user_dir: UserDir = None,
 ) -> None:
     """Check versions, registration, data and checkpoint; exit status 1 if anything is wrong."""
-    from rbn_fairseq.cli.findings import Findings
-
     check_json(json, overwrite=overwrite)
     findings = Findings(to_stderr=json == STDOUT)
     if _check_installation(findings):
         _check_registration(findings)
         state = None
         if checkpoint is not None:
-            from rbn_fairseq.cli.doctor_checkpoint import check_checkpoint
+            from rbn_fairseq.cli.inspection import check_checkpoint
 
             state = check_checkpoint(findings, checkpoint)
         if data is not None:
-            from rbn_fairseq.cli.doctor_data import check_data_directory
+            from rbn_fairseq.cli.inspection import check_data_directory
 
             check_data_directory(findings, data, state)
     write_json(json, findings.records)

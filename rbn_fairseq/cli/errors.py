@@ -1,16 +1,18 @@
-"""Errors as a person reads them: what is wrong, and the way out."""
+"""Errors for the person who reads them: what is wrong, and the way out."""
 
+import argparse
 import linecache
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-__all__ = ["explain", "plain_errors"]
+__all__ = ["MISSING_DATA", "explain", "explain_usage", "plain_errors"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -74,7 +76,7 @@ _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "
 def _is_ours(file: str) -> bool:
     if not file:
         return False
-    directories = getattr(sys.modules.get("rbn_fairseq.cli.user_code"), "directories", ())
+    directories = getattr(sys.modules.get("rbn_fairseq.cli.options"), "user_directories", ())
     return any(Path(file).resolve().is_relative_to(it) for it in (_PACKAGE, *directories))
 
 
@@ -215,3 +217,61 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"\1.",
     ),
 )
+
+
+MISSING_DATA = (
+    "DATA-BIN is missing: rbn train DATA-BIN [OPTIONS], the directory that fairseq-preprocess "
+    "filled first."
+)
+
+_MANY = 12  # choices that are listed
+
+
+def explain_usage(parser: argparse.ArgumentParser, message: str) -> str:
+    """Return a parser's message with a way out.
+
+    Args:
+        parser: fairseq's, with the options of the architecture, task and criterion given.
+        message: what it would print below its usage.
+    """
+    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, re.DOTALL)
+    if unknown:
+        return _explain_unknown(parser, unknown[1].split())
+    choice = re.fullmatch(
+        r"argument (\S+): invalid choice: '?([^']*)'? \(choose from (.*)\)", message, re.DOTALL
+    )
+    if choice:
+        return _explain_choice(*choice.groups())
+    if message.endswith("are required: data"):
+        return MISSING_DATA
+    message = re.sub(r"invalid <lambda> value", "invalid value", message)  # of a list
+    return f"{message[0].upper()}{message[1:]}."
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def _explain_unknown(parser: argparse.ArgumentParser, words: list[str]) -> str:
+    from rbn_fairseq.cli.about import groups
+
+    owners = {option: group.owner for group in groups() for option in group.options()}
+    known = {option for action in parser._actions for option in action.option_strings}
+    options = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if not options:
+        return f"`{words[0]}` is one argument too many: there is one DATA-BIN."
+    for option in options:
+        if option in owners:
+            return f"{option} belongs to {owners[option]}, which is not given."
+    return f"Unknown option {options[0]}.{_meant(options[0], known | set(owners))}"
+
+
+def _explain_choice(argument: str, given: str, listed: str) -> str:
+    choices = [choice.strip(" '") for choice in listed.split(",")]
+    if argument.startswith("--arch") and len(choices) > _MANY:
+        shown = [choice for choice in choices if choice.startswith("rbn_")]
+        known = f"This plugin's are {', '.join(shown)}."
+    else:
+        known = f"There are {', '.join(choices[:_MANY])}{', …' if choices[_MANY:] else ''}."
+    return f"{argument}: there is no `{given}`.{_meant(given, choices)} {known}"

@@ -72,7 +72,7 @@ def usage_errors() -> Iterator[None]:
     """Turn what fairseq's parser refuses into errors of the user, without 150 lines of usage."""
 
     def error(parser: argparse.ArgumentParser, message: str) -> None:
-        from rbn_fairseq.cli.usage import explain_usage
+        from rbn_fairseq.cli.errors import explain_usage
 
         raise ValueError(explain_usage(parser, message))
 

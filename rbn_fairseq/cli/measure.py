@@ -1,6 +1,6 @@
 """Verbs that measure on saved checkpoints."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -18,14 +18,18 @@ from rbn_fairseq.cli.options import (
     Population,
     Seed,
     UserDir,
+    check_json,
     check_population,
     choose_device,
     choose_epochs,
+    console,
     progress,
+    write_json,
 )
-from rbn_fairseq.cli.output import check_json, console, write_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from rbn_fairseq.diagnostics import TID
 
 __all__ = ["cost", "tid"]
@@ -59,6 +63,42 @@ def _sampling_error(records: list[dict[str, Any]]) -> str:
         f"On {used} of {total} batches; a layer's standard errors are at most {mean} and {var} "
         "percentage points (mean, variance)."
     )
+
+
+def _sources_table(measured: Mapping[str, Mapping[str, Mapping[str, "TID"]]]) -> "Table":
+    """Return the decomposition of every checkpoint's squared TID.
+
+    Args:
+        measured: TID by checkpoint, by source, and by place (last layer, average of layers). The
+            sources are ``as-trained`` and ``random``; ``permuted`` and ``independent`` are
+            references.
+    """
+    from rich.table import Table
+
+    from rbn_fairseq.diagnostics import decompose, squared_share
+
+    references = [
+        name
+        for name in ("permuted", "independent")
+        if all(name in sources for sources in measured.values())
+    ]
+    table = Table(
+        title="Where TID comes from: % of squared as-trained TID",
+        caption=f"{' and '.join(references)} tokens: a reference, not a floor",
+    )
+    for column in ("checkpoint", "TID"):
+        table.add_column(column, overflow="fold")
+    for column in ("sentence sampling", "length bucketing", *references):
+        table.add_column(column, justify="right", overflow="fold")
+    for label, sources in measured.items():
+        for place, whole in sources["as-trained"].items():
+            parts = list(decompose(whole, sources["random"][place]))
+            parts += [squared_share(sources[name][place], whole) for name in references]
+            for moment, shares in zip(("mean", "variance"), zip(*parts, strict=True), strict=True):
+                cells = [f"{100 * share:.1f}" for share in shares]
+                table.add_row(label, f"{place}, {moment}", *cells)
+        table.add_section()
+    return table
 
 
 def tid(
@@ -96,7 +136,6 @@ def tid(
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
     from rich.table import Table
 
-    from rbn_fairseq.cli.sources import sources_table
     from rbn_fairseq.diagnostics import (
         POPULATIONS,
         TID,
@@ -167,7 +206,7 @@ def tid(
     out.print(table)
     out.print(_sampling_error(records), highlight=False, soft_wrap=True)
     if {AS_TRAINED, RANDOM} <= set(batchings):
-        out.print(sources_table(sources))
+        out.print(_sources_table(sources))
     write_json(json, records)
 
 

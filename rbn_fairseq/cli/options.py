@@ -1,11 +1,20 @@
-"""Options that several verbs share, and their checks."""
+"""Options and output that several verbs share."""
 
+import argparse
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
+
+import rbn_fairseq
+from rbn_fairseq.cli.errors import plain_errors
+from rbn_fairseq.files import check_output, write_whole
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = [
     "Batches",
@@ -21,26 +30,67 @@ __all__ = [
     "Output",
     "Overwrite",
     "Population",
+    "STDOUT",
     "Seed",
     "UserDir",
+    "check_json",
     "check_population",
     "choose_device",
     "choose_epochs",
+    "console",
     "progress",
+    "write_json",
 ]
 
 _T = TypeVar("_T")
+
+STDOUT = Path("-")
+_WIDTH = 160  # of a table that does not go to a terminal, so that no name in it is cut
+
+#: Directories of --user-dir; errors from there are the user's.
+user_directories: list[Path] = []
 
 
 def _load(directory: Optional[Path]) -> Optional[Path]:
     if directory is None:
         return None
-    from rbn_fairseq.cli.user_code import load
-
     # A link to this package is this package, which fairseq, too, is told by this name.
     directory = directory.resolve()
-    load(directory)
+    _import(directory)
     return directory
+
+
+def _import(directory: Path) -> None:
+    """Import a directory of the user's, as fairseq's ``--user-dir`` does.
+
+    Args:
+        directory: without links in it.
+
+    Raises:
+        ValueError: if it is no package, or another module has its name.
+    """
+    package = Path(rbn_fairseq.__file__).resolve().parent
+    if directory == package:
+        return
+    if not (directory / "__init__.py").is_file():
+        reason = f"`{directory}` is no directory"
+        if (directory / package.name / "__init__.py").is_file():
+            reason = f"the package is in it: `{directory / package.name}`, and loaded anyway"
+        elif directory.is_dir():
+            reason = f"`{directory}` has no __init__.py, so that nothing of it would be imported"
+        raise ValueError(f"--user-dir: {reason}. Name the directory of your own package.")
+    rbn_fairseq.register()
+    from fairseq.utils import import_user_module
+
+    user_directories.append(directory)
+    try:
+        import_user_module(argparse.Namespace(user_dir=str(directory)))
+    except ImportError as error:
+        if "not globally unique" not in str(error):
+            raise
+        raise ValueError(
+            f"--user-dir: another module is called `{directory.name}`. Rename the directory."
+        ) from error
 
 
 Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint file.")]
@@ -185,3 +235,40 @@ def progress(items: Sequence[_T], label: str) -> Iterable[_T]:
     from rich.progress import track
 
     return track(items, label, console=Console(stderr=True), transient=True)
+
+
+def console(path: Optional[Path] = None) -> "Console":
+    """Return where tables are printed: stdout, unless JSON goes there (``path`` of --json)."""
+    from rich.console import Console
+
+    made = Console(stderr=path == STDOUT)
+    if not made.is_terminal:
+        made.width = _WIDTH
+    return made
+
+
+def check_json(path: Optional[Path], inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
+    """Refuse, before any work, a file that --json may not write.
+
+    Raises:
+        ValueError: see :func:`rbn_fairseq.files.check_output`.
+    """
+    if path is not None and path != STDOUT:
+        check_output("--json", path, inputs, overwrite)
+
+
+def write_json(
+    path: Optional[Path], values: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+) -> None:
+    """Write what --json asks for, if it does: a list, or lines where the file ends with .jsonl."""
+    if path is None:
+        return
+    if path.suffix == ".jsonl" and not isinstance(values, Mapping):
+        text = "".join(json.dumps(value) + "\n" for value in values)
+    else:
+        text = json.dumps(values, indent=1) + "\n"
+    if path == STDOUT:
+        typer.echo(text, nl=False)
+    else:
+        with plain_errors():
+            write_whole(path, text)

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.cli.options import Json, Overwrite
-from rbn_fairseq.cli.output import check_json, console, write_json
+from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
 
 __all__ = ["quickstart", "report", "score", "table"]
 

@@ -1,5 +1,6 @@
 """The verb that trains."""
 
+import errno
 import logging
 import os
 import shlex
@@ -14,6 +15,7 @@ from unittest import mock
 import typer
 
 import rbn_fairseq
+from rbn_fairseq.cli.errors import MISSING_DATA
 from rbn_fairseq.cli.fairseq_commands import (
     has,
     log_as_fairseq,
@@ -22,11 +24,11 @@ from rbn_fairseq.cli.fairseq_commands import (
     value_of,
 )
 from rbn_fairseq.cli.options import UserDir
-from rbn_fairseq.cli.usage import MISSING_DATA
 
 __all__ = ["train"]
 
 _LOG = "train.log"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -75,8 +77,6 @@ def train(
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
-    from rbn_fairseq.cli.full_disk import full_disk_as_user_error
-
     cfg = convert_namespace_to_omegaconf(_parse(arguments + plugin))
     directory = Path(cfg.checkpoint.save_dir)
     if directory.is_file():
@@ -85,7 +85,7 @@ def train(
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
         return
-    with full_disk_as_user_error(directory), _nothing_left_of_a_refused_training(directory):
+    with _full_disk_as_user_error(directory), _nothing_left_of_a_refused_training(directory):
         distributed.call_main(cfg, _train)
 
 
@@ -200,3 +200,26 @@ def _nothing_left_of_a_refused_training(directory: Path) -> Iterator[None]:
             log.unlink(missing_ok=True)
             directory.rmdir()
         raise
+
+
+@contextmanager
+def _full_disk_as_user_error(directory: Path) -> Iterator[None]:
+    """Explain a full disk, and remove the checkpoint that did not fit into the save directory."""
+    try:
+        yield
+    except Exception as error:
+        refusal: Optional[BaseException] = error
+        while refusal is not None and getattr(refusal, "errno", None) not in _FULL:
+            refusal = refusal.__cause__ or refusal.__context__
+        if refusal is None:
+            raise
+        from rbn_fairseq.checkpoints.mending import newest_whole, remove_unfinished
+
+        remove_unfinished(directory)
+        newest = newest_whole(directory)
+        whole = f"The newest whole checkpoint is `{newest}`" if newest else "Nothing was saved yet"
+        raise ValueError(
+            f"The training could not write to `{directory}`: {refusal}. Its disk or quota is full, "
+            f"or a limit on the size of files (ulimit -f) is reached. {whole}. Make room and "
+            f"give the same command again: it {'resumes' if newest else 'starts anew'}."
+        ) from error

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from rbn_fairseq.cli.full_disk import full_disk_as_user_error
+from rbn_fairseq.cli.train import _full_disk_as_user_error as full_disk_as_user_error
 
 
 def refusal(number):
@@ -20,16 +20,11 @@ def by_torch():
         raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
 
-def in_another_process():
-    """As torch.multiprocessing.spawn raises it: only the text is left."""
-    raise RuntimeError(f"-- Process 1 terminated\nTraceback:\nOSError: {refusal(errno.ENOSPC)}\n")
-
-
 def no_quota():
     raise refusal(errno.EDQUOT)
 
 
-@pytest.mark.parametrize("fail", [by_torch, in_another_process, no_quota])
+@pytest.mark.parametrize("fail", [by_torch, no_quota])
 def test_full(tmp_path, fail):
     (tmp_path / "checkpoint3.pt.tmp").write_bytes(b"half")
     with pytest.raises(ValueError) as error, full_disk_as_user_error(tmp_path):
