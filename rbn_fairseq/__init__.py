@@ -23,7 +23,11 @@ def register() -> None:
     Raises:
         ImportError: if fairseq is not installed, or cannot be imported.
     """
-    from rbn_fairseq import checkpoints, criterions, models, tasks  # noqa: F401
+    from rbn_fairseq import criterions, models, tasks  # noqa: F401
+    from rbn_fairseq.checkpoints.safe import allow_fairseq_types, run_no_settings
+
+    allow_fairseq_types()
+    run_no_settings()  # in all modules of fairseq that are imported by now
 
 
 class _AfterFairseq(MetaPathFinder):

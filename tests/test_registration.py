@@ -38,6 +38,8 @@ import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
         "import rbn_fairseq.criterions.penalty",
         "import rbn_fairseq.models.config",
         "import rbn_fairseq.callbacks.tid_monitor",
+        "from rbn_fairseq.callbacks import Callback",
+        "import rbn_fairseq.measuring.session",
     ],
     ids=lambda text: text.split("\n")[0],
 )

@@ -9,7 +9,7 @@ from fairseq.models import FairseqEncoder
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from rbn_fairseq.callbacks import Training
+from rbn_fairseq.callbacks.base import Training
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.data_bin import fingerprint, refuse_other_dictionaries
 

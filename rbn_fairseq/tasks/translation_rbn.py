@@ -3,7 +3,7 @@
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from rbn_fairseq.callbacks import WithCallbacks, with_options
+from rbn_fairseq.callbacks.base import WithCallbacks, with_options
 from rbn_fairseq.callbacks.conditioning_monitor import ConditioningMonitor
 from rbn_fairseq.callbacks.init_from import InitFrom
 from rbn_fairseq.callbacks.length_bins import LengthBinEdges

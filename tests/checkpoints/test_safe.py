@@ -3,7 +3,7 @@
 import pytest
 from fairseq import utils
 
-from rbn_fairseq.checkpoints.expressions import compute
+from rbn_fairseq.checkpoints.safe import compute
 
 
 @pytest.mark.parametrize(
