@@ -7,10 +7,8 @@ from typing import Any, Optional
 import torch
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 
-from rbn_fairseq.bench.named_settings import fairseq_options
-from rbn_fairseq.bench.rounds import milliseconds, take_turns
-from rbn_fairseq.bench.rows import Row, summarise
-from rbn_fairseq.bench.training import check_batches, dtype_of, set_up
+from rbn_fairseq.bench.rounds import Row, milliseconds, summarise, take_turns
+from rbn_fairseq.bench.trainers import check_batches, dtype_of, fairseq_options, set_up
 from rbn_fairseq.measuring.batches import collate, draw_batches
 
 __all__ = ["FLOOR", "PLACEMENTS", "default_settings", "time_inference"]

@@ -1,21 +1,33 @@
-"""The machine: what it is, how fast it multiplies, what its allocator does."""
+"""The machine: what it is, how fast it multiplies, its memory."""
 
 import ctypes
+import gc
 import importlib.metadata
+import json
+import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from rbn_fairseq.bench.rounds import milliseconds
 from rbn_fairseq.version import __version__
 
-__all__ = ["MatrixProduct", "count_flops", "describe", "keep_freed_memory", "threads"]
+__all__ = [
+    "MatrixProduct",
+    "count_flops",
+    "describe",
+    "keep_freed_memory",
+    "peak_bytes",
+    "threads",
+]
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -47,7 +59,7 @@ def _processor() -> str:
     return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "CPU"
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     """Return what a program prints; nothing where it is not there or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -58,12 +70,12 @@ def _said(*command: str) -> str:
 def _commit() -> str:
     """Return where a checkout stands, with a plus if its files differ; nothing elsewhere."""
     here = str(Path(__file__).parent)
-    return _said("git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*")
+    return _output("git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*")
 
 
 def _driver() -> str:
-    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return said.partition("\n")[0]
+    versions = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return versions.partition("\n")[0]
 
 
 def _version(package: str) -> str:
@@ -134,3 +146,41 @@ def count_flops(action: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False, custom_mapping=_LEFT_OUT) as counter:
         action()
     return int(counter.get_total_flops())
+
+
+def _cpu_peak(action: Callable[[], Any]) -> int:
+    """Add up the blocks that torch's allocator gives and takes back, as its profiler tells."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes to stderr
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        action()
+    with TemporaryDirectory() as directory:
+        trace = Path(directory, "trace.json")
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    blocks = [event for event in events if event["name"] == "[memory]"]
+    live: dict[int, int] = {}  # bytes by address
+    size = peak = 0
+    for block in sorted(blocks, key=lambda event: event["ts"]):
+        address, given = block["args"]["Addr"], block["args"]["Bytes"]
+        if given > 0:
+            live[address] = given
+            size += given
+        else:  # perhaps of what was there before
+            size -= live.pop(address, 0)
+        peak = max(peak, size)
+    return peak
+
+
+def peak_bytes(action: Callable[[], Any], device: str) -> int:
+    """Return how much memory live tensors of an action take at most.
+
+    What the allocator keeps for later, and what libraries take past torch's allocator, is not
+    counted.
+    """
+    gc.collect()  # or it might happen in the action
+    if device == "cpu":
+        return _cpu_peak(action)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    action()
+    return torch.cuda.max_memory_allocated() - before

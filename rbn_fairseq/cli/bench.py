@@ -1,5 +1,6 @@
 """Verbs that measure speed."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from rbn_fairseq.cli import bench_norms
-from rbn_fairseq.cli.bench_options import Rounds, Threads
+from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, check_json, choose_device
+from rbn_fairseq.files import check_output
 
 __all__ = ["app"]
 
@@ -19,12 +20,25 @@ app = typer.Typer(
     epilog="Times are ratios, interleaved in one run. On the CPU freed memory is kept (glibc's "
     "mallopt): page faults would fall on one setting or another by chance.",
 )
-app.command("norm")(bench_norms.norm)
-app.command("scaling")(bench_norms.scaling)
 
 _PASS_ON = {"allow_extra_args": True}
-_Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairseq.")]
+_TOKENS = "1024,4096,16384"
+_DTYPES = ("float32", "bfloat16", "float16")
 
+_Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairseq.")]
+_Rounds = Annotated[
+    int, typer.Option(min=1, help="Turns of each that are counted; one more warms up.")
+]
+_Threads = Annotated[int, typer.Option(min=1, help="Of torch, on the CPU.")]
+
+_Norms = Annotated[
+    str,
+    typer.Option(
+        help="Names joined by commas, of `rbn norms` or compositions `a+b`; `torch-batch` is "
+        "torch's own batch norm. `layer` is always measured."
+    ),
+]
+_Depth = Annotated[int, typer.Option(min=1, help="Norms one after another.")]
 _Settings = Annotated[
     Optional[list[str]],
     typer.Option(
@@ -41,6 +55,43 @@ _Mixing = Annotated[
         help="The last setting also on batches of --length-mixing K (several joined by commas).",
     ),
 ]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """Read whole numbers from 1 on, joined by commas.
+
+    Raises:
+        ValueError: if one is no whole number, or too small.
+    """
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = [0]
+    if min(values) < 1:
+        raise ValueError(
+            f"{option} must be whole numbers from 1 on, joined by commas, but is `{text}`."
+        )
+    return values
+
+
+def _check_figure(path: Optional[Path], overwrite: bool) -> None:
+    """Refuse, before any work, a figure that cannot be drawn there, or of an unknown format.
+
+    Raises:
+        ValueError: naming what is wrong with it.
+    """
+    if path is None:
+        return
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--figure must end with .png, .svg or .pdf, but is `{path}`.")
+    check_output("--figure", path, overwrite=overwrite)
+
+
+def _check_dtypes(names: list[str]) -> list[str]:
+    for name in names:
+        if name not in _DTYPES:
+            raise ValueError(f"--dtype: unknown `{name}`. Known: {', '.join(_DTYPES)}.")
+    return names
 
 
 def _check(data: Path, json: Optional[Path], overwrite: bool, device: Optional[str]) -> str:
@@ -64,13 +115,133 @@ def _measuring(threads: int, keep_memory: bool = True) -> Iterator[None]:
         yield
 
 
-def _settings(
-    given: Optional[list[str]], mixing: Optional[str], common: list[str]
-) -> dict[str, list[str]]:
-    from rbn_fairseq.bench.named_settings import SETTINGS, add_mixing, read_settings
+@app.command()
+def norm(
+    data: Annotated[
+        Optional[Path],
+        typer.Argument(
+            metavar="DATA-BIN",
+            help="Replay the sentence lengths of its training batches, source and target side.",
+        ),
+    ] = None,
+    norms: _Norms = "batch",
+    channels: Annotated[str, typer.Option(help="C, joined by commas.")] = "512",
+    tokens: Annotated[
+        Optional[str],
+        typer.Option(
+            help=f"Tokens of a batch, joined by commas, without DATA-BIN. (default: {_TOKENS})"
+        ),
+    ] = None,
+    name: Annotated[
+        Optional[str], typer.Option(help="Of the data, for the cases. (default: its directory's)")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of a batch of DATA-BIN.")] = 4096,
+    batches: Annotated[
+        int, typer.Option(min=0, help="Batches of DATA-BIN, drawn uniformly; 0 = all.")
+    ] = 24,
+    seed: Annotated[int, typer.Option(min=0, help="Of that draw.")] = 1,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Only the forward, in evaluation.")
+    ] = False,
+    depth: _Depth = 12,
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 or float16, joined by commas.")
+    ] = "float32",
+    rounds: _Rounds = 20,
+    device: Device = None,
+    threads: Annotated[str, typer.Option(help="Of torch, on the CPU, joined by commas.")] = "1",
+    json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
+) -> None:
+    """Time norms in turn, as a model calls them: forward and backward in training.
 
-    settings = read_settings(given or SETTINGS, common)
-    return settings if mixing is None else add_mixing(settings, mixing)
+    A time is that of one norm on the real tokens of one batch, the mean over a stack of norms.
+    The floor is the time in which memory copies what must be moved:
+    five tensors in training, two in evaluation, into as much memory as the norms write. On the
+    CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
+    mallopt).
+    """
+    from rbn_fairseq.bench.machine import keep_freed_memory
+    from rbn_fairseq.bench.norm_times import Conditions, fixed_case, read_norms, time_norms
+    from rbn_fairseq.bench.rounds import Row
+    from rbn_fairseq.cli.bench_output import quiet, show
+
+    device = choose_device(device)
+    check_json(json, overwrite=overwrite)
+    widths, counts = _numbers("--channels", channels), _numbers("--threads", threads)
+    if device == "cuda" and len(counts) > 1:
+        raise ValueError(f"--threads are the CPU's, but --device is cuda: `{threads}` must be one.")
+    if data is not None and tokens:
+        raise ValueError("--tokens: DATA-BIN has its own. Leave one of them out.")
+    sizes = _numbers("--tokens", tokens or _TOKENS)
+    chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
+    if data is not None:
+        from rbn_fairseq.bench.trainers import data_cases, name_of
+        from rbn_fairseq.measuring.data_bin import check_data
+
+        check_data(str(data))
+        with quiet():
+            replayed = data_cases(str(data), name or name_of(data), max_tokens, batches, seed)
+        cases = [(case, width) for width in widths for case in replayed]
+    else:
+        cases = [(fixed_case(size, width), width) for width in widths for size in sizes]
+    keep_freed_memory()
+    rows: list[Row] = []
+    for number, kind in itertools.product(counts, dtypes):
+        for case, width in cases:
+            how = Conditions(chosen, width, depth, rounds, device, kind, number, not evaluation)
+            rows += time_norms(case, how, f"{case.name}, {number} threads, {kind}")
+    show(rows, json, device)
+
+
+@app.command()
+def scaling(
+    sweep: Annotated[
+        str, typer.Option(help="What grows: `tokens`, `channels` or `layers`.")
+    ] = "tokens",
+    values: Annotated[
+        Optional[str], typer.Option(help="That it takes, joined by commas. (default: by sweep)")
+    ] = None,
+    norms: _Norms = "batch",
+    channels: Annotated[int, typer.Option(min=1, help="C.")] = 512,
+    tokens: Annotated[int, typer.Option(min=32, help="Of a batch.")] = 4096,
+    depth: _Depth = 12,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    rounds: _Rounds = 10,
+    device: Device = None,
+    threads: _Threads = 1,
+    figure: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
+    ] = None,
+    json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
+) -> None:
+    """Time norms while one thing grows: tokens, channels or layers.
+
+    As `rbn bench norm`, forward and backward in training. With layers a time is that of all their
+    norms, two a layer.
+    """
+    from rbn_fairseq.bench.growth import SWEEPS, draw_growth, time_growth
+    from rbn_fairseq.bench.machine import keep_freed_memory
+    from rbn_fairseq.bench.norm_times import Conditions, read_norms
+    from rbn_fairseq.cli.bench_output import show
+
+    if sweep not in SWEEPS:
+        raise ValueError(f"--sweep: unknown `{sweep}`. Known: {', '.join(SWEEPS)}.")
+    device = choose_device(device)
+    check_json(json, overwrite=overwrite)
+    _check_figure(figure, overwrite)
+    sizes = SWEEPS[sweep] if values is None else _numbers("--values", values)
+    chosen, (kind,) = read_norms(norms.split(",")), _check_dtypes([dtype])
+    keep_freed_memory()
+    how = Conditions(chosen, channels, depth, rounds, device, kind, threads)
+    grown = time_growth(sweep, sizes, tokens, how)
+    show(list(itertools.chain.from_iterable(grown.values())), json, device)
+    if figure is not None:
+        with plain_errors():
+            draw_growth(figure, sweep, grown)
 
 
 @app.command(context_settings=_PASS_ON)
@@ -79,10 +250,10 @@ def train(
     data: _Data,
     setting: _Settings = None,
     mixing: _Mixing = None,
-    rounds: Rounds = 10,
+    rounds: _Rounds = 10,
     updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 2,
     device: Device = None,
-    threads: Threads = 1,
+    threads: _Threads = 1,
     json: Json = None,
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
@@ -97,47 +268,17 @@ def train(
     `--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam --lr 0.0005
     --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1`.
     """
-    from rbn_fairseq.bench.named_settings import DEFAULTS
-    from rbn_fairseq.bench.updates import time_updates
+    from rbn_fairseq.bench.trainers import DEFAULTS, SETTINGS, add_mixing, read_settings
+    from rbn_fairseq.bench.training_times import time_updates
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
     common = context.args or DEFAULTS.split()
     with _measuring(threads, keep_memory=False):
-        settings = _settings(setting, mixing, common)
+        settings = read_settings(setting or SETTINGS, common)
+        if mixing is not None:
+            settings = add_mixing(settings, mixing)
         rows = time_updates(str(data), settings, common, rounds, updates, device, threads)
-    show(rows, json, device)
-
-
-@app.command(context_settings=_PASS_ON)
-def profile(
-    context: typer.Context,
-    data: _Data,
-    setting: _Settings = None,
-    mixing: _Mixing = None,
-    updates: Annotated[int, typer.Option(min=1, help="Updates that are profiled.")] = 5,
-    top: Annotated[int, typer.Option(min=1, help="Operators that are shown.")] = 15,
-    device: Device = None,
-    threads: Threads = 1,
-    json: Json = None,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
-) -> None:
-    """Show where the time of training updates goes, operator by operator, settings side by side.
-
-    Batches and ratios are as in `rbn bench train`.
-    What follows `--` are options of fairseq-train for all settings, in the place of those that
-    `rbn bench train` names.
-    """
-    from rbn_fairseq.bench.named_settings import DEFAULTS
-    from rbn_fairseq.bench.profile import profile_updates
-    from rbn_fairseq.cli.bench_output import show
-
-    device = _check(data, json, overwrite, device)
-    common = context.args or DEFAULTS.split()
-    with _measuring(threads):
-        settings = _settings(setting, mixing, common)
-        rows = profile_updates(str(data), settings, common, updates, top, device, threads)
     show(rows, json, device)
 
 
@@ -158,9 +299,9 @@ def generate(
     batches: Annotated[int, typer.Option(min=1, help="Batches a turn, drawn uniformly.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Tokens of every translation.")] = 20,
     beam: Annotated[int, typer.Option(min=1, help="Width of the search.")] = 5,
-    rounds: Rounds = 10,
+    rounds: _Rounds = 10,
     device: Device = None,
-    threads: Threads = 1,
+    threads: _Threads = 1,
     json: Json = None,
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
@@ -172,7 +313,7 @@ def generate(
     `rbn bench train` names.
     """
     from rbn_fairseq.bench.generating import PLACEMENTS, default_settings, time_inference
-    from rbn_fairseq.bench.named_settings import DEFAULTS, read_settings
+    from rbn_fairseq.bench.trainers import DEFAULTS, read_settings
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)
@@ -194,10 +335,10 @@ def generate(
 def tid(
     context: typer.Context,
     data: _Data,
-    rounds: Rounds = 10,
+    rounds: _Rounds = 10,
     batches: Annotated[int, typer.Option(min=2, help="Batches a turn.")] = 20,
     device: Device = None,
-    threads: Threads = 1,
+    threads: _Threads = 1,
     json: Json = None,
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
@@ -208,8 +349,8 @@ def tid(
     What follows `--` are options of fairseq-train, in the place of those that `rbn bench train`
     names and `--norm-encoder batch`.
     """
-    from rbn_fairseq.bench.named_settings import DEFAULTS
-    from rbn_fairseq.bench.tid import time_measuring
+    from rbn_fairseq.bench.tid_times import time_measuring
+    from rbn_fairseq.bench.trainers import DEFAULTS
     from rbn_fairseq.cli.bench_output import show
 
     device = _check(data, json, overwrite, device)

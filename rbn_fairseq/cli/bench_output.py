@@ -1,4 +1,4 @@
-"""What becomes of the rows of `rbn bench`: tables and JSON."""
+"""Prints the rows of `rbn bench` as tables and writes them as JSON."""
 
 import itertools
 import logging
@@ -11,7 +11,7 @@ from typing import Optional
 from rich.table import Table
 
 from rbn_fairseq.bench.machine import describe
-from rbn_fairseq.bench.rows import Row
+from rbn_fairseq.bench.rounds import Row
 from rbn_fairseq.cli.options import console, write_json
 
 __all__ = ["quiet", "show"]
@@ -27,9 +27,6 @@ _COLUMNS = {
     "share": lambda row: None if row.share is None else f"{100 * row.share:.2f} %",
     "quartiles": lambda row: _quartiles(row),
     "x floor": lambda row: None if row.floor_ratio is None else f"{row.floor_ratio:.2f}",
-    "collectives": lambda row: (
-        None if row.collectives is None else "{} + {}".format(*row.collectives)
-    ),
 }
 
 

@@ -47,9 +47,7 @@ for number in "${threads[@]}"; do
 done
 common=(--arch rbn_transformer_iwslt_de_en --max-tokens 1024 "${train[@]}")
 bench tid tid "$data" --rounds 5 --batches 4 -- "${common[@]}" --norm-encoder batch
-bench profile profile "$data" --updates 3 -- "${common[@]}"
-for sweep in tokens channels layers processes; do
-    [[ $gpu && $sweep == processes ]] && continue # of the CPU
+for sweep in tokens channels layers; do
     bench "scaling-$sweep" scaling --sweep "$sweep" --norms batch,renorm,power,mabn,rms \
         --rounds 5 --figure "$output/scaling-$sweep.png"
 done

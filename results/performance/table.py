@@ -21,31 +21,19 @@ def cells(row):
         taken = f"{row['ms']:,.{3 if row['ms'] < 100 else 0}f} ms"
     per_token = f"{1000 * row['ms'] / row['tokens']:,.1f}" if row.get("tokens") else ""
     floor = "" if row["floor_ratio"] is None else f"{row['floor_ratio']:.2f}"
-    collectives = "{} + {}".format(*row["collectives"]) if row.get("collectives") else ""
     about = [row["case"], row["norm"], str(row["threads"])]
-    return [*about, taken, per_token, ratio, floor, collectives]
-
-
-def operators(rows):
-    """Milliseconds by operator: a column for each setting."""
-    settings = list(dict.fromkeys(row["norm"] for row in rows))
-    taken = {(row["case"], row["norm"]): row["ms"] for row in rows}
-    lines = [["operator, ms of an update", *settings], ["---"] * (1 + len(settings))]
-    for case in dict.fromkeys(row["case"] for row in rows):
-        lines.append([f"`{case}`", *(f"{taken[case, name]:,.1f}" for name in settings)])
-    return lines
+    return [*about, taken, per_token, ratio, floor]
 
 
 def main(paths):
     """Print a table for each bench of each file, and what it was measured on."""
     about, ratio = ["case", "norm", "threads"], "ratio or share (quartiles)"
-    heads = [*about, "median", "us per real token", ratio, "x floor", "calls"]
+    heads = [*about, "median", "us per real token", ratio, "x floor"]
     for path in map(Path, paths):
         rows = json.loads(path.read_text())
         for bench, group in itertools.groupby(rows, key=lambda row: (row["bench"], row["dtype"])):
-            lines = [heads, ["---"] * len(heads), *map(cells, group := list(group))]
-            if bench[0] == "profile":
-                lines = operators(group)
+            group = list(group)
+            lines = [heads, ["---"] * len(heads), *map(cells, group)]
             used = [n for n in range(len(lines[0])) if any(line[n] for line in lines[2:])]
             floor = next((row["floor"] for row in group if row.get("floor")), None)
             print(f"\n`{path.stem}`: {', '.join(bench)}" + (f"; floor: {floor}" if floor else ""))

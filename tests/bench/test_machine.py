@@ -1,4 +1,4 @@
-"""Floors: the operations of an update, the rate of a matrix product."""
+"""The operations of an update, the rate of a matrix product, peaks of live memory."""
 
 from functools import partial
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from rbn_fairseq.bench import machine
-from rbn_fairseq.bench.machine import MatrixProduct, count_flops, describe
-from rbn_fairseq.bench.training import draw, make_trainer, train
+from rbn_fairseq.bench.machine import MatrixProduct, count_flops, peak_bytes
+from rbn_fairseq.bench.trainers import draw, make_trainer, train
 from rbn_fairseq.models import attention
-from rbn_fairseq.version import __version__
 from runs import TINY
+
+SIDE = 1000
+ONE = 4 * SIDE**2  # bytes of one fp32 matrix
 
 
 @pytest.mark.parametrize("criterion", ["cross_entropy", "label_smoothed_cross_entropy_rbn"])
@@ -45,20 +47,40 @@ def test_a_floor_is_at_the_rate_of_a_product_of_large_matrices(monkeypatch):
     assert count_flops(timed[0]) == 2 * 1024**3
 
 
-def test_machine_and_versions_are_told():
-    about = describe("cpu")
-    assert about["machine"]
-    words = about["versions"]
-    assert f"torch {torch.__version__}" in words and f"rbn_fairseq {__version__}" in words
-    assert "fairseq 0.12.3" in words
-    assert "Triton" not in words and "driver" not in words  # of GPUs
+def matrix():
+    return torch.zeros(SIDE, SIDE)
 
 
-def test_what_makes_and_runs_kernels_is_told_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(machine, "_version", lambda package: {"triton": "3.2.0"}.get(package, ""))
-    said = {"git": "", "nvidia-smi": "570.1\n570.1"}
-    monkeypatch.setattr(machine, "_said", lambda program, *_: said[program])
-    about = describe("cuda")
-    assert about["machine"] == "a GPU"
-    assert about["versions"].endswith("Triton 3.2.0, driver 570.1")
+def test_the_peak_is_that_of_what_lives_together():
+    def run():
+        first = matrix()
+        second = first + 1
+        del first, second
+        return matrix()  # alone again
+
+    assert 2 * ONE <= peak_bytes(run, "cpu") < 2.1 * ONE
+
+
+def test_what_autograd_keeps_counts():
+    x = matrix().requires_grad_()
+
+    def run(depth):
+        y = x
+        for _ in range(depth):
+            y = y.exp()  # keeps its result
+        y.sum().backward()
+
+    shallow, deep = (peak_bytes(lambda depth=depth: run(depth), "cpu") for depth in (2, 5))
+    assert deep - shallow == 3 * ONE
+
+
+def test_what_was_there_before_does_not_count():
+    held = []
+    assert peak_bytes(lambda: held.append(matrix()), "cpu") == pytest.approx(ONE, rel=0.01)
+    assert peak_bytes(lambda: held[0].mul_(2), "cpu") < 0.01 * ONE
+
+    def run():
+        held.clear()
+        return matrix()
+
+    assert peak_bytes(run, "cpu") == pytest.approx(ONE, rel=0.01)

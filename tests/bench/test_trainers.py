@@ -1,17 +1,27 @@
-"""Trainers that are measured: their batches, and what they must share."""
+"""Trainers that are measured: their settings, their batches, what they must share."""
+
+from pathlib import Path
 
 import pytest
+from fairseq import options, tasks
+from fairseq.models.transformer import TransformerModel
 
-from rbn_fairseq.bench.named_settings import fairseq_options
-from rbn_fairseq.bench.training import (
+from rbn_fairseq.bench.trainers import (
+    SETTINGS,
+    add_mixing,
     check_batches,
+    data_cases,
     draw,
+    fairseq_options,
     largest,
     make_trainer,
     make_trainers,
+    name_of,
+    read_settings,
     real_tokens,
     set_up,
 )
+from rbn_fairseq.norms import lay_out
 from runs import TINY
 
 COMMON = [*TINY, "--optimizer", "adam", "--max-tokens", "600"]
@@ -64,11 +74,8 @@ def test_the_largest_batches_of_an_epoch(trainers, name):
     "options, named",
     [
         ("--max-tokens 599", "--max-tokens"),
-        ("--batch-size 8", "--batch-size"),
-        ("--required-batch-size-multiple 1", "--required-batch-size-multiple"),
         ("--seed 9", "--seed"),
         ("--fp16", "--fp16"),
-        ("--bf16", "--bf16"),
     ],
 )
 def test_size_of_batches_seed_and_precision_are_shared(data_bin, options, named):
@@ -80,14 +87,97 @@ def test_size_of_batches_seed_and_precision_are_shared(data_bin, options, named)
     check_batches({"a": other, "b": other})
 
 
-def test_a_refusal_names_its_setting(data_bin):
-    with pytest.raises(ValueError, match="`x`: --update-freq"):
-        make_trainers(str(data_bin), {"layer": COMMON, "x": [*COMMON, "--update-freq", "2"]}, "cpu")
-
-
 def test_the_monitors_of_a_task_are_off(data_bin, tmp_path):
     options = [*COMMON, "--norm-encoder", "batch", "--save-dir", str(tmp_path)]
     task = make_trainer(str(data_bin), options, "cpu").cfg.task
     assert task.no_tid and task.conditioning_interval == 0
     watched = [*options, "--conditioning-interval", "1"]
     assert set_up(str(data_bin), watched, "cpu")[0].task.conditioning_interval == 1
+
+
+def test_a_setting_is_given_by_options_or_by_the_name_of_a_default():
+    given = ["batch", "layer: --dropout 0.3", "fairseq"]
+    settings = read_settings(given, COMMON)
+    assert list(settings) == ["batch", "layer", "fairseq"]
+    assert settings["batch"] == ["--norm-encoder", "batch"]
+    assert settings["layer"] == ["--dropout", "0.3"]
+    assert settings["fairseq"] == fairseq_options(COMMON)
+    assert list(read_settings(SETTINGS, COMMON)) == ["fairseq", "layer", "batch", "rbn"]
+
+
+def test_the_last_setting_is_mixed():
+    settings = {"a": ["--dropout", "0.3"], "b": ["--dropout", "0.2"]}
+    mixed = add_mixing(settings, "16,random")
+    assert list(mixed)[:2] == ["a", "b"] and mixed["a"] == settings["a"]
+    added = [options for name, options in mixed.items() if name not in settings]
+    assert added == [
+        ["--dropout", "0.2", "--length-mixing", "16"],
+        ["--dropout", "0.2", "--length-mixing", "random"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--arch rbn_transformer_tiny",
+        "--arch rbn_transformer_tiny_pre --share-all-embeddings",
+        # The user's win over the architecture's.
+        "--arch rbn_transformer_tiny --encoder-layers 1 --decoder-attention-heads 2 --dropout 0.25",
+        "--arch rbn_transformer_iwslt_de_en --encoder-normalize-before --encoder-layers 1 "
+        "--decoder-layers 1 --decoder-embed-dim 128",
+    ],
+)
+def test_fairseqs_own_model_has_the_sizes_of_ours(data_bin, options):
+    common = [*options.split(), "--optimizer", "adam", "--max-tokens", "600"]
+    models = []
+    for own in ([], fairseq_options(common)):
+        cfg, task = set_up(str(data_bin), [*common, *own], "cpu")
+        models.append(task.build_model(cfg.model))
+    ours, fairseqs = models
+    assert type(fairseqs) is TransformerModel
+    shapes = [{name: x.shape for name, x in model.state_dict().items()} for model in models]
+    assert shapes[0] == shapes[1]
+    for side in ("encoder", "decoder"):
+        layers = [getattr(model, side).layers[0] for model in models]
+        assert layers[0].self_attn.num_heads == layers[1].self_attn.num_heads
+        assert layers[0].normalize_before == layers[1].normalize_before
+        assert layers[0].dropout_module.p == layers[1].dropout_module.p
+
+
+@pytest.mark.parametrize(
+    "criterion, sister",
+    [
+        (("--criterion", "label_smoothed_cross_entropy_rbn"), "label_smoothed_cross_entropy"),
+        ((), "cross_entropy"),  # fairseq's default
+    ],
+)
+def test_fairseqs_own_criterion_is_that_of_the_others_without_a_penalty(
+    data_bin, criterion, sister
+):
+    common = [*COMMON, *criterion]
+    cfg, _ = set_up(str(data_bin), [*common, *fairseq_options(common)], "cpu")
+    assert (cfg.criterion._name, cfg.task._name) == (sister, "translation")
+
+
+def test_batches_are_those_that_fairseq_trains_on(data_bin):
+    parser = options.get_training_parser()
+    words = [str(data_bin), "--arch", "transformer_tiny", "--optimizer", "adam", "--cpu"]
+    args = options.parse_args_and_arch(parser, words)
+    task = tasks.setup_task(args)
+    task.load_dataset("train")
+    # The limits and the multiple that fairseq-train has by default.
+    batches = task.get_batch_iterator(
+        task.dataset("train"), max_tokens=300, max_positions=(1024, 1024),
+        ignore_invalid_inputs=True, required_batch_size_multiple=8, seed=1,
+    ).next_epoch_itr(shuffle=False)  # fmt: skip
+    wanted = []
+    for sample in batches:
+        inputs, pad = sample["net_input"], task.source_dictionary.pad()
+        sides = inputs["src_tokens"], inputs["prev_output_tokens"]
+        wanted.append([layout.counts for layout in lay_out(*(side.ne(pad) for side in sides))])
+    cases = data_cases(str(data_bin), "numbers", 300, 0, 1)
+    assert [case.name for case in cases] == ["numbers-source", "numbers-target"]
+    replayed = [list(pair) for pair in zip(*(case.batches for case in cases), strict=True)]
+    assert sorted(replayed) == sorted(wanted)
+    assert any(len(set(lengths)) > 1 for lengths in cases[1].batches)  # sentences of many lengths
+    assert name_of(Path("data/iwslt14/bin")) == "iwslt14"

@@ -6,12 +6,10 @@ from typing import Any, Optional
 
 import torch
 
-from rbn_fairseq.bench.machine import MatrixProduct, count_flops
-from rbn_fairseq.bench.memory import peak_bytes
-from rbn_fairseq.bench.named_settings import DEFAULTS
-from rbn_fairseq.bench.rounds import milliseconds, take_turns
-from rbn_fairseq.bench.rows import FLOOR, Row, quartiles, summarise
-from rbn_fairseq.bench.training import (
+from rbn_fairseq.bench.machine import MatrixProduct, count_flops, peak_bytes
+from rbn_fairseq.bench.rounds import FLOOR, Row, milliseconds, quartiles, summarise, take_turns
+from rbn_fairseq.bench.trainers import (
+    DEFAULTS,
     draw,
     largest,
     make_trainer,

@@ -1,8 +1,9 @@
-"""fairseq's trainer for measurements: built from options, fed with batches."""
+"""fairseq's trainers for measurements: built from named settings, fed with batches."""
 
 import argparse
 import contextlib
 import io
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,51 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.trainer import Trainer
 
+from rbn_fairseq.bench.norm_times import Case
 from rbn_fairseq.callbacks.conditioning_monitor import ConditioningConfig
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
 from rbn_fairseq.measuring.batches import collate, draw_batches
+from rbn_fairseq.models.config import PRESETS
 
 __all__ = [
+    "DEFAULTS",
+    "SETTINGS",
+    "add_mixing",
     "check_batches",
+    "data_cases",
     "draw",
     "dtype_of",
+    "fairseq_options",
     "largest",
     "make_trainer",
     "make_trainers",
+    "name_of",
     "product_dtype",
     "read_config",
+    "read_settings",
     "real_tokens",
     "set_up",
     "train",
     "training_dtype",
 ]
 
+#: Options of fairseq-train that all settings share where the user gives none.
+DEFAULTS = (
+    "--arch rbn_transformer_iwslt_de_en --share-all-embeddings --optimizer adam "
+    "--lr 0.0005 --max-tokens 4096 --criterion label_smoothed_cross_entropy_rbn "
+    "--label-smoothing 0.1"
+)
+
+_FAIRSEQ = "fairseq"  # whose options depend on those of all settings
+_NORMS = {
+    "layer": "",
+    "batch": "--norm-encoder batch",
+    "rbn": "--norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01",
+}
+SETTINGS = (_FAIRSEQ, *_NORMS)
+
 _FIXED = "--no-save --num-workers 0 --no-progress-bar".split()
+_SMALL = "--arch rbn_transformer_tiny --optimizer adam".split()  # to read data alone
 _TASK = "translation_rbn"  # where no other is given
 # What turns monitors off, by the options of a task that has them.
 _QUIET = {
@@ -76,6 +102,86 @@ def read_config(data: str, arguments: Sequence[str], device: str) -> Any:
     except SystemExit:
         raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
     return convert_namespace_to_omegaconf(parsed)
+
+
+def fairseq_options(common: Sequence[str]) -> list[str]:
+    """Return what makes of common options fairseq's own training of a model of the same sizes.
+
+    Task, model and criterion are fairseq's; nothing of them is this package's.
+
+    Args:
+        common: options of fairseq-train that name a model of this package.
+
+    Raises:
+        ValueError: if fairseq-train does not take the options, or they are not all fairseq's.
+    """
+    cfg = read_config("", common, "cpu")
+    options = ["--task", "translation", "--arch", "transformer"]
+    if cfg.criterion._name == "label_smoothed_cross_entropy_rbn":
+        options += ["--criterion", "label_smoothed_cross_entropy"]
+    for name in PRESETS["rbn_transformer"]:
+        option, value = f"--{name.replace('_', '-')}", getattr(cfg.model, name)
+        if isinstance(value, bool):
+            options += [option] * value
+        else:
+            options += [option, str(value)]
+    try:
+        read_config("", [*common, *options], "cpu")
+    except ValueError as error:
+        raise ValueError(
+            f"`{_FAIRSEQ}`: {error}. fairseq's own training takes fairseq's options alone. Give "
+            "those of this package in --setting rather than for all, or name the settings without "
+            f"it: {' '.join(f'--setting {name}' for name in _NORMS)}."
+        ) from error
+    return options
+
+
+def _read_setting(text: str, common: Sequence[str]) -> tuple[str, list[str]]:
+    if text == _FAIRSEQ:
+        return text, fairseq_options(common)
+    if text in _NORMS:
+        return text, shlex.split(_NORMS[text])
+    name, colon, arguments = text.partition(":")
+    try:
+        options = shlex.split(arguments)
+    except ValueError:  # a quotation that does not end
+        colon = ""
+    if not (colon and name.strip()):
+        raise ValueError(
+            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, or one of "
+            f"{', '.join(SETTINGS)}, but is `{text}`."
+        )
+    return name.strip(), options
+
+
+def read_settings(given: Sequence[str], common: Sequence[str]) -> dict[str, list[str]]:
+    """Read settings: ``NAME: OPTIONS`` of fairseq-train, or the name of one of ``SETTINGS``.
+
+    Args:
+        given: the settings.
+        common: options of all of them.
+
+    Raises:
+        ValueError: if one has no name or that of another, or a quotation does not end.
+    """
+    settings = dict(_read_setting(text, common) for text in given)
+    if len(settings) < len(given):
+        raise ValueError("--setting: two settings have the same name.")
+    return settings
+
+
+def add_mixing(settings: dict[str, list[str]], mixing: str) -> dict[str, list[str]]:
+    """Return settings and, behind them, the last one with other values of ``--length-mixing``.
+
+    Args:
+        settings: options by name.
+        mixing: the values, joined by commas.
+    """
+    *_, (name, options) = settings.items()
+    return settings | {
+        f"{name}, mixing {value}": [*options, "--length-mixing", value]
+        for value in mixing.split(",")
+    }
 
 
 def set_up(data: str, arguments: Sequence[str], device: str) -> tuple[Any, Any]:
@@ -171,6 +277,43 @@ def product_dtype(cfg: Any) -> str:
 def training_dtype(cfg: Any) -> str:
     """Return the dtype of training in words: the model's, and that of products if it differs."""
     return " and ".join(dict.fromkeys((dtype_of(cfg), product_dtype(cfg))))
+
+
+def name_of(data: Path) -> str:
+    """Return the name of a data directory, or of that around a ``bin``."""
+    data = data.resolve()
+    return data.parent.name if data.name in ("bin", "data-bin") else data.name
+
+
+def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -> list[Case]:
+    """Return batches of training data as fairseq makes them, source and target side.
+
+    Args:
+        data: directory that fairseq-preprocess filled.
+        name: of the data, for the cases.
+        max_tokens: fairseq's limit for a batch, in tokens of either side.
+        batches: how many, drawn uniformly from an epoch; 0 = all.
+        seed: of the draw.
+    """
+    cfg, task = set_up(data, [*_SMALL, "--max-tokens", str(max_tokens)], "cpu")
+    task.load_dataset(cfg.dataset.train_subset)
+    dataset = task.dataset(cfg.dataset.train_subset)
+    # As fairseq's trainer; a model takes what its task takes.
+    iterator = task.get_batch_iterator(
+        dataset,
+        max_tokens=max_tokens,
+        max_positions=utils.resolve_max_positions(task.max_positions(), max_tokens),
+        ignore_invalid_inputs=True,
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+        seed=cfg.common.seed,
+    )
+    sides: dict[str, list[Sequence[int]]] = {"source": [], "target": []}
+    for batch in draw_batches(iterator.frozen_batches, batches, seed):
+        # Sorted, as the model lays out its rows.
+        pairs = sorted((dataset.src_sizes[index], dataset.tgt_sizes[index]) for index in batch)
+        for lengths, drawn in zip(zip(*pairs, strict=True), sides.values(), strict=True):
+            drawn.append([int(length) for length in lengths])
+    return [Case(f"{name}-{side}", drawn) for side, drawn in sides.items()]
 
 
 def draw(trainer: Any, number: int, turns: int) -> list[list[Any]]:

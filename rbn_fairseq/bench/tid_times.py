@@ -7,10 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rbn_fairseq.bench.machine import MatrixProduct, count_flops
-from rbn_fairseq.bench.named_settings import DEFAULTS
-from rbn_fairseq.bench.rounds import milliseconds, take_turns
-from rbn_fairseq.bench.rows import FLOOR, Row, quartiles
-from rbn_fairseq.bench.training import make_trainer, train, training_dtype
+from rbn_fairseq.bench.rounds import FLOOR, Row, milliseconds, quartiles, take_turns
+from rbn_fairseq.bench.trainers import DEFAULTS, make_trainer, train, training_dtype
 from rbn_fairseq.callbacks.conditioning_monitor import ConditioningConfig
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
 from rbn_fairseq.diagnostics import batch_norms, population

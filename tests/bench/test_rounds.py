@@ -1,4 +1,4 @@
-"""Rows, from rounds made by hand; the order of the turns."""
+"""Statistics of rounds made by hand; the order of the turns."""
 
 import json
 from collections import Counter
@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from rbn_fairseq.bench.rounds import take_turns
-from rbn_fairseq.bench.rows import summarise
+from rbn_fairseq.bench.rounds import summarise, take_turns
 
 SAME = {"bench": "norm", "device": "cpu", "threads": 1, "dtype": "float32", "case": "made up"}
 # The fields that other programs read.
@@ -33,12 +32,6 @@ def test_ratios_are_taken_round_by_round():
     assert (floor.norm, floor.floor_ratio) == ("floor", 1.0)
 
 
-def test_any_of_the_rounds_can_be_the_floor_or_none():
-    rounds = [{"layer": 6.0, "none": 4.0}]
-    assert [row.floor_ratio for row in summarise(rounds, "none", **SAME)] == [1.5, 1.0]
-    assert [row.floor_ratio for row in summarise(rounds, **SAME)] == [None, None]
-
-
 def test_times_per_token_become_those_of_an_update():
     rounds = [{"layer": 0.01, "batch": 0.02}, {"layer": 0.03, "batch": 0.03}]
     layer, batch = summarise(rounds, tokens={"layer": 1000.0, "batch": 500.0}, **SAME)
@@ -57,35 +50,21 @@ def test_records_have_the_fields_that_others_read():
     assert set(told) == FIELDS | {"channels", "floor"}
 
 
-@pytest.mark.parametrize("number", [1, 4])
-def test_all_actions_run_in_each_round_and_the_first_does_not_count(number):
+def test_all_actions_run_in_each_round_and_the_first_does_not_count():
     order = []
-
-    def action(name):
-        def run():
-            order.append(name)
-            return float(len(order))
-
-        return run
-
-    rounds = take_turns({name: action(name) for name in "abc"}, number, "")
+    actions = {name: partial(lambda name: order.append(name) or len(order), name) for name in "abc"}
+    rounds = take_turns(actions, 4, "")
     turns = [order[first : first + 3] for first in range(0, len(order), 3)]
-    assert [sorted(turn) for turn in turns] == [list("abc")] * (number + 1)
-    assert [list(times) for times in rounds] == [list("abc")] * number
+    assert [sorted(turn) for turn in turns] == [list("abc")] * 5
     for number, (times, turn) in enumerate(zip(rounds, turns[1:], strict=True), 1):
+        assert list(times) == list("abc")
         assert times == {name: 3 * number + place for place, name in enumerate(turn, 1)}
 
 
 def test_none_always_follows_the_same_other():
-    def order():
-        ran = []
-        actions = {name: partial(lambda name: ran.append(name) or 1.0, name) for name in "abcd"}
-        take_turns(actions, 40, "")
-        return ran
-
-    ran = order()
-    turns = [ran[first : first + 4] for first in range(0, len(ran), 4)]
+    order = []
+    actions = {name: partial(lambda name: order.append(name) or 1.0, name) for name in "abcd"}
+    take_turns(actions, 40, "")
+    turns = [order[first : first + 4] for first in range(0, len(order), 4)]
     followed = Counter(pair for turn in turns for pair in pairwise(turn))
     assert len(followed) == 4 * 3 and max(followed.values()) < len(turns) / 2
-    assert {turn[0] for turn in turns[:9]} == set("abcd")
-    assert order() == ran  # as it must be in all processes

@@ -6,13 +6,10 @@ from functools import partial
 from typing import Optional
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from rbn_fairseq.bench.cases import Case
 from rbn_fairseq.bench.machine import threads
-from rbn_fairseq.bench.rounds import milliseconds, take_turns
-from rbn_fairseq.bench.rows import FLOOR, Row, summarise
+from rbn_fairseq.bench.rounds import FLOOR, Row, milliseconds, summarise, take_turns
 from rbn_fairseq.norms import (
     NORMS,
     BatchLayout,
@@ -22,11 +19,50 @@ from rbn_fairseq.norms import (
     build_norm,
     parse_norms,
 )
-from rbn_fairseq.norms.moments import world_size
 
-__all__ = ["TORCH", "Conditions", "NormStack", "read_norms", "time_norms"]
+__all__ = [
+    "TORCH",
+    "Activations",
+    "Case",
+    "Conditions",
+    "NormStack",
+    "fixed_case",
+    "read_norms",
+    "time_norms",
+]
 
-TORCH = "torch-batch"
+TORCH = "torch-batch"  # torch's own batch norm
+
+_LENGTH = 32  # tokens of a sentence in a made-up batch, about those of a real one
+
+
+@dataclass(frozen=True)
+class Case:
+    """Batches that norms are timed on.
+
+    Attributes:
+        name: of the case.
+        batches: the number of tokens of each sentence, in the order of the rows.
+    """
+
+    name: str
+    batches: Sequence[Sequence[int]]
+
+    def layouts(self, device: str) -> Iterator[BatchLayout]:
+        """Yield where the sentences of each batch lie in its rows, as the model tells its norms."""
+        for lengths in self.batches:
+            yield BatchLayout(torch.tensor(lengths, device=device), list(lengths))
+
+
+def fixed_case(tokens: int, channels: int) -> Case:
+    """Return one batch of ``tokens`` real tokens, in sentences of 32.
+
+    Raises:
+        ValueError: if there is no whole number of sentences.
+    """
+    if tokens % _LENGTH:
+        raise ValueError(f"--tokens must be multiples of {_LENGTH}, but one is {tokens}.")
+    return Case(f"{tokens}x{channels}", [[_LENGTH] * (tokens // _LENGTH)])
 
 
 @dataclass(frozen=True)
@@ -42,7 +78,6 @@ class Conditions:
         dtype: of activations and weights, a name of torch.
         threads: of torch.
         training: forward and backward in training; otherwise forward in evaluation.
-        sync: share statistics with the other processes.
     """
 
     norms: Sequence[str]
@@ -53,7 +88,6 @@ class Conditions:
     dtype: str = "float32"
     threads: int = 1
     training: bool = True
-    sync: bool = False
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
@@ -84,12 +118,10 @@ class NormStack(nn.ModuleList):
     """Norms one after another, as those of an encoder's layers are."""
 
     def __init__(self, name: str, how: Conditions) -> None:
-        place = NormPlace(how.channels, heads=8, sync=how.sync)
-
         def build() -> nn.Module:
             if name == TORCH:
                 return TorchBatchNorm(how.channels)
-            return build_norm(name.split("+"), place, {})
+            return build_norm(name.split("+"), NormPlace(how.channels, heads=8), {})
 
         super().__init__(build() for _ in range(how.depth))
         self.to(how.device, getattr(torch, how.dtype)).train(how.training)
@@ -104,7 +136,7 @@ class NormStack(nn.ModuleList):
         return x
 
     def backward(self, x: Tensor, y: Tensor, upstream: Tensor) -> None:
-        """Compute the gradients of ``x`` and the weights, and let go of them."""
+        """Compute the gradients of ``x`` and the weights, and drop them."""
         torch.autograd.grad(y, [x, *self.parameters()], upstream, allow_unused=True)
 
 
@@ -144,10 +176,8 @@ class Activations:
                     source = block[: len(source)].copy_(source)
 
 
-def _timed(action: Callable[[], None], how: Conditions, scale: float) -> float:
-    if world_size(how.sync) > 1:
-        dist.barrier()
-    return milliseconds(action, how.device) * scale
+def _timed(action: Callable[[], None], device: str, scale: float) -> float:
+    return milliseconds(action, device) * scale
 
 
 def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
@@ -156,21 +186,21 @@ def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
     A time is that of a norm on a batch's rows of real tokens: the mean over the norms of a stack
     and the batches.
 
-    The floor is what memory takes to move what must be moved: in training five tensors (x and y
-    in the forward, x and both gradients in the backward), so 2.5 copies of a tensor of the same
-    size, in evaluation one copy. A copy is copied from the last, as a norm reads what the last
-    one wrote, into memory of its own where norms keep what they write. So it is not the cache's
-    speed that is measured where norms cannot have it.
+    The floor is the time in which memory moves what must be moved: in training five tensors (x and
+    y in the forward, x and both gradients in the backward), so 2.5 copies of a tensor of the same
+    size; in evaluation one copy. Each copy reads the last one, as a norm reads the output of the
+    norm before it, and writes memory of its own where norms keep their outputs. So the floor has
+    the cache's speed only where norms can have it.
     """
     with threads(how.threads):
         activations = Activations(case, how)
         scale = 1 / (how.depth * len(case.batches))
         actions = {
-            name: partial(_timed, partial(activations.run, NormStack(name, how)), how, scale)
+            name: partial(_timed, partial(activations.run, NormStack(name, how)), how.device, scale)
             for name in how.norms
         }
         copies = 2.5 if how.training else 1.0
-        actions[FLOOR] = partial(_timed, activations.copy, how, copies * scale)
+        actions[FLOOR] = partial(_timed, activations.copy, how.device, copies * scale)
         rounds = take_turns(actions, how.rounds, label)
     return summarise(
         rounds,

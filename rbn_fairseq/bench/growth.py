@@ -1,0 +1,98 @@
+"""How the time of norms grows with tokens, channels and layers, and its figure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.ticker import FixedLocator
+
+from rbn_fairseq.bench.norm_times import Conditions, fixed_case, time_norms
+from rbn_fairseq.bench.rounds import FLOOR, Row
+from rbn_fairseq.files import unfinished
+from rbn_fairseq.report.figures.style import GREY, legend_below, norm_colours, plain_log, sheet
+from rbn_fairseq.report.setups import FAMILIES
+
+__all__ = ["SWEEPS", "draw_growth", "time_growth"]
+
+#: What ``rbn bench scaling`` lets grow, with the values that it takes by default.
+SWEEPS = {
+    "tokens": (1024, 4096, 16384, 65536),
+    "channels": (128, 256, 512, 1024),
+    "layers": (1, 2, 6, 12),
+}
+_NORMS_A_LAYER = 2  # of an encoder
+
+
+def time_growth(
+    sweep: str, values: Sequence[int], tokens: int, how: Conditions
+) -> dict[int, list[Row]]:
+    """Time norms while one thing grows and all others stay.
+
+    Args:
+        sweep: a name of ``SWEEPS``.
+        values: that it takes.
+        tokens: of a batch, where they do not grow.
+        how: channels, depth and the like, where they do not grow.
+
+    Returns:
+        Rows by value; a row's case begins with the sweep and the value. With layers a time is
+        that of all their norms.
+
+    Raises:
+        ValueError: if a value does not fit.
+    """
+    grown = {}
+    for value in values:
+        size, here, norms = tokens, how, 1
+        if sweep == "tokens":
+            size = value
+        elif sweep == "channels":
+            here = replace(how, channels=value)
+        else:
+            norms = _NORMS_A_LAYER * value
+            here = replace(how, depth=norms)
+        rows = time_norms(fixed_case(size, here.channels), here, f"{value} {sweep}")
+        grown[value] = [
+            replace(
+                row,
+                bench="scaling",
+                case=f"{sweep}-{value}/{row.case}",
+                ms=norms * (row.ms or 0.0),
+            )
+            for row in rows
+        ]
+    return grown
+
+
+def draw_growth(path: Path, sweep: str, grown: Mapping[int, Sequence[Row]]) -> None:
+    """Draw milliseconds over what grows, on logarithmic axes: a line a norm, dashed the floor.
+
+    Args:
+        path: of the file; its suffix is the format.
+        sweep: a name of ``SWEEPS``.
+        grown: rows by value, as :func:`time_growth` returns them.
+    """
+    times: dict[str, list[float]] = {}
+    for rows in grown.values():
+        for row in rows:
+            times.setdefault(row.norm, []).append(row.ms or 0.0)
+    labels = {name: FAMILIES.get(name, name) for name in times if name != FLOOR}
+    colours = norm_colours(list(labels.values()))
+    with sheet(width=6.0, height=4.0) as (canvas, [[axes]]):
+        for name, label in labels.items():
+            axes.plot(list(grown), times[name], marker="o", color=colours[label], label=label)
+        axes.plot(list(grown), times[FLOOR], "--", color=GREY, label="floor: memory moved")
+        plain_log(axes.xaxis)
+        plain_log(axes.yaxis)
+        axes.xaxis.set_major_locator(FixedLocator(list(grown)))
+        axes.set_xlabel(
+            {"tokens": "tokens of a batch", "channels": "channels C"}.get(
+                sweep, "layers of an encoder"
+            )
+        )
+        norms = "all norms of the layers" if sweep == "layers" else "a norm, forward and backward"
+        axes.set_ylabel(f"milliseconds of {norms}")
+        axes.set_title(next(iter(grown.values()))[0].conditions)
+        legend_below(canvas, [axes])
+        with unfinished(path) as part:
+            canvas.savefig(part, format=path.suffix[1:] or "png", dpi=150)
