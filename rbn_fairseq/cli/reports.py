@@ -69,10 +69,10 @@ def score(
         check_language,
         detokenise,
         fetch_references,
+        paired_bootstrap,
         read_generated,
         split_compounds,
     )
-    from rbn_fairseq.significance import paired_bootstrap
 
     if raw_reference is not None and test_set is not None:
         raise ValueError("--raw-reference and --test-set both name references; give one of them.")

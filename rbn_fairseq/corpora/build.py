@@ -1,21 +1,159 @@
-"""A corpus in stages, each whole or not there: text, pieces, binary data."""
+"""A corpus in stages, each whole or absent: text, pieces (BPE), binary data."""
 
+import io
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
-from rbn_fairseq.corpora import bpe
-from rbn_fairseq.corpora.binarise import binarise
-from rbn_fairseq.corpora.lines import Say, check_pairs
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+from rbn_fairseq.corpora.text import (
+    SPLITS,
+    Say,
+    announced,
+    check_pairs,
+    map_chunks,
+    read_lines,
+    sha256,
+    write_lines,
+)
 from rbn_fairseq.files import write_whole
 
-__all__ = ["Recipe", "Tokenised", "build"]
+__all__ = [
+    "Recipe",
+    "Standard",
+    "Tokenised",
+    "binarise",
+    "build",
+    "check_codes",
+    "cut_pieces",
+    "learn_merges",
+]
 
 _SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What is known about the standard text.
+
+    Attributes:
+        pairs: number of pairs of each part.
+        sha256: hashes of files of the tokenised text, by name.
+    """
+
+    pairs: Mapping[str, int]
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+    def differences(self, text: Path, pairs: Mapping[str, int]) -> list[str]:
+        """Compare a directory of text that has ``pairs``; one sentence a difference."""
+        differences = [
+            f"{split} has {pairs[split]:,} pairs, the standard has {expected:,}"
+            for split, expected in self.pairs.items()
+            if pairs[split] != expected
+        ]
+        for name, expected in self.sha256.items():
+            hashed = sha256(text / name)
+            if hashed != expected:
+                differences.append(
+                    f"{name} differs from the standard file (SHA-256 {hashed[:12]}…, not "
+                    f"{expected[:12]}…)"
+                )
+        return differences
+
+
+def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> None:
+    """Learn the merges of a joint BPE on the training text, source then target, and write them.
+
+    Source: Sennrich et al. (2016), arXiv:1508.07909; by subword-nmt.
+
+    There are fewer than ``merges`` if no further pair of pieces occurs twice.
+    """
+    lines = chain.from_iterable(read_lines(text / f"train.{lang}") for lang in langs)
+    # A bar of progress is for a terminal only; it would fill a log.
+    quiet = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
+    with codes.open("w", encoding="utf-8", newline="\n") as file, quiet:
+        learn_bpe(lines, file, merges)
+
+
+def check_codes(codes: Path) -> int:
+    """Return how many merges a file of codes has.
+
+    Raises:
+        ValueError: if it is not one; subword-nmt would end the process.
+    """
+    if not codes.is_file():
+        raise ValueError(f"--bpe-codes: there is no file `{codes}`.")
+    merges = list(read_lines(codes))
+    header = 0
+    if merges and merges[0].startswith("#version:"):
+        if merges[0].split() != ["#version:", "0.2"] and merges[0].split() != ["#version:", "0.1"]:
+            raise ValueError(f"--bpe-codes: `{codes}` is of a version not known, {merges[0]!r}.")
+        header = 1
+    for number, merge in enumerate(merges[header:], header + 1):
+        if len(merge.strip("\r\n ").split(" ")) != 2:
+            raise ValueError(
+                f"--bpe-codes: line {number} of `{codes}` is not two pieces and a space between: "
+                f"{merge[:50]!r}. It must be what subword-nmt learn-bpe wrote."
+            )
+    if len(merges) == header:
+        raise ValueError(f"--bpe-codes: `{codes}` holds no merges.")
+    return len(merges) - header
+
+
+@cache  # in the processes, each of which serves one file of codes
+def _read_codes(codes: Path) -> BPE:
+    with codes.open(encoding="utf-8", newline="\n") as file:
+        return BPE(file)
+
+
+def _cut(codes: Path, lines: Sequence[str]) -> list[str]:
+    bpe = _read_codes(codes)
+    return [bpe.process_line(line) for line in lines]
+
+
+def cut_pieces(
+    text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int, say: Say
+) -> None:
+    """Cut all files of ``text`` into pieces, and write them to ``directory``."""
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is for the parent
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=ignore) as executor:
+        for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
+            cut = map_chunks(partial(_cut, codes), read_lines(text / name), executor, 2 * jobs)
+            write_lines(directory / name, announced(cut, f"cutting {name}", say))
+
+
+def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None:
+    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, one dictionary.
+
+    Args:
+        text: directory of pieces.
+        out: directory to make.
+        langs: source and target.
+        options: further ones of fairseq-preprocess.
+
+    Raises:
+        ValueError: if fairseq-preprocess fails; the message ends with the last it said.
+    """
+    prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary", *prefixes]
+    command += ["-s", langs[0], "-t", langs[1], "--destdir", str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        raise ValueError("fairseq-preprocess failed: " + said.split("\n")[-1][-500:])
 
 
 @dataclass(frozen=True)
@@ -72,7 +210,7 @@ class Recipe(ABC):
 
     def count_merges(self, pieces: Path) -> int:
         """Count the merges of the BPE, which may be fewer than were asked for."""
-        return bpe.check_codes(pieces / "code")
+        return check_codes(pieces / "code")
 
     def bpe_differences(self) -> list[str]:
         """Tell how the pieces differ from the standard, given the same text."""

@@ -11,23 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
-from rbn_fairseq.corpora import bpe
-from rbn_fairseq.corpora.archives import extract
-from rbn_fairseq.corpora.build import Recipe, Tokenised
-from rbn_fairseq.corpora.clean import clean_pair, lower_case
-from rbn_fairseq.corpora.lines import (
+from rbn_fairseq.corpora.build import (
+    Recipe,
+    Standard,
+    Tokenised,
+    check_codes,
+    cut_pieces,
+    learn_merges,
+)
+from rbn_fairseq.corpora.moses import Tokeniser
+from rbn_fairseq.corpora.text import (
     SPLITS,
     Pair,
     Say,
     announced,
+    clean_pair,
+    extract,
     find_text,
+    lower_case,
     read_lines,
     sha256,
     write_lines,
     write_pairs,
 )
-from rbn_fairseq.corpora.moses import Tokeniser
-from rbn_fairseq.corpora.standard import Standard
 
 __all__ = ["MERGES", "STANDARD", "STANDARD_CODES", "IWSLT14FromArchive", "IWSLT14FromTokenised"]
 
@@ -98,7 +104,7 @@ class _IWSLT14(Recipe):
 
     def request(self) -> dict[str, Any]:
         if self.codes is not None:
-            bpe.check_codes(self.codes)
+            check_codes(self.codes)
         return {
             "corpus": self.name,
             **self.source(),
@@ -114,10 +120,10 @@ class _IWSLT14(Recipe):
         code = directory / "code"
         if self.codes is None:
             say(f"  learning {self.learnt:,} merges")
-            bpe.learn(text, code, self.langs, self.learnt)
+            learn_merges(text, code, self.langs, self.learnt)
         else:
             shutil.copyfile(self.codes, code)
-        bpe.apply(text, code, directory, self.langs, self.jobs, say)
+        cut_pieces(text, code, directory, self.langs, self.jobs, say)
 
     def bpe_differences(self) -> list[str]:
         if self.codes is not None and sha256(self.codes) != STANDARD_CODES:

@@ -12,7 +12,7 @@ from typing import Optional
 
 from sacremoses import MosesTokenizer
 
-from rbn_fairseq.corpora.parallel import map_chunks
+from rbn_fairseq.corpora.text import map_chunks
 
 __all__ = ["Tokeniser"]
 

@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rbn_fairseq.corpora import bpe
-from rbn_fairseq.corpora.archives import extract
-from rbn_fairseq.corpora.build import Recipe, Tokenised
-from rbn_fairseq.corpora.clean import clean_pair
-from rbn_fairseq.corpora.lines import (
+from rbn_fairseq.corpora.build import Recipe, Standard, Tokenised, cut_pieces, learn_merges
+from rbn_fairseq.corpora.moses import Tokeniser
+from rbn_fairseq.corpora.text import (
     Pair,
     Say,
     announced,
+    clean_pair,
     count_pairs,
+    extract,
     find_text,
     read_lines,
     sha256,
     write_lines,
     write_pairs,
 )
-from rbn_fairseq.corpora.moses import Tokeniser
-from rbn_fairseq.corpora.standard import Standard
 
 __all__ = ["MERGES", "STANDARD", "WMT16FromArchive", "WMT16FromRaw"]
 
@@ -173,5 +171,5 @@ class WMT16FromRaw(_WMT16):
     def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
         """Learn the merges and cut the text."""
         say(f"  learning {self.merges:,} merges")
-        bpe.learn(text, directory / "code", self.langs, self.merges)
-        bpe.apply(text, directory / "code", directory, self.langs, self.jobs, say)
+        learn_merges(text, directory / "code", self.langs, self.merges)
+        cut_pieces(text, directory / "code", directory, self.langs, self.jobs, say)

@@ -1,4 +1,4 @@
-"""What ``scripts/quickstart.sh`` runs."""
+"""The quickstart: three small trainings on real text, measured, scored and reported."""
 
 from rbn_fairseq.quickstart.pipeline import NORMS, quickstart
 

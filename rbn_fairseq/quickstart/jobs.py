@@ -1,4 +1,4 @@
-"""Commands that run side by side, with a display of how far they are and how long is left."""
+"""Commands that run side by side, with bars of progress and an estimate of the time left."""
 
 import ctypes
 import os
@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Optional
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-__all__ = ["Job", "Step", "run_jobs", "seconds_left"]
+__all__ = ["Job", "Step", "run_jobs"]
 
 _RBN = (sys.executable, "-m", "rbn_fairseq")
 # One thread a job: the tensors are small. glibc returns the memory of large tensors to the system
@@ -45,7 +49,6 @@ class Step:
         output: file for what the command prints.
         weight: expected part of the job's time.
         done: tells how far the command is, between 0 and 1.
-        kept: tells how much of that a restart of the command would keep.
     """
 
     label: str
@@ -53,7 +56,6 @@ class Step:
     output: Path
     weight: float
     done: Callable[[], float] = lambda: 0.0
-    kept: Callable[[], float] = lambda: 0.0
 
     @property
     def mark(self) -> Path:
@@ -71,17 +73,14 @@ def _die_with_parent() -> None:  # in the child, before the command starts
 
 @dataclass
 class Job:
-    """Commands that run one after another, each on what those before it made.
+    """Commands that run one after another, each on the output of those before it.
 
-    A command is skipped if it and all before it have run to their ends, with these arguments.
+    A command is skipped if it and all before it ran to their ends with the same arguments.
     """
 
     name: str
     steps: Sequence[Step]
     label: str = field(default="waiting", init=False)
-    _begun: Optional[float] = field(default=None, init=False)
-    _ended: Optional[float] = field(default=None, init=False)
-    _before: float = field(default=0.0, init=False)
     _stopped: bool = field(default=False, init=False)
     _process: Optional[subprocess.Popen[bytes]] = field(default=None, init=False)
 
@@ -99,23 +98,13 @@ class Job:
         """Tell whether there is nothing left to run."""
         return self._finished() == len(self.steps)
 
-    def _fraction(self, progress: Callable[[Step], float]) -> float:
+    def fraction(self) -> float:
+        """Return the part of the job that is done."""
         finished = self._finished()
         done = sum(step.weight for step in self.steps[:finished])
         if finished < len(self.steps):
-            done += self.steps[finished].weight * min(1.0, progress(self.steps[finished]))
+            done += self.steps[finished].weight * min(1.0, self.steps[finished].done())
         return done / sum(step.weight for step in self.steps)
-
-    def fraction(self) -> float:
-        """Return the part of the job that is done."""
-        return self._fraction(lambda step: step.done())
-
-    def seconds_a_job(self) -> Optional[float]:
-        """Estimate what the whole job takes, once enough of it ran in this process."""
-        gained = self.fraction() - self._before
-        if self._begun is None or gained < 0.01:
-            return None
-        return ((self._ended or time.monotonic()) - self._begun) / gained
 
     def run(self) -> None:
         """Run what is left.
@@ -123,14 +112,13 @@ class Job:
         Raises:
             ValueError: if a command fails; the message ends with the last lines it printed.
         """
-        self._before, self._begun = self._fraction(lambda step: step.kept()), time.monotonic()
         for number in range(self._finished(), len(self.steps)):
             if not self._stopped:
                 self.label = self.steps[number].label
                 self._run(self.steps[number])
             if not self._stopped:
                 self.steps[number].mark.write_text(self._history(number))
-        self.label, self._ended = "done", time.monotonic()
+        self.label = "done"
 
     def _run(self, step: Step) -> None:
         step.output.parent.mkdir(parents=True, exist_ok=True)
@@ -154,12 +142,12 @@ class Job:
             return
         if status != 0:
             log = errors if errors.stat().st_size > 0 else step.output
-            said = log.read_text(errors="replace").splitlines()[-5:]
+            last_lines = log.read_text(errors="replace").splitlines()[-5:]
             full = shutil.disk_usage(step.output.parent).free < 2**25
             hint = " The disk is full: make room, and call again." if full else ""
             raise ValueError(
                 f"{self.name}: {step.label} failed with exit status {status}.{hint} The last lines "
-                f"of `{log}`:\n" + "\n".join(line[:300] for line in said)
+                f"of `{log}`:\n" + "\n".join(line[:300] for line in last_lines)
             )
 
     def stop(self) -> None:
@@ -169,72 +157,69 @@ class Job:
             self._process.terminate()
 
 
-def seconds_left(jobs: Sequence[Job], workers: int) -> Optional[float]:
-    """Estimate when all jobs are done, ``None`` = not known yet.
-
-    The jobs' remaining times, in their order, each to the worker that is free first.
-    """
-    known = [seconds for job in jobs if (seconds := job.seconds_a_job())]
-    if not known:
-        return None
-    usual = sum(known) / len(known)
-    loads = [0.0] * workers
+def _bars(jobs: Sequence[Job], console: Console) -> Progress:
+    """Return a bar for each job, and one for all of them together."""
+    progress = Progress(
+        "{task.description}",
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=300.0,  # seconds; averaging and translating show no progress
+    )
     for job in jobs:
-        loads.sort()
-        loads[0] += (1 - job.fraction()) * (job.seconds_a_job() or usual)
-    return max(loads)
+        progress.add_task(job.name, total=1.0, completed=job.fraction())
+    progress.add_task("all", total=len(jobs), completed=sum(job.fraction() for job in jobs))
+    return progress
 
 
-def _left(seconds: Optional[float]) -> str:
-    if seconds is None:
-        return "time left: not known yet"
-    if seconds < 60:
-        return "less than a minute left"
-    return f"about {seconds / 60:.0f} min left"
+def _update(progress: Progress, jobs: Sequence[Job]) -> None:
+    *bars, together = progress.task_ids
+    fractions = [job.fraction() for job in jobs]
+    for bar, job, fraction in zip(bars, jobs, fractions, strict=True):
+        progress.update(bar, completed=fraction, description=f"{job.name}: {job.label}")
+    progress.update(together, completed=sum(fractions))
 
 
-def _table(jobs: Sequence[Job], workers: int, begun: float) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for job in jobs:
-        done = job.fraction()
-        table.add_row(job.name, job.label, ProgressBar(1.0, done, width=30), f"{100 * done:.0f} %")
-    minutes, seconds = divmod(int(time.monotonic() - begun), 60)
-    table.add_row("", f"{minutes}:{seconds:02d} so far", _left(seconds_left(jobs, workers)), "")
-    return table
+def _line(progress: Progress, jobs: Sequence[Job]) -> str:
+    """Return the progress of all jobs and the time left in one line."""
+    *bars, together = progress.tasks
+    left = together.time_remaining
+    minutes = "time left: not known yet" if left is None else f"about {left / 60:.0f} min left"
+    return " | ".join([*(f"{bar.description} {bar.percentage:.0f} %" for bar in bars), minutes])
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, console: Console, interval: float = 30.0) -> None:
-    """Run jobs, ``workers`` at a time, and show how far they are.
+    """Run jobs, ``workers`` at a time, and show their progress.
 
-    On a terminal the display is redrawn; elsewhere it is one line whenever a job goes on to its
+    On a terminal bars are redrawn; elsewhere one line is printed whenever a job goes on to its
     next step, and every ``interval`` seconds. If a job fails or the user interrupts, the others
     are stopped.
 
     Raises:
         ValueError: if a job fails.
     """
-    begun = shown = time.monotonic()
+    printed = time.monotonic()
     labels: list[str] = []
     pool = ThreadPoolExecutor(workers)
-    live = Live(console=console, refresh_per_second=2, transient=True)
     try:
-        running = [pool.submit(job.run) for job in jobs]
-        with live:
+        with _bars(jobs, console) as progress:
+            running = [pool.submit(job.run) for job in jobs]
             while True:
                 done, unfinished = wait(running, timeout=0.5, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
                 if not unfinished:
                     return
-                if console.is_terminal:
-                    live.update(_table(jobs, workers, begun))
-                elif [job.label for job in jobs] != labels or time.monotonic() - shown > interval:
-                    labels, shown = [job.label for job in jobs], time.monotonic()
-                    parts = [
-                        f"{job.name}: {job.label} {100 * job.fraction():.0f} %" for job in jobs
-                    ]
-                    left = _left(seconds_left(jobs, workers))
-                    console.print(" | ".join((*parts, left)), soft_wrap=True)
+                _update(progress, jobs)
+                now = [job.label for job in jobs]
+                due = now != labels or time.monotonic() - printed > interval
+                if due and not console.is_terminal:
+                    labels, printed = now, time.monotonic()
+                    console.print(_line(progress, jobs), soft_wrap=True)
     finally:
         for job in jobs:
             job.stop()

@@ -13,7 +13,7 @@ from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
-from rbn_fairseq.corpora.lines import Pair
+from rbn_fairseq.corpora.text import Pair
 
 __all__ = ["fetch_pages", "read_page", "read_pairs", "shares_words"]
 

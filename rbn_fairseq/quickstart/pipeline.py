@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rbn_fairseq.files import write_whole
-from rbn_fairseq.quickstart.data import Data, prepare
+from rbn_fairseq.quickstart.corpus import Data, prepare
 from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
@@ -109,7 +109,6 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
             directory / "train.out",
             weight=0.9,
             done=lambda: _epochs_done(log) / epochs,
-            kept=lambda: int(_epochs_done(log)) / epochs,
         ),
         Step("averaging", average, directory / "average.out", weight=0.04),
         Step("translating", generate, directory / "generate.txt", weight=0.06),

@@ -8,7 +8,7 @@ import pytest
 import corpus
 from command import rbn, user_error
 from rbn_fairseq.corpora import build, iwslt14
-from rbn_fairseq.corpora.standard import Standard
+from rbn_fairseq.corpora.build import Standard
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import published
 import pytest
 
 from rbn_fairseq.corpora import iwslt14
-from rbn_fairseq.corpora.build import build
+from rbn_fairseq.corpora.build import Standard, build
 from rbn_fairseq.corpora.iwslt14 import IWSLT14FromArchive, IWSLT14FromTokenised
-from rbn_fairseq.corpora.lines import sha256
-from rbn_fairseq.corpora.standard import Standard
+from rbn_fairseq.corpora.text import sha256
 
 LANGS = ("de", "en")
 NAMES = [f"{split}.{lang}" for split in ("train", "valid", "test") for lang in LANGS]

@@ -10,9 +10,8 @@ import published
 import pytest
 
 from rbn_fairseq.corpora import wmt16
-from rbn_fairseq.corpora.build import build
+from rbn_fairseq.corpora.build import Standard, build
 from rbn_fairseq.corpora.moses import Tokeniser
-from rbn_fairseq.corpora.standard import Standard
 from rbn_fairseq.corpora.wmt16 import WMT16FromArchive, WMT16FromRaw
 
 LANGS = ("en", "de")

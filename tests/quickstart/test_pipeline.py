@@ -3,9 +3,6 @@
 import io
 import json
 import shutil
-import subprocess
-import sys
-import time
 from collections import namedtuple
 from unittest.mock import patch
 
@@ -14,7 +11,7 @@ from rich.console import Console
 
 from corpus import write_corpus
 from rbn_fairseq.quickstart import NORMS, jobs, pipeline, quickstart
-from rbn_fairseq.quickstart.data import Data
+from rbn_fairseq.quickstart.corpus import Data
 from rbn_fairseq.quickstart.jobs import Job
 
 
@@ -60,20 +57,10 @@ def test_outcome(done, text):
     assert "copying the source" in said and str(out / "report.html") in said
 
 
-def test_references_are_the_text_itself(done, text):
-    # Not what the vocabulary can write: a rare character would be unknown on both sides.
-    out, results, _ = done
-    reference = (out / "data" / "text" / "test.en").read_text()
-    assert reference == (text / "test.en").read_text()
-
-
 def test_second_call_runs_nothing(done, text, monkeypatch):
     out, first, _ = done
     monkeypatch.setattr(pipeline, "run_jobs", None)
-    begun = time.monotonic()
-    again, _ = call(out, text)
-    assert again == first
-    assert time.monotonic() - begun < 60  # the promise; it takes about a second
+    assert call(out, text)[0] == first
 
 
 def test_other_text_is_refused(done, text, tmp_path):
@@ -95,38 +82,6 @@ def test_two_at_once_are_refused(text, tmp_path):
     with pipeline._alone(tmp_path):
         with pytest.raises(ValueError, match="Another quickstart is working"):
             call(tmp_path, text)
-
-
-def test_killed_and_called_again(done, text, forked, tmp_path, monkeypatch):
-    """Killed while it trains, it comes to the very results of an uninterrupted call."""
-    for name in ("layer", "batch"):  # one run is enough
-        monkeypatch.delitem(NORMS, name)
-    out = tmp_path / "killed"
-    program = (
-        "from pathlib import Path; from rich.console import Console\n"
-        "from rbn_fairseq.quickstart import NORMS, quickstart\n"
-        "del NORMS['layer'], NORMS['batch']\n"
-        f"quickstart(Path({str(out)!r}), {str(text)!r}, 'de', 'en', 2, 1, Console())\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
-    for _ in range(1200):
-        if list(out.glob("rbn/checkpoint1.pt")):
-            break
-        time.sleep(0.1)
-    process.kill()
-    process.wait()
-    time.sleep(1)  # the training ends with its parent
-    assert not (out / "results.json").exists()
-    monkeypatch.setattr(jobs, "_RBN", (str(forked / "rbn"),))
-    again, _ = call(out, text)
-    _, whole, _ = done
-    one, two = (
-        [(each["source"], each["rbn"]) for each in results["translations"]]
-        for results in (again, whole)
-    )
-    assert one == two
-    ours, theirs = again["runs"]["rbn"], whole["runs"]["rbn"]
-    assert all(ours[key] == theirs[key] for key in ("valid", "tid", "scores"))
 
 
 def test_other_number_of_epochs(tmp_path, monkeypatch):
@@ -164,29 +119,3 @@ def test_nothing_is_deleted(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no quickstart made"):
         pipeline._job("rbn", tmp_path, data, 2)
     assert (tmp_path / "rbn" / "checkpoint_last.pt").exists()
-
-
-def test_language_that_cannot_be_scored(text, tmp_path):
-    # Said before training, not after: sacreBLEU has Japanese as an extra only.
-    other = shutil.copytree(text, tmp_path / "other")
-    for path in other.glob("*.en"):
-        path.rename(path.with_suffix(".ja"))
-    with pytest.raises(ValueError, match="sacreBLEU cannot score `ja`"):
-        call(tmp_path / "out", other, target_lang="ja")
-    assert not (tmp_path / "out" / "layer").exists()
-
-
-@pytest.mark.parametrize(
-    "log, expected",
-    [
-        ('{"epoch": 1, "update": 0.5, "loss": "8"}\n', 0.5),
-        ('{"epoch": 2, "update": 1.5, "loss": "8"}\n{"epoch": 2, "valid_loss": "1"}\n', 1.5),
-        ('{"epoch": 2, "update": 1.5, "loss": "8"}\n' + "x" * 10_000, 1.5),
-        ('{"epoch": 2, "upd', 0.0),
-        ("", 0.0),
-    ],
-)
-def test_progress_of_a_training(tmp_path, log, expected):
-    (tmp_path / "train.log").write_text(log)
-    assert pipeline._epochs_done(tmp_path / "train.log") == expected
-    assert pipeline._epochs_done(tmp_path / "none") == 0

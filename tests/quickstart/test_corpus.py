@@ -1,9 +1,9 @@
-"""Parallel text: what is refused, with which line, and how pages are split."""
+"""The quickstart's text: which is refused, naming the line, and how pages are split."""
 
 import pytest
 
-from rbn_fairseq.corpora.lines import SPLITS
-from rbn_fairseq.quickstart.text import read_text, split_pages, write_text
+from rbn_fairseq.corpora.text import SPLITS
+from rbn_fairseq.quickstart.corpus import read_text, split_pages, write_text
 
 PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
 
@@ -51,13 +51,6 @@ def test_what_is_refused(text, name, content, expected):
     assert name in str(error.value)
 
 
-def test_empty_files(text):
-    for lang in ("de", "en"):
-        (text / f"test.{lang}").write_text("")
-    with pytest.raises(ValueError, match="test.de` is empty"):
-        read_text(str(text), "de", "en")
-
-
 def pages(number=40, size=5):
     return {
         f"p{p}": [(f"quelle {p} {i}", f"target {p} {i}") for i in range(size)]
@@ -74,10 +67,6 @@ def test_no_page_is_in_two_parts():
     assert not page["valid"] & page["test"]
 
 
-def test_largest_number_to_train_on():
-    assert len(split_pages(pages(), valid=5, test=5, train=23)["train"]) == 23
-
-
 def test_no_sentence_is_in_two_parts():
     # Every page says the same three sentences besides its own.
     said = [(f"gleich {i}", f"same {i}") for i in range(3)]
@@ -85,13 +74,6 @@ def test_no_sentence_is_in_two_parts():
     parts = split_pages(same, valid=10, test=10, train=1000)
     sources = [pair[0] for pairs in parts.values() for pair in pairs]
     assert len(sources) == len(set(sources))
-
-
-def test_no_target_is_in_two_parts():
-    same = {name: [(source, "the same") for source, _ in own] for name, own in pages().items()}
-    same |= {name: [(f"quelle {name}", f"target {name}")] for name in ("a", "b")}
-    parts = split_pages(same, valid=1, test=1, train=10)
-    assert sorted(len(pairs) for pairs in parts.values()) == [1, 1, 1]
 
 
 def test_too_few_pairs():
