@@ -4,7 +4,8 @@ They are Hydra's: a recipe takes in ``base.yaml`` and one file of each group, su
 """
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Optional
@@ -16,7 +17,17 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-__all__ = ["DEFAULT", "GROUPS", "compose_recipe", "directory", "find", "names", "summary"]
+__all__ = [
+    "DEFAULT",
+    "GROUPS",
+    "choose",
+    "compose_recipe",
+    "compose_settings",
+    "directory",
+    "find",
+    "names",
+    "summary",
+]
 
 DEFAULT = "default"
 #: The groups of which a recipe takes in a file that one can choose for a single training.
@@ -69,10 +80,52 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     return directory() / group / f"{name}.yaml"
 
 
-def _chosen(recipe: Path, group: str, name: str) -> str:
-    """Return the override of a group; `rbn_official` is a file for each placement."""
+def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
+    """Return the override of a group; a name such as `rbn_official` is a file for each placement.
+
+    Raises:
+        ValueError: naming the option, if the group has no such file.
+    """
     placed = f"{name}_{'pre' if recipe.stem.endswith('_pre') else 'post'}"
-    return f"{group}={placed if placed in names(group) else find(name, group, f'--{group}').stem}"
+    if placed not in names(group):
+        placed = find(name, group, option or f"--{group}").stem
+    return f"{group}={placed}"
+
+
+def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Compose a recipe by Hydra.
+
+    Args:
+        path: of the recipe.
+        overrides: in Hydra's words.
+
+    Returns:
+        The settings by section, not resolved, and the name of the norm's file.
+
+    Raises:
+        ValueError: if the recipe is no YAML.
+    """
+    overrides = list(overrides)
+    if path.parent != directory():
+        overrides.append(f"hydra.searchpath=[file://{directory()}]")
+    GlobalHydra.instance().clear()
+    stored = ConfigStore.instance().repo
+    # The version is set for the whole process, and that of fairseq, which comes next, is 1.1.
+    # fairseq, where it has composed the recipe before, has stored its own defaults by that name.
+    with (
+        mock.patch.dict(stored),
+        warnings.catch_warnings(action="ignore"),
+        initialize_config_dir(str(path.parent), version_base="1.1"),
+    ):
+        stored.pop(f"{path.stem}.yaml", None)
+        try:
+            composed = compose(path.stem, overrides, return_hydra_config=True)
+        except YAMLError as error:
+            raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
+    norm = str(composed.hydra.runtime.choices.get("norm"))
+    settings: Any = OmegaConf.to_container(composed, resolve=False)
+    settings.pop("hydra")
+    return settings, norm
 
 
 def compose_recipe(
@@ -94,25 +147,8 @@ def compose_recipe(
             in sections as fairseq's configuration has them.
     """
     path = find(name)
-    overrides = [_chosen(path, group, file) for group, file in chosen.items() if file is not None]
-    if path.parent != directory():
-        overrides.append(f"hydra.searchpath=[file://{directory()}]")
-    GlobalHydra.instance().clear()
-    stored = ConfigStore.instance().repo
-    # The version is set for the whole process, and that of fairseq, which comes next, is 1.1.
-    # fairseq, where it has composed the recipe before, has stored its own defaults by that name.
-    with (
-        mock.patch.dict(stored),
-        initialize_config_dir(str(path.parent), version_base="1.1"),
-    ):
-        stored.pop(f"{path.stem}.yaml", None)
-        try:
-            composed = compose(path.stem, overrides, return_hydra_config=True)
-        except YAMLError as error:
-            raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
-    norm = str(composed.hydra.runtime.choices.get("norm"))
-    settings: Any = OmegaConf.to_container(composed, resolve=False)
-    settings.pop("hydra")
+    overrides = [choose(path, group, file) for group, file in chosen.items() if file is not None]
+    settings, norm = compose_settings(path, overrides)
     options: list[tuple[str, ...]] = []
     for section, values in settings.items():
         if not isinstance(values, dict):

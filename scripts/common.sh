@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # Shared by the scripts of this directory: the repository's root and its environment.
-# Source it; it changes to the root, and keeps in $caller where it was called.
+# Source it; it changes to the root, and keeps in $caller where it was called, in $script by what.
 
-caller=$PWD
+caller=$PWD script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
-# usage SCRIPT: print the comment at its top.
-usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$1"; }
+# usage: print the comment at the script's top.
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$script"; }
+
+# help_if_asked ARGUMENT...: print the usage and end, where -h or --help is among them.
+help_if_asked() {
+    if [[ " $* " == *" -h "* || " $* " == *" --help "* ]]; then
+        usage
+        exit 0
+    fi
+}
 
 # from_caller PATH: print the path that the caller meant, as seen from the root.
 from_caller() {
@@ -98,6 +106,55 @@ make_venv() {
 # Use the environment that is active where this package is installed in it, or make .venv.
 use_environment() {
     command -v rbn >/dev/null || make_venv ""
+}
+
+# call_rbn ARGUMENT...: `rbn` from the root, with --data, --runs and --json as the caller meant them.
+call_rbn() {
+    local words=() word is_path=''
+    for word; do
+        if [[ $is_path ]]; then
+            word=$(from_caller "$word") is_path=''
+        elif [[ $word =~ ^(--data|--runs|--json)=(.*)$ ]]; then
+            word=${BASH_REMATCH[1]}=$(from_caller "${BASH_REMATCH[2]}")
+        elif [[ $word == --data || $word == --runs || $word == --json ]]; then
+            is_path=yes
+        fi
+        words+=("$word")
+    done
+    use_environment
+    exec rbn "${words[@]}"
+}
+
+# print_table BENCHMARK OPTION...: `rbn table` of the runs that train.sh makes with these options.
+print_table() {
+    local benchmark=$1 runs='' preset='' json=() dry_run=''
+    shift
+    while (($#)); do
+        case $1 in
+            --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
+            --dry-run) dry_run=yes && shift && continue ;;
+            --runs | --preset | --json | --data | --max-epoch) (($# > 1)) || die "$1 needs a value" ;;
+            -*) die "unknown option $1; --help lists them" ;;
+            *) die "table.sh takes options only, not '$1'" ;;
+        esac
+        case $1 in
+            --runs) runs=$(from_caller "$2") ;;
+            --preset) preset=$2 ;;
+            --json) json=(--json "$(from_caller "$2")" --overwrite) ;;
+        esac
+        shift 2
+    done
+    if [[ ! $runs ]]; then
+        runs=runs/$benchmark${preset:+-$preset}
+        [[ $dry_run ]] || mkdir -p "$runs" # before the first training
+    fi
+    set -- table "$benchmark" --runs "$runs" "${json[@]}"
+    if [[ $dry_run ]]; then
+        printf '%q ' rbn "$@" && echo
+    else
+        use_environment
+        exec rbn "$@"
+    fi
 }
 
 # download ADDRESS FILE: fetch it with retries, going on where an earlier call was cut off; FILE is

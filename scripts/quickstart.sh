@@ -19,13 +19,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-for argument; do
-    if [[ $argument == -h || $argument == --help ]]; then
-        usage scripts/quickstart.sh
-        exit 0
-    fi
-done
-
+help_if_asked "$@"
 make_venv ""
 cd "$caller"
 exec rbn quickstart "$@"

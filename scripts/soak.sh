@@ -9,10 +9,10 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+help_if_asked "$@"
 minutes='' seed=$RANDOM fuzz=100
 while (($#)); do
     case $1 in
-        -h | --help) usage scripts/soak.sh && exit 0 ;;
         --minutes | --seed | --fuzz)
             [[ ${2:-} =~ ^[0-9]+$ || $1 == --minutes && ${2:-} =~ ^[0-9]+\.[0-9]+$ ]] ||
                 die "$1 needs a number; --help tells more"

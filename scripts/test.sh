@@ -10,11 +10,8 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+help_if_asked "$@"
 case ${1:-} in
-    -h | --help)
-        usage scripts/test.sh
-        exit 0
-        ;;
     --cpu)
         [[ ${2:-} == default || ${2:-} == avx2 ]] || die "--cpu must be default or avx2"
         # torch's own kernels, and its libraries for matrix products, which have no lower setting.

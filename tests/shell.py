@@ -1,7 +1,6 @@
 """The scripts of this repository, run by bash in the environment of the tests."""
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +26,6 @@ def succeed(name, *arguments, **options):
     done = script(name, *arguments, **options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
-
-
-def dry_run(name, *arguments):
-    """Return the commands that ``scripts/NAME --dry-run`` prints, as words, without ``> FILE``."""
-    lines = succeed(name, "--dry-run", *arguments).splitlines()
-    return [shlex.split(line.partition(" > ")[0]) for line in lines]
 
 
 def refusal(name, *arguments, **options):

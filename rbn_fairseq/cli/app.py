@@ -7,6 +7,7 @@ import typer
 from rbn_fairseq.cli import (
     about,
     bench,
+    benchmark,
     checkpoints,
     doctor,
     fairseq_commands,
@@ -63,6 +64,8 @@ app.command("cost")(measure.cost)
 app.command("average")(checkpoints.average)
 app.command("recalibrate")(checkpoints.recalibrate)
 app.command("fold")(checkpoints.fold)
+app.command("run")(benchmark.run)
+app.command("evaluate")(benchmark.evaluate)
 app.command("score")(reports.score)
 app.command("report")(reports.report)
 app.command("table")(reports.table)

@@ -21,10 +21,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 address=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 
+help_if_asked "$@"
 has_source='' out=(--output data/iwslt14)
 for argument; do
     case $argument in
-        -h | --help) usage scripts/iwslt14/prepare.sh && exit ;;
         --archive | --archive=* | --from-tokenized | --from-tokenized=*) has_source=yes ;;
         --output | --output=*) out=() ;;
     esac

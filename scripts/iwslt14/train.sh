@@ -1,28 +1,22 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/iwslt14/train.sh NORM PLACEMENT SEED... [OPTIONS] [-- HYDRA OVERRIDES]
 #
-# Trains IWSLT14 De-En with the recipe of configs/iwslt14_PLACEMENT.yaml, one run a seed,
-# in runs/iwslt14/PLACEMENT-NORM-seedSEED. What was cut off goes on from its last checkpoint; what is
-# finished is not trained again. Needs the data of scripts/iwslt14/prepare.sh.
+# `rbn run iwslt14` from this repository: trains IWSLT14 De-En with the recipe of
+# configs/iwslt14_PLACEMENT.yaml, one run a seed, in runs/iwslt14/PLACEMENT-NORM-seedSEED. What was cut
+# off goes on from its last checkpoint; what is finished is not trained again. Needs the data of
+# scripts/iwslt14/prepare.sh.
 #
 #   NORM            ln, bn, rbn (the paper's convention), rbn_official (the authors' published
 #                   weights), or the name of any other file of configs/norm
 #   PLACEMENT       post or pre
 #   SEED...         numbers; the paper has means of three or more
-#   --max-epoch N   epochs (60)
-#   --preset small  a model and batches for a CPU (configs/preset/small.yaml)
-#   --data DIR      what prepare.sh made (data/iwslt14)
-#   --runs DIR      where runs go (runs/iwslt14; with --preset, runs/iwslt14-PRESET)
-#   --dry-run       print every command instead of running it
+#   --max-epoch N, --preset small, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
 #   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../benchmark.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../benchmark.sh"
+# shellcheck source-path=SCRIPTDIR source=../common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-read_arguments "--data --runs --preset --max-epoch --" "$@"
-read_runs
-check_data
-[[ $dry_run ]] || use_environment
-train_runs
+help_if_asked "$@"
+call_rbn run iwslt14 "$@"

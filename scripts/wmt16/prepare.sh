@@ -18,10 +18,10 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
+help_if_asked "$@"
 out=(--output data/wmt16)
 for argument; do
     case $argument in
-        -h | --help) usage scripts/wmt16/prepare.sh && exit ;;
         --output | --output=*) out=() ;;
     esac
 done

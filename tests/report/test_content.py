@@ -258,7 +258,7 @@ def test_nothing_measured(make):
         ("Where TID comes from", "--tid-batching random"),
         ("Figure 7: C_max", "--conditioning-interval"),
         ("Figure 3, left", "batch@0-1:layer"),
-        ("Figure 5", "grid.sh"),
+        ("Figure 5", "reproduction.md"),
     ):
         (own,) = (text for name, text in commands.items() if name.startswith(title))
         assert command in own

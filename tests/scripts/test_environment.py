@@ -10,20 +10,15 @@ from shell import ROOT, refusal, succeed
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"import torch"*) grep -qs torch== "$LOG.all" ;;
-    *urlopen*) exit "${UNREACHABLE:-0}" ;;
-    *"pip --version") exit "${NO_PIP:-0}" ;;
+    *"pip --version") ;;
     *print*) echo "VERSION" ;;
-    *"import sys"*) exit "${UNSUPPORTED:-0}" ;;
+    *"import sys"*) ;;
     "-m venv "*) rm -rf .venv "$LOG.all" && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     *"pip install"*)
-        words="$*"
-        index=${words#*--index-url }
-        [[ $index == "$words" ]] || echo "${index%% *}" >>"$LOG"
         echo "${@: -1}" | tee -a "$LOG.all" >>"$LOG"
         ;;
 esac
 """
-CPU = "https://download.pytorch.org/whl/cpu"
 
 
 @pytest.fixture
@@ -71,14 +66,6 @@ def test_torch_first_and_by_exact_version(project):
     assert make(project)[0] == ["."]
 
 
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU driver")
-def test_without_a_gpu_driver_torchs_build_for_cpus(project, monkeypatch):
-    assert make(project)[0] == [CPU, "torch==2.13.0", "."]
-    shutil.rmtree(project / ".venv")
-    monkeypatch.setenv("UNREACHABLE", "1")
-    assert make(project)[0] == ["torch==2.13.0", "."]
-
-
 def test_another_python(project, monkeypatch):
     add_driver(project)
     monkeypatch.setenv("PYTHON", "python3.12")
@@ -92,19 +79,6 @@ def test_another_python(project, monkeypatch):
     assert make(project)[0] == []
 
 
-def test_an_environment_without_pip_is_made_anew(project, monkeypatch):
-    add_driver(project)
-    make(project)
-    monkeypatch.setenv("NO_PIP", "1")  # its making was cut off
-    assert make(project)[0] == ["torch==2.13.0", "."]
-
-
 def test_no_such_python(project, monkeypatch):
     monkeypatch.setenv("PYTHON", "python3.9")
     assert "PYTHON=python3.9" in refusal(project / "make.sh", "", path=project / "tools")
-
-
-def test_no_python_for_this_project(project, monkeypatch):
-    monkeypatch.setenv("UNSUPPORTED", "1")
-    line = refusal(project / "make.sh", "", path=project / "tools")
-    assert "no Python 3.11 or 3.12" in line and "install" in line

@@ -56,7 +56,7 @@ def penalty_weights(group: Group, colours: dict[str, str], suffix: str = "") -> 
     title = "Figure 5: BLEU over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
-        command = "`bash scripts/iwslt14/grid.sh --minutes N --parallel P` (16 runs)"
+        command = "16 runs, by the loop of docs/reproduction.md"
         return Missing(title, "fewer than three pairs of weights in one placement", command)
     kind = bleu_kind(group.runs)
     members = [run for *_, line in grids for one in line for run in one.runs]

@@ -1,0 +1,463 @@
+"""Verbs that train and evaluate the runs of the paper's benchmarks, command by command."""
+
+import importlib.util
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rbn_fairseq.cli.errors import plain_errors
+
+__all__ = ["evaluate", "run"]
+
+_AVERAGED = 6  # epochs
+# Norms whose statistics have to be estimated anew for averaged weights.
+_RUNNING = frozenset(("batch", "renorm", "power", "mabn"))
+_MALLOC = {  # glibc would return memory at every update of a small model
+    "MALLOC_MMAP_THRESHOLD_": "2000000000",
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+}
+_SACREBLEU = ("wmt14/full", "en-de")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What distinguishes the commands of a benchmark.
+
+    Attributes:
+        target: language to translate into.
+        batches: micro-batches of an update, over all GPUs.
+        search: options of generation.
+    """
+
+    target: str
+    batches: int
+    search: tuple[str, ...]
+
+
+BENCHMARKS = {
+    "iwslt14": Benchmark(
+        "en", 1, ("--beam", "5", "--lenpen", "1", "--max-len-a", "1", "--max-len-b", "50")
+    ),
+    "wmt16": Benchmark("de", 8, ("--beam", "4", "--lenpen", "0.6")),
+}
+
+_Benchmark = Annotated[
+    str, typer.Argument(metavar="BENCHMARK", help="`iwslt14` (De-En) or `wmt16` (En-De).")
+]
+_Norm = Annotated[
+    str,
+    typer.Argument(
+        metavar="NORM",
+        help="ln, bn, rbn (the paper's convention), rbn_official (the authors' published weights), "
+        "or any other norm of `rbn recipes`.",
+    ),
+]
+_Placement = Annotated[str, typer.Argument(metavar="PLACEMENT", help="`post` or `pre`.")]
+_Seeds = Annotated[
+    list[str],
+    typer.Argument(metavar="SEED...", help="Numbers; the paper has means of three or more."),
+]
+_Data = Annotated[
+    Optional[Path],
+    typer.Option(metavar="DIR", help="What `rbn prepare` made.", show_default="data/BENCHMARK"),
+]
+_Where = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--runs",
+        metavar="DIR",
+        help="Where runs go.",
+        show_default="runs/BENCHMARK; with --preset, runs/BENCHMARK-PRESET",
+    ),
+]
+_Preset = Annotated[Optional[str], typer.Option(help="`small`: a model and batches for a CPU.")]
+_Epochs = Annotated[
+    Optional[int],
+    typer.Option("--max-epoch", min=1, help="Epochs.", show_default="the recipe's"),
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print every command instead of running it.")
+]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of one norm and placement, one a seed."""
+
+    name: str
+    norm: str
+    placement: str
+    seeds: Sequence[str]
+    data: Path
+    directory: Path
+    preset: Optional[str]
+    dry_run: bool
+
+    @property
+    def benchmark(self) -> Benchmark:
+        return BENCHMARKS[self.name]
+
+    @property
+    def recipe(self) -> Path:
+        from rbn_fairseq.recipes import find
+
+        return find(f"{self.name}_{self.placement}")
+
+    def choices(self) -> list[str]:
+        """Return Hydra's overrides of the norm and the preset.
+
+        Raises:
+            ValueError: if there is no such norm or preset; the message names those there are.
+        """
+        from rbn_fairseq.recipes import choose
+
+        chosen = [choose(self.recipe, "norm", self.norm, "NORM")]
+        return chosen + ([choose(self.recipe, "preset", self.preset)] if self.preset else [])
+
+    def run(self, seed: str) -> Path:
+        """Return the directory of a seed's run."""
+        return self.directory / f"{self.placement}-{self.norm}-seed{seed}"
+
+    def execute(self, command: Sequence[str], output: Optional[Path] = None) -> None:
+        """Run a command, or print it; ``output`` is written when it has run to its end.
+
+        Raises:
+            typer.Exit: with the command's exit status, if it fails.
+        """
+        text = shlex.join(command) + ("" if output is None else f" > {shlex.quote(str(output))}")
+        if self.dry_run:
+            typer.echo(text)
+            return
+        typer.echo(f"+ {text}", err=True)
+        environment = _environment() | (_MALLOC if self.preset == "small" else {})
+        if output is None:
+            done = subprocess.run(command, env=environment)
+        else:
+            unfinished = output.with_name(f"{output.name}.unfinished")
+            with unfinished.open("wb") as file:
+                done = subprocess.run(command, env=environment, stdout=file)
+            if done.returncode == 0:
+                unfinished.rename(output)
+        if done.returncode != 0:
+            raise typer.Exit(done.returncode)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of commands: `rbn` and torchrun are those beside this one."""
+    program = Path(sys.argv[0])
+    here = program.resolve() if program.name == "rbn" else Path(sys.executable)
+    path = os.pathsep.join((str(here.parent), os.environ.get("PATH", os.defpath)))
+    # Hydra and torch have many warnings, about fairseq's own code.
+    return {"PYTHONWARNINGS": "ignore", **os.environ, "PATH": path}
+
+
+def _read_runs(
+    name: str,
+    norm: str,
+    placement: str,
+    seeds: Sequence[str],
+    data: Optional[Path],
+    directory: Optional[Path],
+    preset: Optional[str],
+    dry_run: bool,
+) -> _Runs:
+    if name not in BENCHMARKS:
+        raise ValueError(f"BENCHMARK must be {' or '.join(BENCHMARKS)}, but is `{name}`.")
+    if placement not in ("post", "pre"):
+        raise ValueError(f"PLACEMENT must be post or pre, but is `{placement}`.")
+    for seed in seeds:
+        if not re.fullmatch(r"\d+", seed):
+            raise ValueError(f"SEED must be a number, but is `{seed}`.")
+    if not seeds:
+        raise ValueError("SEED is missing: give one or more, such as 1 2 3.")
+    data = Path("data", name) if data is None else data
+    if directory is None:
+        directory = Path("runs", f"{name}-{preset}" if preset else name)
+    runs = _Runs(name, norm, placement, seeds, data, directory, preset, dry_run)
+    runs.choices()
+    if not dry_run and not (data / "bin" / "about.json").is_file():
+        raise ValueError(
+            f"--data: there are no prepared data in `{data}`. `rbn prepare {name}` makes them "
+            f"(bash scripts/{name}/prepare.sh)."
+        )
+    return runs
+
+
+def _hydra_path(path: Path | str) -> str:
+    """Quote a path so that Hydra reads it as it is."""
+    text = str(path)
+    if re.fullmatch(r"[A-Za-z0-9_./-]+", text):
+        return text
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def _is_finished(runs: _Runs, seed: str, overrides: Iterable[str]) -> bool:
+    """Tell whether a training has made all its updates; fairseq would make one more.
+
+    Where it is the epochs that are numbered, fairseq sees to that itself.
+    """
+    from rbn_fairseq.checkpoints.files import read_checkpoint
+    from rbn_fairseq.recipes import compose_settings
+
+    last = runs.run(seed) / "checkpoint_last.pt"
+    if runs.dry_run or not last.is_file():
+        return False
+    numbers = [text for text in overrides if text.startswith("optimization.max_update=")]
+    updates = compose_settings(runs.recipe, [*runs.choices(), *numbers])[0]["optimization"]
+    if not updates.get("max_update"):
+        return False
+    try:
+        state = read_checkpoint(last, mmap=True)
+    except ValueError:  # training mends it, or says why it cannot
+        return False
+    return bool(state["optimizer_history"][-1]["num_updates"] >= updates["max_update"])
+
+
+def _launch(runs: _Runs, launcher: str, gpus: int, nodes: int, master: Optional[str]) -> list[str]:
+    """Return the words that start a training.
+
+    Raises:
+        ValueError: if the options do not go together.
+    """
+    batches = runs.benchmark.batches
+    if batches % (gpus * nodes):
+        raise ValueError(
+            f"--gpus {gpus} x --nodes {nodes} does not divide the {batches} micro-batches of an "
+            f"update of {runs.name}."
+        )
+    if launcher == "local":
+        if nodes > 1:
+            raise ValueError(f"--nodes {nodes} needs --launcher torchrun or slurm.")
+        return ["rbn", "hydra-train"]
+    if launcher == "slurm":
+        there = importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
+        if not (there or runs.dry_run):
+            raise ValueError(
+                "--launcher slurm needs Hydra's plugin: pip install hydra-submitit-launcher."
+            )
+        return ["rbn", "hydra-train", "-m"]
+    if launcher != "torchrun":
+        raise ValueError(f"--launcher must be local, torchrun or slurm, but is `{launcher}`.")
+    words = ["torchrun", "--nproc_per_node", str(gpus)]
+    if nodes == 1:
+        words.append("--standalone")
+    elif master is None:
+        raise ValueError(f"--nodes {nodes} needs --master HOST:PORT, the same on all nodes.")
+    else:
+        words += ["--nnodes", str(nodes), "--rdzv_backend", "c10d", "--rdzv_endpoint", master]
+        words += ["--rdzv_id", f"{runs.name}-{runs.placement}-{runs.norm}"]
+    return [*words, "--no-python", "rbn", "hydra-train"]
+
+
+@plain_errors()
+def run(
+    benchmark: _Benchmark,
+    norm: _Norm,
+    placement: _Placement,
+    seeds: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SEED... [-- OVERRIDES]",
+            help="Numbers; the paper has means of three or more. Behind `--` overrides for Hydra, "
+            "such as common.fp16=true (faster on a GPU; the recipe is fp32).",
+        ),
+    ],
+    data: _Data = None,
+    runs: _Where = None,
+    preset: _Preset = None,
+    max_epoch: _Epochs = None,
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="GPUs of each machine. An update has the same micro-batches on any number that "
+            "divides them: the rest is accumulated.",
+        ),
+    ] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    launcher: Annotated[
+        str,
+        typer.Option(
+            help="`local`: fairseq starts a process a GPU on this machine. `torchrun`: the same by "
+            "torchrun; with --nodes call this on every machine, with the same --master. `slurm`: "
+            "one job a seed, with the settings of configs/launcher/slurm.yaml; the command waits "
+            "for its jobs, do not call it again while they run. On several machines data and runs "
+            "must be on a disk that all share."
+        ),
+    ] = "local",
+    master: Annotated[
+        Optional[str], typer.Option(metavar="HOST:PORT", help="For torchrun on several machines.")
+    ] = None,
+    dry_run: _DryRun = False,
+) -> None:
+    """Train runs of a benchmark by its recipe, one a seed, in RUNS/PLACEMENT-NORM-seedSEED.
+
+    What was cut off goes on from its last checkpoint; what is finished is not trained again.
+    """
+    numbers = [text for text in seeds if "=" not in text and not text.startswith("~")]
+    overrides = seeds[len(numbers) :]
+    if seeds[: len(numbers)] != numbers:
+        raise ValueError(f"SEED must come before overrides of Hydra, but is behind {overrides[0]}.")
+    all_runs = _read_runs(benchmark, norm, placement, numbers, data, runs, preset, dry_run)
+    command = _launch(all_runs, launcher, gpus, nodes, master)
+    left = []
+    for seed in numbers:
+        if _is_finished(all_runs, seed, overrides):
+            typer.echo(f"{all_runs.run(seed).name}: is trained", err=True)
+        else:
+            left.append(seed)
+    if not left:
+        return
+    world = gpus * nodes
+    command += ["--config-name", all_runs.recipe.stem, *all_runs.choices()]
+    command.append(f"task.data={_hydra_path(all_runs.data / 'bin')}")
+    if max_epoch is not None:
+        command.append(f"optimization.max_epoch={max_epoch}")
+    if preset is None:
+        command.append(f"optimization.update_freq=[{all_runs.benchmark.batches // world}]")
+    command.append(f"distributed_training.distributed_world_size={world}")
+    if launcher == "slurm":
+        settings = [f"hydra.launcher.nodes={nodes}", f"hydra.launcher.gpus_per_node={gpus}"]
+        if nodes > 1:  # on one machine fairseq makes a port of the job's number
+            port = random.SystemRandom().randrange(20_000, 40_000)
+            settings.append(f"distributed_training.distributed_port={port}")
+        settings.append(f"hydra.sweep.dir={_hydra_path(all_runs.directory)}")
+        settings.append(f"hydra.sweep.subdir={placement}-{norm}-seed${{common.seed}}")
+        seeds_of_jobs = f"common.seed={','.join(left)}"
+        all_runs.execute([*command, "launcher=slurm", *settings, seeds_of_jobs, *overrides])
+        return
+    if launcher == "local":  # fairseq would count SLURM's GPUs instead
+        for name in ("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"):
+            os.environ.pop(name, None)
+    for seed in left:
+        place = f"hydra.run.dir={_hydra_path(all_runs.run(seed))}"
+        all_runs.execute([*command, f"common.seed={seed}", place, *overrides])
+
+
+def _has_running_statistics(runs: _Runs, seed: str) -> bool:
+    """Tell whether any norm of a run has running statistics, by its plans.
+
+    Raises:
+        ValueError: if the run's settings are not there.
+    """
+    from omegaconf import OmegaConf
+
+    from rbn_fairseq.recipes import compose_settings
+
+    if runs.dry_run:
+        model = compose_settings(runs.recipe, runs.choices())[0]["model"]
+    else:
+        settings = runs.run(seed) / ".hydra" / "config.yaml"
+        if not settings.is_file():
+            raise ValueError(
+                f"--runs: `{settings}`, which tells whether the run has running statistics, is "
+                "missing."
+            )
+        model = OmegaConf.load(settings).model
+    options = (f"norm_{side}{final}" for side in ("encoder", "decoder") for final in ("", "_final"))
+    plans = " ".join(str(model.get(option, "")) for option in options)
+    return bool(_RUNNING & set(re.findall("[a-z_]+", plans)))
+
+
+def _is_fresh(path: Path, source: Path) -> bool:
+    """Tell whether a file was made after its source."""
+    if not path.exists():
+        return False
+    return not source.exists() or path.stat().st_mtime_ns > source.stat().st_mtime_ns
+
+
+def _score(runs: _Runs, checkpoint: Path, scores: Path) -> None:
+    """Translate the test set with a checkpoint, and score the translations."""
+    generated = checkpoint.with_name(f"{checkpoint.stem}.generated.txt")
+    target = runs.benchmark.target
+    if runs.dry_run or not _is_fresh(generated, checkpoint):
+        command = ["rbn", "generate", str(runs.data / "bin"), "--path", str(checkpoint)]
+        command += ["--gen-subset", "test", *runs.benchmark.search, "--remove-bpe"]
+        command += ["--batch-size", "64", "--num-workers", "0", "--no-progress-bar"]
+        runs.execute(command, generated)
+    if runs.dry_run or not _is_fresh(scores, generated):
+        command = ["rbn", "score", str(generated), "--lang", target]
+        command += ["--reference", str(runs.data / "text" / f"test.{target}")]
+        if runs.name == "wmt16":
+            test_set, pair = _SACREBLEU
+            raw = _raw_reference(runs)
+            command.append("--compound-split")
+            command += (
+                ["--raw-reference", str(raw)]
+                if raw.is_file()
+                else ["--test-set", test_set, "--language-pair", pair]
+            )
+        runs.execute([*command, "--json", str(scores), "--overwrite"])
+
+
+def _raw_reference(runs: _Runs) -> Path:
+    return runs.data / "raw" / f"test.{runs.benchmark.target}"
+
+
+@plain_errors()
+def evaluate(
+    benchmark: _Benchmark,
+    norm: _Norm,
+    placement: _Placement,
+    seeds: _Seeds,
+    data: _Data = None,
+    runs: _Where = None,
+    preset: _Preset = None,
+    max_epoch: _Epochs = None,
+    last: Annotated[
+        Optional[int],
+        typer.Option(
+            min=1,
+            help="How many epochs to average.",
+            show_default="6, or --max-epoch where that is fewer",
+        ),
+    ] = None,
+    dry_run: _DryRun = False,
+) -> None:
+    """Average, recalibrate, translate and score the runs that `rbn run` trained.
+
+    Averages the last epochs of each run, estimates the population statistics of the averaged
+    weights anew, translates the test set with and without that, and scores: BLEU4 on the tokens
+    (of wmt16 with compounds split), and sacreBLEU. The scores are in the run's score.json, and in
+    score_averaged_statistics.json without new statistics. What is up to date is not done again.
+    """
+    from rbn_fairseq.scoring import fetch_references
+
+    all_runs = _read_runs(benchmark, norm, placement, seeds, data, runs, preset, dry_run)
+    if benchmark == "wmt16" and not (dry_run or _raw_reference(all_runs).is_file()):
+        fetch_references(*_SACREBLEU)  # before hours of translating, not after
+    number = str(last or min(_AVERAGED, max_epoch or _AVERAGED))
+    for seed in seeds:
+        directory = all_runs.run(seed)
+        checkpoint = directory / "checkpoint_last.pt"
+        if not (dry_run or checkpoint.is_file()):
+            raise ValueError(
+                f"--runs: there is no training in `{directory}`. `rbn run {benchmark} {norm} "
+                f"{placement} {seed}` makes it."
+            )
+        running = _has_running_statistics(all_runs, seed)
+        average, note = directory / "average.pt", directory / ".averaged"
+        same = note.is_file() and note.read_text().strip() == number
+        if dry_run or not (same and _is_fresh(average, checkpoint)):
+            words = ["rbn", "average", str(directory), "--last", number]
+            all_runs.execute([*words, "--output", str(average), "--overwrite"])
+            if not dry_run:
+                note.write_text(f"{number}\n")
+        if not running:
+            _score(all_runs, average, directory / "score.json")
+            continue
+        recalibrated = directory / "average_recalibrated.pt"
+        if dry_run or not _is_fresh(recalibrated, average):
+            words = ["rbn", "recalibrate", str(average), "--data", str(all_runs.data / "bin")]
+            all_runs.execute([*words, "--output", str(recalibrated), "--overwrite"])
+        _score(all_runs, average, directory / "score_averaged_statistics.json")
+        _score(all_runs, recalibrated, directory / "score.json")

@@ -1,0 +1,104 @@
+"""What the scripts hand on to `rbn`, from where they are called, and their downloads."""
+
+import pytest
+
+from shell import ROOT, refusal, script, succeed
+
+SCRIPTS = sorted(str(path.relative_to(ROOT / "scripts")) for path in ROOT.glob("scripts/*/*.sh"))
+RBN = '#!/usr/bin/env bash\nprintf "%s\\n" "$PWD" "$@"\n'
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """A directory for PATH, in it an `rbn` that prints where it is called, and with what."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rbn").write_text(RBN)
+    (tools / "rbn").chmod(0o755)
+    return tools
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(name, tmp_path):
+    """From anywhere, and without an environment."""
+    text = succeed(name, "--help", cwd=tmp_path)
+    assert text.startswith(f"Usage: bash scripts/{name}")
+    assert "set -euo" not in text and "shellcheck" not in text
+
+
+@pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
+@pytest.mark.parametrize("name, verb", [("train", "run"), ("evaluate", "evaluate")])
+def test_everything_is_handed_on(benchmark, name, verb, stand_in):
+    given = ["rbn", "post", "1", "2", "--max-epoch", "3", "--data", "a b", "--", "x='y z'"]
+    out = succeed(f"{benchmark}/{name}.sh", *given, path=stand_in)
+    assert out.splitlines() == [str(ROOT), verb, benchmark, *given]
+
+
+def test_paths_are_those_of_the_caller(stand_in, tmp_path):
+    given = ("ln", "pre", 1, "--data", "d", "--runs=r", "--last", 2)
+    out = succeed("iwslt14/evaluate.sh", *given, cwd=tmp_path, path=stand_in)
+    places = ["--data", f"{tmp_path}/d", f"--runs={tmp_path}/r"]
+    assert out.splitlines()[-5:] == [*places, "--last", "2"]
+
+
+def test_a_dry_run_of_the_table():
+    given = ("--dry-run", "--preset", "small", "--max-epoch", 1, "--json=/x.json")
+    wanted = "rbn table wmt16 --runs runs/wmt16-small --json /x.json --overwrite"
+    assert succeed("wmt16/table.sh", *given).strip() == wanted
+    assert "--no-such" in refusal("wmt16/table.sh", "--no-such", 3)
+    assert "'rbn'" in refusal("wmt16/table.sh", "rbn")
+
+
+def test_prepare_hands_on_what_it_does_not_know(stand_in, tmp_path):
+    given = ("--archive", "none.tgz", "--merges", 7)
+    out = succeed("wmt16/prepare.sh", *given, cwd=tmp_path, path=stand_in)
+    output = ["--output", str(ROOT / "data" / "wmt16")]
+    assert out.splitlines() == [str(tmp_path), "prepare", "wmt16", *output, *map(str, given)]
+
+
+# Stands for curl: a bad line that sends half of a file and then the rest, or, with STATUS, a server
+# that has nothing beyond what is there or sends no parts.
+CURL = """#!/usr/bin/env bash
+for word; do
+    [[ $before == --output ]] && file=$word
+    [[ $word == --continue-at ]] && resume=yes
+    before=$word
+done
+if [[ $STATUS ]]; then
+    [[ ! $resume ]] || exit "$STATUS"
+    printf 'whole' >"$file"
+elif [[ -s $file ]]; then
+    [[ $resume ]] && printf 'second' >>"$file"
+else
+    printf 'first ' >"$file"
+    exit 18
+fi
+"""
+
+
+@pytest.fixture
+def download(tmp_path):
+    """A script that downloads to `file.tgz`, and the directory for its PATH."""
+    (tmp_path / "curl").write_text(CURL)
+    (tmp_path / "curl").chmod(0o755)
+    call = f"source {ROOT}/scripts/common.sh\ndownload http://nowhere/x {tmp_path}/file.tgz\n"
+    (tmp_path / "caller.sh").write_text(f"set -euo pipefail\n{call}")
+    return tmp_path / "caller.sh"
+
+
+def test_interrupted_download(download, tmp_path):
+    """A part is never taken for the whole, and the next call goes on with it."""
+    line = refusal(download, path=tmp_path)
+    assert "http://nowhere/x" in line and not (tmp_path / "file.tgz").exists()
+    succeed(download, path=tmp_path)
+    assert (tmp_path / "file.tgz").read_text() == "first second"
+    (tmp_path / "curl").write_text("#!/bin/sh\nexit 1\n")
+    succeed(download, path=tmp_path)  # it is there: nothing is fetched
+
+
+@pytest.mark.parametrize("status", [22, 33])  # curl's, for HTTP 416 and for no range at all
+def test_download_killed_just_before_its_end(status, download, tmp_path, monkeypatch):
+    monkeypatch.setenv("STATUS", str(status))
+    (tmp_path / "file.tgz.unfinished").write_text("whole")
+    assert script(download, path=tmp_path).returncode == 0
+    assert (tmp_path / "file.tgz").read_text() == "whole"
