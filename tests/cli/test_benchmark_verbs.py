@@ -13,6 +13,7 @@ from fairseq import options
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch.distributed.run import get_args_parser
 
@@ -224,6 +225,16 @@ def test_sweeps():
         plan = NormPlan(text, 6, ("self", "ffn"), ("batch", "layer"), "--norm-encoder")
         found = [plan.norms(layer, site) for layer in range(6) for site in ("self", "ffn")]
         assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)
+
+
+@pytest.mark.parametrize(
+    "name, directory", [("grid", "-grid"), ("layers", "-layers"), ("seeds", "")]
+)
+def test_where_sweeps_go(monkeypatch, name, end):
+    """Hydra asks for it before it has told anybody of a job."""
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    cfg = compose_recipe("iwslt14_post", [f"sweep={name}", "task.data=x"])
+    assert cfg.hydra.sweep.dir == f"runs/iwslt14_post{end}"
 
 
 def test_the_loops_of_the_page():
