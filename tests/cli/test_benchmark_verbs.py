@@ -227,9 +227,7 @@ def test_sweeps():
         assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)
 
 
-@pytest.mark.parametrize(
-    "name, directory", [("grid", "-grid"), ("layers", "-layers"), ("seeds", "")]
-)
+@pytest.mark.parametrize("name, end", [("grid", "-grid"), ("layers", "-layers"), ("seeds", "")])
 def test_where_sweeps_go(monkeypatch, name, end):
     """Hydra asks for it before it has told anybody of a job."""
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
