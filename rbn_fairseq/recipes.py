@@ -39,7 +39,7 @@ _LEFT_TO_RBN = ("user_dir", "save_dir", "data", "log_format")
 
 
 def directory() -> Path:
-    """Return where the recipes lie: in the installed package, or beside it in a clone."""
+    """Return the directory of the recipes: in the installed package, or beside it in a clone."""
     package = Path(__file__).resolve().parent
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -69,9 +69,9 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     Raises:
         ValueError: if there is none; the message names those that there are.
     """
-    own = Path(name)
-    if own.suffix in (".yaml", ".yml") and own.is_file():
-        return own.resolve()
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        return path.resolve()
     known = names(group)
     if name not in known:
         near = get_close_matches(name, known, n=1)

@@ -120,9 +120,9 @@ def read_generated(path: Path) -> list[Translation]:
         raise ValueError(f"There is no output of fairseq-generate `{path}`.")
     fields: dict[int, dict[str, str]] = {}
     for line in read_text(path).splitlines():
-        found = re.match(r"([STD])-(\d+)\t(.*)", line)
-        if found:
-            kind, index, rest = found.groups()
+        match = re.match(r"([STD])-(\d+)\t(.*)", line)
+        if match:
+            kind, index, rest = match.groups()
             text = rest.partition("\t")[2] if kind == "D" else rest  # D: score, then text
             fields.setdefault(int(index), {}).setdefault(kind, text)
     if not fields:
@@ -250,7 +250,7 @@ def paired_bootstrap(
     metrics = {"BLEU": BLEU(tokenize=tokenize, trg_lang=lang, force=True)}
     systems = [("other", others), ("own", hypotheses)]
     test = PairedTest(systems, metrics, [list(references)], test_type="bs", n_samples=samples)
-    other, own = test()[1]["BLEU"]
+    other, tested = test()[1]["BLEU"]
     # sacreBLEU counts differences larger than the real one: of two equal scores none is.
-    p = 1.0 if own.score == other.score else own.p_value
+    p = 1.0 if tested.score == other.score else tested.p_value
     return Significance(against, other.score, p, samples)

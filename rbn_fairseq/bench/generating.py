@@ -37,15 +37,15 @@ PLACEMENTS = {
 
 
 def default_settings(placement: str, common: Sequence[str]) -> dict[str, list[str]]:
-    """Return what is compared by default: fairseq's own model, and ours with several norms.
+    """Return the default settings: fairseq's own model, and ours with several norms.
 
     Args:
         placement: ``post-norm`` or ``pre-norm``.
         common: options of all settings.
     """
     before = _BEFORE.split() if placement == "pre-norm" else []
-    own = {name: options.split() for name, options in PLACEMENTS[placement].items()}
-    return {"fairseq": fairseq_options([*common, *before]), **own}
+    settings = {name: options.split() for name, options in PLACEMENTS[placement].items()}
+    return {"fairseq": fairseq_options([*common, *before]), **settings}
 
 
 class Translator:

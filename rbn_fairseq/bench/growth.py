@@ -1,4 +1,4 @@
-"""How the time of norms grows with tokens, channels and layers, and its figure."""
+"""Growth of the time of norms with tokens, channels and layers, and its figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -67,7 +67,7 @@ def fixed_case(tokens: int, channels: int) -> Case:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How norms are timed.
+    """Conditions under which norms are timed.
 
     Attributes:
         norms: names of norms or compositions, that of layer norm first.
@@ -149,9 +149,9 @@ class Activations:
         rows = max(layout.rows for layout in self.layouts)
         shape, dtype = (2, rows, how.channels), getattr(torch, how.dtype)
         self._memory = torch.randn(shape, device=how.device).to(dtype)
-        # In training the outputs of a stack's norms are kept; otherwise two take turns.
-        kept = how.depth if how.training else min(2, how.depth)
-        self._copies = self._memory.new_zeros(kept, *shape[1:])
+        # In training autograd keeps the outputs of all norms; otherwise two tensors take turns.
+        outputs = how.depth if how.training else min(2, how.depth)
+        self._copies = self._memory.new_zeros(outputs, *shape[1:])
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
         """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""

@@ -1,4 +1,4 @@
-"""What measuring during training costs: TID in one pass and in two, conditioning."""
+"""Cost of measuring during training: TID in one pass and in two, conditioning."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _one_pass(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
 
 
 def _two_passes(model: Any, dataset: Any, batches: Sequence[Any]) -> None:
-    """Measure as the paper tells: one epoch estimates the population, another compares."""
+    """Measure as the paper does: one epoch estimates the population, another compares."""
     first = measure_layers(EncoderDecoder(), model, dataset, batches)
     populations = {name: population(moments) for name, moments in first.items()}
     for name, moments in measure_layers(EncoderDecoder(), model, dataset, batches).items():

@@ -30,7 +30,7 @@ _SACREBLEU = ("wmt14/full", "en-de")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What distinguishes the commands of a benchmark.
+    """Target language, batch and search of a benchmark.
 
     Attributes:
         target: language to translate into.
@@ -97,14 +97,40 @@ class _Runs:
     norm: str
     placement: str
     seeds: Sequence[str]
-    data: Path
-    directory: Path
+    data_given: Optional[Path]
+    directory_given: Optional[Path]
     preset: Optional[str]
     dry_run: bool
+
+    def __post_init__(self) -> None:
+        if self.name not in BENCHMARKS:
+            raise ValueError(f"BENCHMARK must be {' or '.join(BENCHMARKS)}, but is `{self.name}`.")
+        if self.placement not in ("post", "pre"):
+            raise ValueError(f"PLACEMENT must be post or pre, but is `{self.placement}`.")
+        for seed in self.seeds:
+            if not seed.isdecimal():
+                raise ValueError(f"SEED must be a number, but is `{seed}`.")
+        if not self.seeds:
+            raise ValueError("SEED is missing: give one or more, such as 1 2 3.")
+        self.choices()
+        if not self.dry_run and not (self.data / "bin" / "about.json").is_file():
+            raise ValueError(
+                f"--data: there are no prepared data in `{self.data}`. `rbn prepare {self.name}` "
+                f"makes them (bash scripts/{self.name}/prepare.sh)."
+            )
 
     @property
     def benchmark(self) -> Benchmark:
         return BENCHMARKS[self.name]
+
+    @property
+    def data(self) -> Path:
+        return self.data_given or Path("data", self.name)
+
+    @property
+    def directory(self) -> Path:
+        name = f"{self.name}-{self.preset}" if self.preset else self.name
+        return self.directory_given or Path("runs", name)
 
     @property
     def recipe(self) -> Path:
@@ -158,38 +184,6 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join((str(here.parent), os.environ.get("PATH", os.defpath)))
     # Hydra and torch have many warnings, about fairseq's own code.
     return {"PYTHONWARNINGS": "ignore", **os.environ, "PATH": path}
-
-
-def _read_runs(
-    name: str,
-    norm: str,
-    placement: str,
-    seeds: Sequence[str],
-    data: Optional[Path],
-    directory: Optional[Path],
-    preset: Optional[str],
-    dry_run: bool,
-) -> _Runs:
-    if name not in BENCHMARKS:
-        raise ValueError(f"BENCHMARK must be {' or '.join(BENCHMARKS)}, but is `{name}`.")
-    if placement not in ("post", "pre"):
-        raise ValueError(f"PLACEMENT must be post or pre, but is `{placement}`.")
-    for seed in seeds:
-        if not re.fullmatch(r"\d+", seed):
-            raise ValueError(f"SEED must be a number, but is `{seed}`.")
-    if not seeds:
-        raise ValueError("SEED is missing: give one or more, such as 1 2 3.")
-    data = Path("data", name) if data is None else data
-    if directory is None:
-        directory = Path("runs", f"{name}-{preset}" if preset else name)
-    runs = _Runs(name, norm, placement, seeds, data, directory, preset, dry_run)
-    runs.choices()
-    if not dry_run and not (data / "bin" / "about.json").is_file():
-        raise ValueError(
-            f"--data: there are no prepared data in `{data}`. `rbn prepare {name}` makes them "
-            f"(bash scripts/{name}/prepare.sh)."
-        )
-    return runs
 
 
 def _hydra_path(path: Path | str) -> str:
@@ -307,7 +301,7 @@ def run(
     overrides = seeds[len(numbers) :]
     if seeds[: len(numbers)] != numbers:
         raise ValueError(f"SEED must come before overrides of Hydra, but is behind {overrides[0]}.")
-    all_runs = _read_runs(benchmark, norm, placement, numbers, data, runs, preset, dry_run)
+    all_runs = _Runs(benchmark, norm, placement, numbers, data, runs, preset, dry_run)
     command = _launch(all_runs, launcher, gpus, nodes, master)
     left = []
     for seed in numbers:
@@ -432,7 +426,7 @@ def evaluate(
     """
     from rbn_fairseq.scoring import fetch_references
 
-    all_runs = _read_runs(benchmark, norm, placement, seeds, data, runs, preset, dry_run)
+    all_runs = _Runs(benchmark, norm, placement, seeds, data, runs, preset, dry_run)
     if benchmark == "wmt16" and not (dry_run or _raw_reference(all_runs).is_file()):
         fetch_references(*_SACREBLEU)  # before hours of translating, not after
     number = str(last or min(_AVERAGED, max_epoch or _AVERAGED))

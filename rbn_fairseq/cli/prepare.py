@@ -1,7 +1,4 @@
-"""Verbs that make the paper's corpora.
-
-They import what they need when they run.
-"""
+"""Verbs that make the paper's corpora."""
 
 import os
 from pathlib import Path
@@ -40,7 +37,7 @@ def _either(first: str, one: Optional[Path], second: str, other: Optional[Path])
         raise ValueError(f"Give {first} or {second}, one of the two; {number} is there.")
 
 
-def _tell(about: dict[str, Any], out: Path) -> None:
+def _print_summary(about: dict[str, Any], out: Path) -> None:
     pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
     typer.echo(f"corpus      {about['corpus']}")
     typer.echo(f"pairs       {pairs}")
@@ -68,7 +65,7 @@ def _prepare(recipe: "Recipe", out: Path, allow_nonstandard: bool) -> None:
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
-    _tell(about, out)
+    _print_summary(about, out)
 
 
 @app.command()

@@ -47,7 +47,7 @@ _SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the fi
 
 @dataclass(frozen=True)
 class Standard:
-    """What is known about the standard text.
+    """The text that others train on.
 
     Attributes:
         pairs: number of pairs of each part.
@@ -145,20 +145,20 @@ def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None
         options: further ones of fairseq-preprocess.
 
     Raises:
-        ValueError: if fairseq-preprocess fails; the message ends with the last it said.
+        ValueError: if fairseq-preprocess fails; the message ends with its last line of output.
     """
     prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary", *prefixes]
     command += ["-s", langs[0], "-t", langs[1], "--destdir", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
-        raise ValueError("fairseq-preprocess failed: " + said.split("\n")[-1][-500:])
+        output = done.stderr.strip() or f"exit status {done.returncode}"
+        raise ValueError("fairseq-preprocess failed: " + output.split("\n")[-1][-500:])
 
 
 @dataclass(frozen=True)
 class Tokenised:
-    """How a text came to its tokens.
+    """Record of a text's tokenisation.
 
     Attributes:
         tokeniser: with its version; ``None`` = the text came tokenised.
@@ -173,7 +173,7 @@ class Tokenised:
 
 
 class Recipe(ABC):
-    """How one corpus is made.
+    """The steps that make one corpus, and its standard.
 
     Attributes:
         name: of the corpus.

@@ -82,7 +82,7 @@ def _talk_lines(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _IWSLT14(Recipe):
-    """What both ways to the text have in common.
+    """Settings and steps that both sources of the text share.
 
     Attributes:
         path: the archive, or the directory of tokenised text.
@@ -200,14 +200,14 @@ class IWSLT14FromArchive(_IWSLT14):
             list(announced(tokenise(lines, lang), f"tokenising {_train_name(lang)}", say))
             for lines, lang in zip(raw, self.langs, strict=True)
         ]
-        kept = []
+        cleaned_pairs = []
         for number, pair in enumerate(zip(*tokens, strict=True)):
             cleaned = clean_pair(*pair, longest=_LONGEST, ratio=_RATIO)
             if cleaned is not None:
-                kept.append((number, (lower_case(cleaned[0]), lower_case(cleaned[1]))))
+                cleaned_pairs.append((number, (lower_case(cleaned[0]), lower_case(cleaned[1]))))
         parts: dict[str, list[Pair]] = {"train": [], "valid": []}
         valid = []
-        for count, (number, cleaned) in enumerate(kept, 1):
+        for count, (number, cleaned) in enumerate(cleaned_pairs, 1):
             parts["train" if count % _EVERY else "valid"].append(cleaned)
             if count % _EVERY == 0:
                 valid.append(number)

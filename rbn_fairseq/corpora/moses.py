@@ -35,8 +35,8 @@ def _run_perl(script: Path, lang: str, lines: Sequence[str]) -> list[str]:
         capture_output=True,
     )
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().split("\n")[-1]
-        raise ValueError(f"Moses' tokeniser ended with exit status {done.returncode}: {said}")
+        message = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise ValueError(f"Moses' tokeniser ended with exit status {done.returncode}: {message}")
     tokenised = done.stdout.decode("utf-8").split("\n")[:-1]
     if len(tokenised) != len(lines):
         raise ValueError(

@@ -111,11 +111,11 @@ def announced(lines: Iterable[str], what: str, say: Say, interval: float = 30.0)
         say: takes a line for the user.
         interval: seconds between two such lines.
     """
-    said = time.monotonic()
+    reported = time.monotonic()
     for number, line in enumerate(lines, 1):
         yield line
-        if time.monotonic() - said > interval:
-            said = time.monotonic()
+        if time.monotonic() - reported > interval:
+            reported = time.monotonic()
             say(f"  {what}: {number:,} lines so far")
 
 

@@ -39,7 +39,7 @@ _LONGEST, _RATIO = 80, 9  # the ratio is the default of Moses' script
 
 @dataclass(frozen=True)
 class _WMT16(Recipe):
-    """What both ways to the text have in common."""
+    """Settings that both sources of the text share."""
 
     name: ClassVar[str] = "WMT16 En-De"
     langs: ClassVar[tuple[str, str]] = ("en", "de")

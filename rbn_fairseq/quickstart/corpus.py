@@ -207,9 +207,9 @@ def _build(
         pieces = [tuple(" ".join(model.encode(side, out_type=str)) for side in p) for p in pairs]
         fits = [max(side.count(" ") for side in p) < _LONGEST_PIECES for p in pieces]
         short[split] = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
-        kept = [(p[0], p[1]) for p, fit in zip(pieces, fits, strict=True) if fit]
-        write_text(directory / "pieces", {split: kept}, langs)
-        if not kept:
+        short_pieces = [(p[0], p[1]) for p, fit in zip(pieces, fits, strict=True) if fit]
+        write_text(directory / "pieces", {split: short_pieces}, langs)
+        if not short_pieces:
             raise ValueError(f"--data: no {split} pair is shorter than {_LONGEST_PIECES} pieces.")
     write_text(directory / "text", short, langs)
     binarise(directory / "pieces", directory / "bin", langs)

@@ -72,15 +72,15 @@ def _download(package: str, directory: Path) -> Path:
         older.unlink()
     command = ["apt-get", "download", package]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
-    found = sorted(directory.glob(f"{package}_*.deb"))
-    if done.returncode != 0 or not found:
-        said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
-        reason = said[-1][2:].strip() if said else "no reason given"
+    archives = sorted(directory.glob(f"{package}_*.deb"))
+    if done.returncode != 0 or not archives:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+        reason = errors[-1][2:].strip() if errors else "no reason given"
         raise ValueError(
             f"`{' '.join(command)}` failed: {reason}. Check the network and, as root, run "
             f"`apt-get update`. {_OWN_TEXT}"
         )
-    return found[0]
+    return archives[0]
 
 
 def fetch_pages(directory: Path) -> tuple[Path, Path]:

@@ -50,10 +50,9 @@ _SPACE = 2**29  # bytes on the disk
 
 def _epochs_done(log: Path) -> float:
     """Read from fairseq's log how many epochs are over."""
-    found = (
-        re.findall(r'"update": ([0-9.]+),', log.read_text(errors="replace")) if log.exists() else []
-    )
-    return float(found[-1]) if found else 0.0
+    text = log.read_text(errors="replace") if log.exists() else ""
+    epochs = re.findall(r'"update": ([0-9.]+),', text)
+    return float(epochs[-1]) if epochs else 0.0
 
 
 def _occupied(directory: Path, why: str) -> ValueError:
@@ -281,7 +280,7 @@ def _conclude(
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
         ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
         ("machine", begun[0]["machine"]),
-        ("versions", ", ".join(f"{name} {it}" for name, it in begun[0]["versions"].items())),
+        ("versions", ", ".join(map(" ".join, begun[0]["versions"].items()))),
     )
     colours = norm_colours(list(_FAMILIES.values()))
     translations = Sentences(
