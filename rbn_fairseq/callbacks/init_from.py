@@ -13,8 +13,7 @@ from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.checkpoints.other_norms import load_weights
-from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, set_population
-from rbn_fairseq.diagnostics.batch_norms import population_norms
+from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, population_norms, set_population
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 

@@ -51,12 +51,9 @@ def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
 
 def _sampling_error(records: list[dict[str, Any]]) -> str:
     """Say how much of all batches the records are of, and how far off they may be for that."""
-    sampled = [record for record in records if record["total_batches"] is not None]
-    if not sampled:
-        return "A layer's standard errors are not known of shuffled tokens."
-    used, total = (max(record[key] for record in sampled) for key in ("batches", "total_batches"))
+    used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
     mean, var = (
-        f"{100 * max(record[f'{kind}_tid_error'] for record in sampled):.2f}"
+        f"{100 * max(record[f'{kind}_tid_error'] for record in records):.2f}"
         for kind in ("mean", "var")
     )
     return (
@@ -70,30 +67,25 @@ def _sources_table(measured: Mapping[str, Mapping[str, Mapping[str, "TID"]]]) ->
 
     Args:
         measured: TID by checkpoint, by source, and by place (last layer, average of layers). The
-            sources are ``as-trained`` and ``random``; ``permuted`` and ``independent`` are
-            references.
+            sources are ``as-trained`` and ``random``; ``independent``, the closed form for
+            independent tokens, is a reference.
     """
     from rich.table import Table
 
     from rbn_fairseq.diagnostics import decompose, squared_share
 
-    references = [
-        name
-        for name in ("permuted", "independent")
-        if all(name in sources for sources in measured.values())
-    ]
     table = Table(
         title="Where TID comes from: % of squared as-trained TID",
-        caption=f"{' and '.join(references)} tokens: a reference, not a floor",
+        caption="independent tokens: a reference, not a floor",
     )
     for column in ("checkpoint", "TID"):
         table.add_column(column, overflow="fold")
-    for column in ("sentence sampling", "length bucketing", *references):
+    for column in ("sentence sampling", "length bucketing", "independent"):
         table.add_column(column, justify="right", overflow="fold")
     for label, sources in measured.items():
         for place, whole in sources["as-trained"].items():
             parts = list(decompose(whole, sources["random"][place]))
-            parts += [squared_share(sources[name][place], whole) for name in references]
+            parts.append(squared_share(sources["independent"][place], whole))
             for moment, shares in zip(("mean", "variance"), zip(*parts, strict=True), strict=True):
                 cells = [f"{100 * share:.1f}" for share in shares]
                 table.add_row(label, f"{place}, {moment}", *cells)
@@ -110,7 +102,7 @@ def tid(
         typer.Option(
             help="Which sentences share a batch (repeatable): `as-trained`; `mixed:K`, each batch "
             "from K length buckets; `joint:W`, W batches in one, as of W processes with "
-            "--norm-sync; `random` sentences; `permuted`, tokens dealt at random. "
+            "--norm-sync; `random` sentences. "
             "`as-trained` and `random` together also tell where TID comes from. "
             "(default: as-trained)"
         ),
@@ -143,7 +135,7 @@ def tid(
         independent_tid,
         population_norms,
     )
-    from rbn_fairseq.measuring.batches import AS_TRAINED, PERMUTED, RANDOM, parse_batching
+    from rbn_fairseq.measuring.batches import AS_TRAINED, RANDOM, parse_batching
     from rbn_fairseq.measuring.session import open_session
     from rbn_fairseq.measuring.tid_records import (
         How,
@@ -182,9 +174,7 @@ def tid(
         for batching in batchings:
             show = partial(progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, dropout, show)
-            # Batches of shuffled tokens are no sample of a fixed set of batches.
-            of = None if batching == PERMUTED else total
-            how = How(of, population, batching, dropout, length_groups)
+            how = How(total, population, batching, dropout, length_groups)
             found = norm_records(moments, epoch, session.update, how, running)
             values, given_length = read_tid(found), read_conditional_tid(found)
             independent = {name: independent_tid(layer.count) for name, layer in moments.items()}

@@ -118,8 +118,7 @@ Population = Annotated[
     str,
     typer.Option(
         help="What batches are compared with: `mean-of-batches` (of batch means and variances), "
-        "`pooled` (over all tokens), `ema` (a moving average over the batches) or `running` (the "
-        "statistics in the checkpoint)."
+        "`pooled` (over all tokens) or `running` (the statistics in the checkpoint)."
     ),
 ]
 LengthBins = Annotated[
@@ -134,8 +133,7 @@ LengthBins = Annotated[
 LengthEdges = Annotated[
     str,
     typer.Option(
-        help="Where bins of lengths end: `quantiles`, as many training sentences in each; "
-        "`tokens`, as many of their tokens; `geometric`, as wide on a logarithmic scale; or the "
+        help="Where bins of lengths end: `quantiles`, as many training sentences in each; or the "
         "edges between them, 10:20:40."
     ),
 ]

@@ -1,4 +1,4 @@
-"""Batch statistics of a model's norms, over many batches."""
+"""Batch statistics of a model's batch norms, this package's or torch's own, over many batches."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,19 +7,86 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from rbn_fairseq.diagnostics.batch_norms import (
-    TorchBatchNorm,
-    batch_norms,
-    epsilon,
-    population_norms,
-    running_statistics,
+from rbn_fairseq.norms import (
+    BatchNorm,
+    PopulationNorm,
+    Record,
+    freeze_statistics,
+    record_moments,
 )
-from rbn_fairseq.diagnostics.bin_sums import BinSums
-from rbn_fairseq.norms import PopulationNorm, Record, freeze_statistics, record_moments
-from rbn_fairseq.norms.moments import all_reduce_sum, batch_moments
+from rbn_fairseq.norms.moments import BinMoments, all_reduce_sum, batch_moments
 
-__all__ = ["LayerMoments", "collect_moments", "measuring", "with_norm"]
+__all__ = [
+    "BinSums",
+    "LayerMoments",
+    "batch_norms",
+    "collect_moments",
+    "measuring",
+    "population_norms",
+]
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the batch norms of a model by name, in the order of its modules.
+
+    Both this package's and torch's ``BatchNorm1d``, ``2d``, ``3d`` and ``SyncBatchNorm``.
+    """
+    kinds = (BatchNorm, TorchBatchNorm)
+    return {name: part for name, part in model.named_modules() if isinstance(part, kinds)}
+
+
+def population_norms(model: nn.Module) -> dict[str, PopulationNorm]:
+    """Return this package's norms with running statistics by name, in the order of the modules."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, PopulationNorm)}
+
+
+def _running_statistics(norm: nn.Module) -> Optional[tuple[Tensor, Tensor]]:
+    """Return running mean and variance, each ``(C,)``; ``None`` where a norm keeps none.
+
+    torch's norms keep the unbiased variance, larger than the biased one by ``n / (n - 1)``.
+    """
+    if isinstance(norm, BatchNorm):
+        return norm.population.get()
+    if isinstance(norm, TorchBatchNorm) and norm.running_mean is not None:
+        assert norm.running_var is not None
+        return norm.running_mean, norm.running_var
+    return None
+
+
+def _epsilon(norm: nn.Module) -> float:
+    """Return what keeps the norm's standard deviation away from 0; 0 for other norms."""
+    if isinstance(norm, BatchNorm):
+        return norm.options.eps
+    return norm.eps if isinstance(norm, TorchBatchNorm) else 0.0
+
+
+class BinSums:
+    """Sums, in fp64 on the CPU, of the moments of batches by bin; a batch weighs by its tokens."""
+
+    def __init__(self) -> None:
+        self._sums: Optional[Tensor] = None  # (G, 1 + 3 C): n, n mean, n mean^2, n var
+
+    def add(self, batch: BinMoments) -> None:
+        """Add one batch."""
+        mean, var, n = (part.double().cpu() for part in batch)
+        weighted = [n.unsqueeze(1) * part for part in (mean, mean.square(), var)]
+        sums = torch.cat([n.unsqueeze(1), *weighted], 1)
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def estimate(self, estimate: str) -> BinMoments:
+        """Return the statistics of every bin.
+
+        ``mean-of-batches``: the mean of batch means and of batch variances; ``pooled``: mean and
+        variance of all tokens, larger by the variance of the batch means.
+        """
+        assert self._sums is not None
+        n, sums = self._sums[:, 0], self._sums[:, 1:]
+        mean, square, var = (sums / n.clamp(min=1).unsqueeze(1)).chunk(3, 1)
+        if estimate == "pooled":
+            var = var + (square - mean.square()).clamp(min=0)
+        return BinMoments(mean, var, n)
 
 
 @dataclass(frozen=True)
@@ -46,12 +113,12 @@ class LayerMoments:
     bins: Optional[BinSums] = None
 
 
-def with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
+def _with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
     """Return the moments together with what their norm itself has: running statistics and eps."""
-    running = running_statistics(norm)
+    running = _running_statistics(norm)
     if running is not None:  # copies: the norm's own will move
         running = (running[0].cpu().double().clone(), running[1].cpu().double().clone())
-    return replace(moments, running=running, eps=epsilon(norm))
+    return replace(moments, running=running, eps=_epsilon(norm))
 
 
 @contextmanager
@@ -163,5 +230,5 @@ def collect_moments(
             moments = LayerMoments(
                 mean, var, count, length=_mean_length(lengths, norms[name]), bins=bins.get(name)
             )
-            layers[name] = with_norm(moments, norms[name])
+            layers[name] = _with_norm(moments, norms[name])
     return layers

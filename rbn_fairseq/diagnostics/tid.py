@@ -1,15 +1,34 @@
-"""Training Inference Discrepancy (paper, Definition 1)."""
+"""Training Inference Discrepancy (paper, Definition 1), and what it is made of."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Optional
 
+import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
-from rbn_fairseq.diagnostics.population import population
+from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
-__all__ = ["TID", "TINY", "average_tid", "measure_tid", "tid", "tid_error"]
+__all__ = [
+    "TID",
+    "Deviation",
+    "Distance",
+    "Sources",
+    "average_tid",
+    "conditional_tid",
+    "decompose",
+    "deviation",
+    "distance",
+    "independent_tid",
+    "measure_tid",
+    "near_eps",
+    "spread",
+    "squared_share",
+    "tid",
+    "tid_error",
+]
 
 TINY = 1e-12  # the paper's "small positive constant" in the denominator; its value is not given
 
@@ -82,3 +101,158 @@ def measure_tid(
     """
     layers = collect_moments(model, batches, forward, dropout)
     return {name: tid(moments, estimate) for name, moments in layers.items()}
+
+
+def _groups(length: Tensor, number: int) -> list[Tensor]:
+    """Return the indices of batches by length, in at most ``number`` groups of two or more."""
+    sizes, left = [0], len(length)
+    for count in length.unique(return_counts=True)[1].tolist():
+        share = left / (number - len(sizes) + 1)
+        if sizes[-1] > 1 and len(sizes) < number and sizes[-1] + count / 2 > share:
+            left -= sizes[-1]
+            sizes.append(0)
+        sizes[-1] += count
+    if sizes[-1] == 1:  # the longest batch, alone: with those before it
+        sizes[-2:] = [sum(sizes[-2:])]
+    return list(length.argsort().split(sizes))
+
+
+def conditional_tid(
+    moments: LayerMoments, groups: int = 16, estimate: str = "mean-of-batches"
+) -> Optional[TID]:
+    """Compute a layer's TID against the population of batches of like length.
+
+    The batches, sorted by the mean length of a token's sentence, are cut into ``groups``, each
+    of about as many as batches of one length let it be, for these stay together. Each batch's
+    distance is to the estimate from its own group, so that what is left is discrepancy given the
+    length. The denominator is :func:`~rbn_fairseq.diagnostics.tid`'s, the whole population's
+    ||sigma||. A group of k batches lies nearer to its own mean than to the true one, by
+    ``sqrt((k - 1) / k)`` where they are as large and normally distributed about it, which is
+    corrected for.
+
+    Args:
+        moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.
+        groups: their number, at most; each has at least two batches.
+        estimate: the population, see :func:`~rbn_fairseq.diagnostics.population`;
+            ``mean-of-batches`` or ``pooled``.
+
+    Returns:
+        Mean and Variance TID; ``None`` without lengths, where there is only one group, or for an
+        estimate that has no such groups.
+    """
+    if moments.length is None or estimate not in ESTIMATES:
+        return None
+    batches_by_length = _groups(moments.length, groups)
+    if len(batches_by_length) < 2:  # "given the length" says nothing
+        return None
+    scale = population(moments, estimate)[1].sqrt().norm() + TINY
+    sums = torch.zeros(2, dtype=torch.float64)
+    for group in batches_by_length:
+        alike = replace(
+            moments, mean=moments.mean[group], var=moments.var[group], count=moments.count[group]
+        )
+        mean, var = population(alike, estimate)
+        apart = alike.mean - mean, alike.var.sqrt() - var.sqrt()
+        factor = math.sqrt(len(group) / (len(group) - 1))
+        sums += factor * torch.stack([distance.norm(dim=1).sum() for distance in apart])
+    return TID(*(sums / scale / len(moments.length)).tolist())
+
+
+def independent_tid(counts: Tensor) -> TID:
+    """Return about what TID would be, were tokens independent and normally distributed.
+
+    A batch of n tokens then has a mean ``sigma / sqrt(n)`` and a standard deviation
+    ``sigma / sqrt(2 n)`` away from the population's, as root mean squares per channel.
+
+    Args:
+        counts: ``(batches,)``, tokens of each batch.
+    """
+    counts = counts.double()
+    return TID(counts.rsqrt().mean().item(), (2 * counts).rsqrt().mean().item())
+
+
+class Sources(NamedTuple):
+    """Shares of squared TID with the batches of the training, as fractions; they sum to 1.
+
+    Attributes:
+        sentence_sampling: what batches of random sentences have as well.
+        length_bucketing: what batches of the training have more, since sentences share them by
+            length; negative where random batches have more.
+    """
+
+    sentence_sampling: TID
+    length_bucketing: TID
+
+
+def squared_share(part: TID, whole: TID) -> TID:
+    """Return ``part^2 / whole^2``; NaN where the whole is 0."""
+    ratios = (p / w if w else float("nan") for p, w in zip(part, whole, strict=True))
+    return TID(*(ratio**2 for ratio in ratios))
+
+
+def decompose(as_trained: TID, random: TID) -> Sources:
+    """Split squared TID: ``as_trained^2 = random^2 + (as_trained^2 - random^2)``.
+
+    Squares, because variances of independent influences on a batch's statistics add up; TID is
+    the mean, not the root mean square, of a length, so that they do so about.
+    """
+    sampling = squared_share(random, as_trained)
+    return Sources(sampling, TID(1 - sampling.mean, 1 - sampling.var))
+
+
+class Deviation(NamedTuple):
+    """Relative deviation of batch mean and batch variance, as fractions: 0.01 is 1 %."""
+
+    mean: float
+    var: float
+
+
+def deviation(moments: LayerMoments, estimate: str = "mean-of-batches") -> Deviation:
+    """Compute ``E ||mu_B - mu|| / ||mu||`` and ``E ||v_B - v|| / ||v||``, v a variance.
+
+    The paper shows the "deviation of batch mean/variance to population mean/variance" without a
+    formula. This is one reading: each relative to the population's own statistic, and of the
+    variance. The other reading is TID (:func:`~rbn_fairseq.diagnostics.tid`), relative to
+    ``||sigma||``, and of the standard deviation. A population mean of 0 makes it infinite.
+    """
+    mean, var = population(moments, estimate)
+    return Deviation(
+        ((moments.mean - mean).norm(dim=1) / mean.norm()).mean().item(),
+        ((moments.var - var).norm(dim=1) / var.norm()).mean().item(),
+    )
+
+
+class Distance(NamedTuple):
+    """How far one pair of statistics lies from another, in units of the population's ||sigma||."""
+
+    mean: float
+    std: float
+
+
+def distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], var: Tensor) -> Distance:
+    """Compute ``||mu - mu'|| / ||sigma||`` and ``||s - s'|| / ||sigma||``, s a standard deviation.
+
+    Between the running statistics of two epochs it is their drift; between the running and the
+    measured ones, their lag.
+
+    Args:
+        one: mean and variance, each ``(C,)``.
+        other: the same.
+        var: the population's variance, ``(C,)``, whose root is sigma.
+    """
+    scale = var.sqrt().norm()
+    return Distance(
+        ((one[0] - other[0]).norm() / scale).item(),
+        ((one[1].sqrt() - other[1].sqrt()).norm() / scale).item(),
+    )
+
+
+def near_eps(var: Tensor, eps: float) -> float:
+    """Return the share of channels whose variance is below 10 eps: there eps sets the scale."""
+    return (var < 10 * eps).double().mean().item()
+
+
+def spread(var: Tensor) -> float:
+    """Return the largest channel's standard deviation by the median one: outlier channels."""
+    std = var.sqrt()
+    return (std.max() / std.median()).item()

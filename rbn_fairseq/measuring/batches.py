@@ -11,7 +11,6 @@ from torch import nn
 
 __all__ = [
     "AS_TRAINED",
-    "PERMUTED",
     "RANDOM",
     "bucketed_batches",
     "collate",
@@ -26,7 +25,7 @@ __all__ = [
     "random_batches",
 ]
 
-AS_TRAINED, RANDOM, PERMUTED = "as-trained", "random", "permuted"
+AS_TRAINED, RANDOM = "as-trained", "random"
 
 
 def parse_batching(text: str) -> tuple[str, int]:
@@ -36,16 +35,15 @@ def parse_batching(text: str) -> tuple[str, int]:
         Its name, and the number of ``mixed:K`` or ``joint:W`` (else 1).
 
     Raises:
-        ValueError: for another value than ``as-trained``, ``mixed:K``, ``joint:W``, ``random``,
-            ``permuted``.
+        ValueError: for another value than ``as-trained``, ``mixed:K``, ``joint:W``, ``random``.
     """
-    if text in (AS_TRAINED, RANDOM, PERMUTED):
+    if text in (AS_TRAINED, RANDOM):
         return text, 1
     match = re.fullmatch("(mixed|joint):([0-9]+)", text)
     if match is None or int(match[2]) < 2:
         raise ValueError(
-            "--tid-batching must be `as-trained`, `mixed:K` or `joint:W` with an integer >= 2, "
-            f"`random` or `permuted`, but is `{text}`."
+            "--tid-batching must be `as-trained`, `mixed:K` or `joint:W` with an integer >= 2, or "
+            f"`random`, but is `{text}`."
         )
     return match[1], int(match[2])
 
@@ -66,8 +64,6 @@ def compose(
       them (``--norm-sync``) see them: so there are fewer, with as many times the tokens.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
-    - ``permuted``: as given. Here it is tokens that are dealt anew, while the model runs
-      (:func:`rbn_fairseq.diagnostics.collect_permuted_moments`).
 
     Mixed, joint and random batches are collated as wide as their longest sentence, and may hold
     several times as many positions as fairseq's do; ``rbn_transformer`` computes the real tokens.

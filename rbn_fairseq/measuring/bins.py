@@ -9,7 +9,7 @@ from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
-from rbn_fairseq.norms.lengths import RULES, check_rule
+from rbn_fairseq.norms.lengths import QUANTILES, check_rule
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
@@ -31,7 +31,7 @@ def check_length_bins(number: Optional[int], rule: str) -> None:
     Raises:
         ValueError: naming the options.
     """
-    if number is None and rule != RULES[0]:
+    if number is None and rule != QUANTILES:
         raise ValueError(f"--length-edges {rule} goes with --length-bins: say how many bins.")
     try:
         check_rule(rule, number or 1)
@@ -73,7 +73,7 @@ def cut_bins(
     try:
         bins = cut_lengths(lengths.tolist(), number, rule)
     except ValueError as error:
-        raise ValueError(f"{option}-{'bins' if rule in RULES else 'edges'}: {error}") from None
+        raise ValueError(f"{option}-{'bins' if rule == QUANTILES else 'edges'}: {error}") from None
     tokens, edges = np.histogram(lengths, bins.edges, weights=lengths)
     thinnest = int(tokens.argmin())
     if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
@@ -96,7 +96,7 @@ def bins_to_compare(session: Session, number: int, rule: str) -> Optional[Length
     if not encoder_batch_norms(session.model):
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
-    if rule in RULES:
+    if rule == QUANTILES:
         number = min(number, len(np.unique(lengths)))
     return cut_bins(lengths, number, rule)
 

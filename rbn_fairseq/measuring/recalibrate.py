@@ -8,7 +8,7 @@ from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.bins import give_length_bins
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.norms import LengthBins
-from rbn_fairseq.norms.lengths import RULES
+from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["recalibrate_state"]
 
@@ -23,7 +23,7 @@ def recalibrate_state(
     seed: int,
     population: str,
     length_bins: Optional[int] = None,
-    length_edges: str = RULES[0],
+    length_edges: str = QUANTILES,
     progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> Optional[LengthBins]:
     """Estimate the population statistics of a checkpoint's weights, in place.

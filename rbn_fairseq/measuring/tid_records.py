@@ -10,7 +10,6 @@ from rbn_fairseq.diagnostics import (
     TID,
     LayerMoments,
     collect_moments,
-    collect_permuted_moments,
     conditional_tid,
     deviation,
     distance,
@@ -23,7 +22,6 @@ from rbn_fairseq.diagnostics import (
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import (
     AS_TRAINED,
-    PERMUTED,
     bucketed_batches,
     collate,
     compose,
@@ -95,17 +93,12 @@ def measure_checkpoint(
         The statistics, and how many batches there are.
     """
     batches, run_norms = session.iterator.frozen_batches, session.adapter.run_norms
-    if batching not in (AS_TRAINED, PERMUTED):
+    if batching != AS_TRAINED:
         lengths = session.adapter.source_lengths(session.dataset)
         batches = compose(bucketed_batches(session.iterator), batching, seed, lengths)
     drawn = draw_batches(batches, number, seed)
     samples = collate(session.dataset, progress(drawn), session.model)
-    if batching == PERMUTED:
-        deal = len(drawn), seed
-        layers = collect_permuted_moments(session.model, samples, run_norms, *deal, dropout)
-    else:
-        layers = collect_moments(session.model, samples, run_norms, dropout)
-    return layers, len(batches)
+    return collect_moments(session.model, samples, run_norms, dropout), len(batches)
 
 
 def norm_records(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from rbn_fairseq.norms import BatchNorm, LengthBatchNorm, LengthBins
-from rbn_fairseq.norms.lengths import RULES
+from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["binned", "encoder_batch_norms", "set_length_bins"]
 
@@ -14,7 +14,7 @@ __all__ = ["binned", "encoder_batch_norms", "set_length_bins"]
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     """Return a norm with the parameters and the global running statistics of another."""
     inner = [] if bins is None else bins.edges[1:-1].tolist()
-    edges = ":".join(map(str, inner)) or RULES[0]
+    edges = ":".join(map(str, inner)) or QUANTILES
     options = replace(norm.options, length_bins=len(inner) + 1, length_edges=edges)
     kind = BatchNorm if bins is None else LengthBatchNorm
     new = kind(norm.weight.numel(), options, norm.sync).to(norm.weight.device)

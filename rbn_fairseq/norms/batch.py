@@ -50,9 +50,8 @@ class BatchNormOptions:
     length_edges: str = field(
         default="quantiles",
         metadata={
-            "help": "where those bins end: `quantiles`, as many training sentences in each; "
-            "`tokens`, as many of their tokens; `geometric`, as wide on a logarithmic scale; or "
-            "the edges between them, 10:20:40"
+            "help": "where those bins end: `quantiles`, as many training sentences in each; or the "
+            "edges between them, 10:20:40"
         },
     )
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["RULES", "LengthBins", "check_rule", "cut_lengths", "neighbours"]
+__all__ = ["QUANTILES", "LengthBins", "check_rule", "cut_lengths", "neighbours"]
 
-RULES = ("quantiles", "tokens", "geometric")
+QUANTILES = "quantiles"
 
 
 class LengthBins(NamedTuple):
@@ -33,8 +33,8 @@ def _read_edges(text: str) -> list[float]:
     ascending = all(one < other for one, other in zip(edges, edges[1:], strict=False))
     if not (edges and ascending and 0 < edges[0] and edges[-1] < float("inf")):
         raise ValueError(
-            f"the edges between bins of lengths are {', '.join(f'`{rule}`' for rule in RULES)}, or "
-            f"positive ascending numbers joined by `:`, such as 10:20:40, not `{text}`."
+            "the edges between bins of lengths are `quantiles`, or positive ascending numbers "
+            f"joined by `:`, such as 10:20:40, not `{text}`."
         )
     return edges
 
@@ -43,13 +43,13 @@ def check_rule(rule: str, bins: int) -> None:
     """Refuse what does not say where bins end.
 
     Args:
-        rule: one of ``RULES``, or the edges between bins, such as ``10:20:40``.
+        rule: ``quantiles``, or the edges between bins, such as ``10:20:40``.
         bins: their number.
 
     Raises:
         ValueError: if it is something else, or names edges of another number of bins.
     """
-    if rule not in RULES and len(_read_edges(rule)) != bins - 1:
+    if rule != QUANTILES and len(_read_edges(rule)) != bins - 1:
         raise ValueError(
             f"{bins} bins have {bins - 1} edges between them, but `{rule}` names "
             f"{len(_read_edges(rule))}."
@@ -75,14 +75,13 @@ def _share_out(weights: np.ndarray, bins: int) -> np.ndarray:
 def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> LengthBins:
     """Choose bins for sentences of these lengths.
 
-    ``quantiles``: as many sentences in each; ``tokens``: as many tokens; ``geometric``: as wide on
-    a logarithmic scale. No length is cut, and no bin is empty, so that they are equal as nearly as
-    that lets them be. Given edges, ``10:20:40``, are taken as they are.
+    ``quantiles``: as many sentences in each, as nearly as lengths that are not cut and bins that
+    are not empty let them be. Given edges, ``10:20:40``, are taken as they are.
 
     Args:
         lengths: of the training sentences, in tokens, as the norms see them.
         bins: their number.
-        rule: one of ``RULES``, or edges.
+        rule: ``quantiles``, or edges.
 
     Raises:
         ValueError: if there are fewer different lengths than bins, or edges are malformed,
@@ -90,16 +89,14 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
     """
     check_rule(rule, bins)
     different, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)
-    if rule in RULES:
+    if rule == QUANTILES:
         if len(different) < bins:
             raise ValueError(
                 f"The training sentences have {len(different)} different lengths, which are too "
                 f"few for {bins} bins. Ask for at most {len(different)}."
             )
         between = (different[:-1] + different[1:]) / 2
-        widths = np.diff(np.log(np.concatenate([different[:1], between, different[-1:]])))
-        weights = {"quantiles": counts, "tokens": counts * different, "geometric": widths}[rule]
-        begins = _share_out(weights.astype(np.float64), bins)
+        begins = _share_out(counts.astype(np.float64), bins)
         inner = between[begins - 1]
     else:
         inner = np.array(_read_edges(rule))

@@ -23,7 +23,7 @@ TID = "`rbn tid SAVE_DIR --json SAVE_DIR/tid.jsonl`"
 #: What would measure TID with batches made in several ways; in one call, which replaces its output.
 BATCHING = (
     "`rbn tid SAVE_DIR/checkpoint_last.pt --tid-batching as-trained --tid-batching random "
-    "--tid-batching permuted --tid-batching mixed:2 --tid-batching mixed:4 --tid-batching joint:2 "
+    "--tid-batching mixed:2 --tid-batching mixed:4 --tid-batching joint:2 "
     "--tid-batching joint:8 --json SAVE_DIR/tid_batching.jsonl`"
 )
 #: What would measure the discrepancy cost.

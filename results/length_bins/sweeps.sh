@@ -31,9 +31,10 @@ for seed in "$@"; do
     done
     ln=$work/ln-seed$seed/checkpoint4.pt bn=$work/bn-seed$seed/checkpoint4.pt
     for cut in 2:quantiles 4:quantiles 8:quantiles 16:quantiles 64:quantiles 16:tokens 16:geometric; do
-        to=$work/recalibrated-$seed-${cut/:/-}.pt
+        to=$work/recalibrated-$seed-${cut/:/-}.pt bins=${cut%:*} edges=${cut#*:}
+        [[ $edges == quantiles ]] || edges=$(python results/length_bins/edges.py "$bin" "$edges" "$bins")
         [[ -f $to ]] || rbn recalibrate "$bn" --data "$bin" --output "$to" \
-            --length-bins "${cut%:*}" --length-edges "${cut#*:}"
+            --length-bins "$bins" --length-edges "$edges"
         validate "$seed" valid "recalibrated $cut" "$bin" "$to"
     done
     for name in joined4 joined8 longest tatoeba news; do

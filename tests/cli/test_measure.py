@@ -11,7 +11,7 @@ from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.diagnostics import TID, average_tid
 
-BATCHINGS = ["as-trained", "random", "mixed:4", "permuted"]
+BATCHINGS = ["as-trained", "random", "mixed:4"]
 
 
 def read(path):
@@ -57,13 +57,11 @@ def test_tid_of_every_batching(tids, rbn_run):
     for batching in BATCHINGS:
         for place, word in enumerate(("last layer", "average of")):
             row = cells(output, f" {batching} ", word)
-            names = ["tid"] if batching == "permuted" else ["tid", "conditional_tid"]
             expected = [
                 " / ".join(f"{100 * value:.2f}" for value in tid_of(lines, batching, place, name))
-                for name in names
+                for name in ("tid", "conditional_tid")
             ]
-            # Tokens dealt at random have no sentences.
-            assert row[-2:] == [*expected, "-"][:2]
+            assert row[-2:] == expected
 
 
 def test_tid_given_the_length(tids):
@@ -71,7 +69,7 @@ def test_tid_given_the_length(tids):
         tid_of(tids[1], "as-trained", 1, name).mean for name in ("tid", "conditional_tid")
     )
     assert given_length < of_all / 2  # 0.37: most of it is that the sentences are of like length
-    assert {line["length_groups"] for line in tids[1] if line["batching"] != "permuted"} == {16}
+    assert {line["length_groups"] for line in tids[1]} == {16}
 
 
 @pytest.mark.parametrize("value", [4, "4", "random"])  # an integer: of an older version
@@ -87,7 +85,6 @@ def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypa
     )
     assert means[1:3] == bucketed[1:3]  # drawn from the batches of fairseq all the same
     assert means[0] < 0.8 * bucketed[0] and means[0] != means[2]  # mixed too, in another draw
-    assert means[3] != bucketed[3]  # behind norms on the statistics of the training's batches
 
 
 def test_joint_batches(rbn_run, tmp_path):
@@ -99,17 +96,12 @@ def test_joint_batches(rbn_run, tmp_path):
     assert numbers["joint:4"] == pytest.approx(numbers["as-trained"] / 4, abs=0.75)
 
 
-def test_shuffled_tokens_of_several_epochs(rbn_run, tmp_path):
-    options = ("--tid-batching", "as-trained", "--tid-batching", "permuted", "--batches", 4,
-               "--length-groups", 1)  # fmt: skip
-    _, lines = measured(
-        "tid", rbn_run, "--epochs", "2-3", *options, "--population", "running", tmp_path=tmp_path
-    )
-    shuffled = [line for line in lines if line["batching"] == "permuted"]
-    assert all(line["mean_conditional_tid"] is line["length_groups"] is None for line in lines)
-    assert len(shuffled) == len(lines) / 2 and {line["epoch"] for line in shuffled} == {2, 3}
-    for line in shuffled:  # they are no sample of batches
-        assert line["mean_tid_error"] is line["total_batches"] is None
+def test_drift_between_epochs(rbn_run, tmp_path):
+    options = ("--epochs", "2-3", "--batches", 4, "--length-groups", 1, "--population", "running")
+    _, lines = measured("tid", rbn_run, *options, tmp_path=tmp_path)
+    assert {line["epoch"] for line in lines} == {2, 3}
+    for line in lines:
+        assert line["mean_conditional_tid"] is line["length_groups"] is None
         assert (line["mean_drift"] is None) == (line["epoch"] == 2)
 
 
@@ -130,9 +122,8 @@ def test_length_bucketing_makes_tid(tids):
 def test_closed_form_is_of_the_batches_tokens(tids, data_bin):
     closed = {line["batching"]: line["independent_mean_tid"] for line in tids[1]}
     # Batches have the same numbers of tokens, but for the last: those of random batches are off
-    # by half a sentence of at most 40 in 1000; permuted ones by one in sqrt(1000).
+    # by half a sentence of at most 40 in 1000.
     assert closed["random"] == pytest.approx(closed["as-trained"], rel=0.02)
-    assert closed["permuted"] == pytest.approx(closed["as-trained"], rel=0.10)
     for line in tids[1]:
         expected = line["independent_mean_tid"] / 2**0.5
         assert line["independent_var_tid"] == pytest.approx(expected, rel=1e-9)
@@ -143,17 +134,14 @@ def test_where_tid_comes_from(tids):
     output = output[output.index("Where TID comes from") :]
     closed = [line for line in lines if line["batching"] == "as-trained"][-1]
     for place, where in enumerate(("last layer", "average of 4 layers")):
-        random, permuted, whole = (
-            tid_of(lines, batching, place) for batching in ("random", "permuted", "as-trained")
-        )
+        random, whole = (tid_of(lines, name, place) for name in ("random", "as-trained"))
         # The same number of tokens in every layer.
         independent = closed["independent_mean_tid"], closed["independent_var_tid"]
         for moment, name in enumerate(("mean", "variance")):
-            ratios = [part[moment] / whole[moment] for part in (random, permuted, independent)]
-            sampling, *references = (100 * ratio**2 for ratio in ratios)
-            expected = [f"{share:.1f}" for share in (sampling, 100 - sampling, *references)]
+            ratios = [part[moment] / whole[moment] for part in (random, independent)]
+            sampling, reference = (100 * ratio**2 for ratio in ratios)
+            expected = [f"{share:.1f}" for share in (sampling, 100 - sampling, reference)]
             assert cells(output, f"{where}, {name}")[2:] == expected
-    assert "permuted and independent tokens: a reference, not a floor" in output
 
 
 def test_as_trained_is_the_default(rbn_run, tmp_path):
@@ -243,4 +231,4 @@ def test_values_that_would_cost_a_file(capsys, rbn_run, tmp_path, verb):
 def test_unknown_batching(capsys, rbn_run, value):
     arguments = ("--tid-batching", "random", "--tid-batching", value)
     line = user_error(capsys, "tid", rbn_run, *arguments)
-    assert "--tid-batching" in line and f"`{value}`" in line and "`permuted`" in line
+    assert "--tid-batching" in line and f"`{value}`" in line and "`random`" in line

@@ -11,7 +11,7 @@ from rbn_fairseq import cli, recipes
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
 from rbn_fairseq.measuring.tid_records import How
-from rbn_fairseq.norms.lengths import RULES
+from rbn_fairseq.norms.lengths import QUANTILES
 from rbn_fairseq.version import __version__
 
 # Seconds to import, each.
@@ -73,7 +73,7 @@ def test_defaults_that_are_written_twice():
         for parameter in command.params:
             found.setdefault(parameter.name, set()).add(parameter.default)
     assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
-    assert found["length_edges"] == {RULES[0]}
+    assert found["length_edges"] == {QUANTILES}
     assert found["length_groups"] == {How.length_groups}
 
 

@@ -1,19 +1,33 @@
-"""Batch statistics of a small network, against the network computed by hand in float64."""
+"""Batch statistics by layer, against networks computed by hand in float64 and torch's own norms."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import oracles
-from rbn_fairseq.diagnostics import batch_norms, collect_moments, population_norms
+from rbn_fairseq.diagnostics import (
+    LayerMoments,
+    batch_norms,
+    collect_moments,
+    measure_tid,
+    population_norms,
+    recalibrate,
+    tid,
+)
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
     LayerNorm,
+    LengthBatchNorm,
+    LengthBins,
     PowerNorm,
     PowerNormOptions,
     ValidTokens,
+    lay_out,
 )
 
 
@@ -195,3 +209,212 @@ def test_other_norms_divide_by_the_batch_and_are_reported_only_where_named():
     torch.testing.assert_close(both["0"].var[0], x.square().mean(0))
     assert not both["0"].mean.any()
     torch.testing.assert_close(both["1"].mean[0], divided.mean(0))
+
+
+KINDS = {
+    "1d": (nn.BatchNorm1d, (7, 3)),
+    "1d with length": (nn.BatchNorm1d, (5, 3, 4)),
+    "2d": (nn.BatchNorm2d, (5, 3, 4, 2)),
+    "3d": (nn.BatchNorm3d, (5, 3, 1, 2, 2)),
+    "sync": (nn.SyncBatchNorm, (5, 3, 4)),
+    "without statistics": (lambda c: nn.BatchNorm1d(c, track_running_stats=False), (7, 3)),
+    "without affine map": (lambda c: nn.BatchNorm1d(c, affine=False), (7, 3)),
+}
+
+
+def call(model, batch):
+    return model(batch)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("mode", [True, False])
+def test_moments_are_what_torch_normalises_with(name, mode):
+    build, shape = KINDS[name]
+    norm = build(3).train(mode)
+    batches = [2 * torch.randn(shape) + index for index in range(3)]
+    if norm.running_mean is not None:
+        norm(batches[0] + 5)  # statistics far from the batches'
+    state = copy.deepcopy(norm.state_dict())
+    moments = collect_moments(norm, batches, call)[""]
+    for index, batch in enumerate(batches):
+        # torch's own training statistics, by a momentum of 1; its variance is unbiased.
+        judge = nn.BatchNorm1d(3, momentum=1.0)
+        rows = batch.movedim(1, -1).reshape(-1, 3)
+        judge(rows)
+        torch.testing.assert_close(moments.mean[index].float(), judge.running_mean)
+        unbiased = moments.var[index].float() * len(rows) / (len(rows) - 1)
+        torch.testing.assert_close(unbiased, judge.running_var)
+        assert moments.count[index] == len(rows)
+    assert norm.training == mode
+    for key, value in norm.state_dict().items():
+        assert torch.equal(value, state[key]), key
+    assert norm.track_running_stats == (norm.running_mean is not None)
+    assert moments.eps == norm.eps
+    if norm.running_mean is None:
+        assert moments.running is None
+    else:
+        torch.testing.assert_close(moments.running[0].float(), norm.running_mean)
+        torch.testing.assert_close(moments.running[1].float(), norm.running_var)
+    assert not norm._forward_pre_hooks
+
+
+def test_a_batch_that_is_not_finite_does_not_poison_torchs_statistics():
+    norm = nn.BatchNorm1d(3)
+    collect_moments(norm, [torch.full((4, 3), float("nan"))], call)
+    assert norm.running_mean.isfinite().all() and norm.num_batches_tracked == 0
+
+
+def test_both_families_in_one_model_are_in_its_order():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 5), BatchNorm(5), nn.BatchNorm1d(5))
+    assert list(batch_norms(model)) == ["0", "2", "3"]
+    batches = [torch.randn(9, 3) + index for index in range(4)]
+    layers = collect_moments(model.eval(), batches, call)
+    assert list(layers) == ["0", "2", "3"]
+    for moments in layers.values():
+        assert len(moments.count) == 4
+    # What torch's norm puts out has mean 0 and variance 1 in every batch: none left to differ.
+    torch.testing.assert_close(layers["3"].mean, torch.zeros(4, 5).double(), atol=1e-6, rtol=0)
+    assert tid(layers["3"]).var < 1e-4
+
+
+def test_torchs_norm_and_ours_have_the_same_tid():
+    batches = [3 * torch.randn(20, 6) + torch.randn(6) for _ in range(5)]
+    ours, torchs = (measure_tid(norm, batches)[""] for norm in (BatchNorm(6), nn.BatchNorm1d(6)))
+    assert ours == pytest.approx(torchs, rel=1e-6)
+    assert ours.mean > 0.1
+
+
+def test_running_statistics_are_copies():
+    norm = nn.BatchNorm1d(3).double()
+    moments = collect_moments(norm, [torch.randn(4, 3).double()], call)[""]
+    norm(5 + torch.randn(4, 3).double())
+    assert not moments.running[0].any() and norm.running_mean.all()
+
+
+SENTENCES = [[3, 5, 1], [2, 2], [7], [0, 4]]  # lengths by batch; padding of one sentence only
+EDGES, CENTRES = [1.0, 3.0, 5.0, 7.0], [2.0, 4.0, 6.0]
+OPTIONS = BatchNormOptions(length_bins=3)
+
+
+def make_padded(lengths=SENTENCES):
+    found = []
+    for own in lengths:
+        valid = oracles.real_tokens(max(own) + 1, own)  # a row of padding
+        x = 2 + (1 + len(found)) * torch.randn(*valid.shape, 3, dtype=torch.double)
+        found.append((x.masked_fill(~valid.unsqueeze(2), torch.nan), valid))
+    return found
+
+
+def forward_padded(norm, batch):
+    return norm(batch[0], ValidTokens(batch[1]))
+
+
+@pytest.mark.parametrize("kind", [BatchNorm, PowerNorm])
+def test_mean_length_of_a_tokens_sentence(kind):
+    norm = kind(3).double()
+    batches = make_padded([*SENTENCES[:2], [0, 0], *SENTENCES[2:]])  # one without any token
+    found = collect_moments(norm, batches, forward_padded, norms={"": norm})[""]
+    # (3 * 3 + 5 * 5 + 1 * 1) / 9 and so on
+    assert found.length.tolist() == pytest.approx([35 / 9, 2, 7, 4])
+    assert found.count.tolist() == [9, 4, 7, 4]
+
+
+def of_rows(norm, batch):
+    x, valid = batch
+    (layout,) = lay_out(valid, time_first=True)
+    return norm(layout.pack(x), layout)
+
+
+@pytest.mark.parametrize("length_bins", [1, 3])
+def test_rows_with_a_layout_are_measured_as_padded_tensors(norm, length_bins):
+    norm = norm if length_bins > 1 else BatchNorm(3).double()
+    batches = make_padded()
+    padded, rows = (collect_moments(norm, batches, way)[""] for way in (forward_padded, of_rows))
+    for name in ("mean", "var", "count", "length"):
+        assert torch.equal(getattr(padded, name), getattr(rows, name))
+    if length_bins > 1:
+        both = (moments.bins.estimate("pooled") for moments in (padded, rows))
+        assert all(map(torch.equal, *both))
+
+
+def test_without_a_mask_lengths_are_known_to_norms_that_ask():
+    batches = [torch.randn(length, 2, 3, dtype=torch.double) for length in (4, 1, 6)]
+    for kind in (BatchNorm, LengthBatchNorm):
+        found = collect_moments(kind(3, OPTIONS).double(), batches, lambda model, x: model(x))[""]
+        lengths = None if found.length is None else found.length.tolist()
+        assert lengths == (None if kind is BatchNorm else [4, 1, 6])
+
+
+@pytest.mark.parametrize(
+    "norm, shape", [(BatchNorm(3), (9, 3)), (nn.BatchNorm1d(3), (9, 3)),
+                    (nn.BatchNorm1d(3), (2, 3, 9)), (nn.BatchNorm2d(3), (2, 3, 4, 5))],
+)  # fmt: skip
+def test_what_has_no_sentences_has_no_lengths(norm, shape):
+    found = collect_moments(norm, [torch.randn(shape) for _ in range(3)], lambda model, x: model(x))
+    assert isinstance(found[""], LayerMoments) and found[""].length is None
+
+
+def tokens_by_bin(batch):
+    """The real tokens of each bin."""
+    x, valid = batch
+    groups = [[], [], []]
+    for sentence, mask in zip(x.unbind(1), valid.unbind(1), strict=True):
+        length = int(mask.sum())
+        if length:  # the last bin holds its upper edge, too
+            groups[sum(length >= edge for edge in EDGES[1:-1])].append(sentence[mask])
+    return [torch.cat(group) if group else torch.empty(0, 3).double() for group in groups]
+
+
+def statistics_by_hand(batches, estimate):
+    """Each bin's mean, variance and number of tokens, over batches."""
+    found = []
+    for parts in zip(*map(tokens_by_bin, batches), strict=True):
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            found.append((torch.zeros(3).double(), torch.zeros(3).double(), 0))
+            continue
+        number = sum(map(len, parts))
+        moments = [oracles.moments(part) for part in parts]
+        mean, var = (
+            sum(len(part) * own[at] for part, own in zip(parts, moments, strict=True)) / number
+            for at in (0, 1)
+        )
+        if estimate == "pooled":
+            mean, var = oracles.moments(torch.cat(parts))
+        found.append((mean, var, number))
+    return found
+
+
+@pytest.fixture
+def norm():
+    norm = LengthBatchNorm(3, OPTIONS).double()
+    norm.population.set_bins(LengthBins(np.array(EDGES), np.array(CENTRES)))
+    return norm
+
+
+@pytest.mark.parametrize("lengths", [SENTENCES, [[1, 2], [2], [6, 6, 2]]], ids=["all", "one empty"])
+@pytest.mark.parametrize("estimate", ["mean-of-batches", "pooled"])
+def test_statistics_by_bin(norm, estimate, lengths):
+    batches = make_padded(lengths)
+    before = [buffer.clone() for buffer in norm.buffers()]
+    found = collect_moments(norm, batches, forward_padded)[""].bins.estimate(estimate)
+    for at, (mean, var, number) in enumerate(statistics_by_hand(batches, estimate)):
+        assert found.n[at] == number
+        torch.testing.assert_close(found.mean[at], mean)  # fp64 rounding
+        torch.testing.assert_close(found.var[at], var)
+    assert all(map(torch.equal, norm.buffers(), before))
+
+
+@pytest.mark.parametrize("estimate", ["mean-of-batches", "pooled"])
+def test_recalibrated_bins(norm, estimate):
+    batches = make_padded([*SENTENCES, [1], [1, 2, 2]])
+    for _ in range(2):  # it starts from nothing that was there before
+        assert recalibrate(norm, batches, forward_padded, estimate) == 6
+    mean, var = norm.population.look_up(torch.tensor(CENTRES))
+    expected = statistics_by_hand(batches, estimate)
+    torch.testing.assert_close(mean, torch.stack([own for own, _, _ in expected]))
+    torch.testing.assert_close(var, torch.stack([own for _, own, _ in expected]))
+
+
+def test_ordinary_norms_have_no_bins():
+    assert collect_moments(BatchNorm(3).double(), make_padded(), forward_padded)[""].bins is None

@@ -19,24 +19,15 @@ from rbn_fairseq.norms import (
     ValidTokens,
     cut_lengths,
 )
-from rbn_fairseq.norms.lengths import RULES
 
 LENGTHS = st.lists(st.integers(1, 12) | st.integers(1, 300), min_size=1, max_size=40)
 
 
-def weights(lengths, different, rule, edges):
-    """What a rule shares out among bins, by different length."""
-    if rule == "geometric":
-        ends = [different[0], *((a + b) / 2 for a, b in itertools.pairwise(different))]
-        return np.diff(np.log([*ends, different[-1]]))
-    return np.array([lengths.count(n) * (n if rule == "tokens" else 1) for n in different])
-
-
-@given(LENGTHS, st.integers(1, 5), st.sampled_from(RULES))
-def test_cut_lengths(lengths, bins, rule):
+@given(LENGTHS, st.integers(1, 5))
+def test_cut_lengths(lengths, bins):
     different = sorted(set(lengths))
     assume(bins <= len(different) <= 12)
-    edges, centres = cut_lengths(lengths, bins, rule)
+    edges, centres = cut_lengths(lengths, bins)
     assert edges[0] == min(lengths) and edges[-1] == max(lengths)
     assert (np.diff(edges) > 0).all() or len(different) == 1
     assert (np.diff(centres) > 0).all()
@@ -45,7 +36,7 @@ def test_cut_lengths(lengths, bins, rule):
     index = [sum(edge <= n for edge in edges[1:-1]) for n in different]
     assert sorted(set(index)) == list(range(bins))
     # As near to equal parts as the best of all cuts, but for the weight of one length.
-    shares = weights(lengths, different, rule, edges)
+    shares = np.array([lengths.count(n) for n in different])
     ideal = shares.sum() / bins
 
     def worst(begins):

@@ -13,7 +13,7 @@ from rbn_fairseq.measuring.batches import (
     random_batches,
 )
 
-EVERY = ["as-trained", "permuted", "random", "mixed:2", "mixed:3", "mixed:16", "mixed:300"]
+EVERY = ["as-trained", "random", "mixed:2", "mixed:3", "mixed:16", "mixed:300"]
 
 
 def bucketed(lengths, tokens=60):
@@ -44,7 +44,7 @@ def test_every_sentence_once_and_as_many_batches(batches, lengths, batching):
     assert sorted(sum(composed, [])) == list(range(1003))
     assert len(composed) == len(batches)
     assert all(composed)
-    assert (composed == batches) == (batching in ("as-trained", "permuted"))
+    assert (composed == batches) == (batching == "as-trained")
 
 
 @pytest.mark.parametrize("processes", [2, 3, 16])
@@ -60,7 +60,7 @@ def test_joint_batches_are_whole_ones_together(batches, lengths, processes):
     assert max(apart) >= processes  # not neighbours in length
 
 
-@pytest.mark.parametrize("batching", [*EVERY[2:], "joint:2"])
+@pytest.mark.parametrize("batching", [*EVERY[1:], "joint:2"])
 def test_the_seed_decides(batches, lengths, batching):
     one = compose(batches, batching, 1, lengths)
     assert one == compose(batches, batching, 1, lengths)

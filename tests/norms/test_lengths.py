@@ -1,13 +1,11 @@
 """Bins of sentence lengths, against counts written out; tests/fuzz has any lengths at all."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from rbn_fairseq.norms import BatchNormOptions, cut_lengths
-from rbn_fairseq.norms.lengths import RULES, check_rule, neighbours
+from rbn_fairseq.norms.lengths import check_rule, neighbours
 
 
 def test_quantiles_hold_as_many_sentences():
@@ -17,38 +15,13 @@ def test_quantiles_hold_as_many_sentences():
     assert centres[0] == (1 + 4 + 9 + 16) / (1 + 2 + 3 + 4)
 
 
-def test_tokens_are_as_many_in_each_bin():
-    lengths = [*range(1, 101)]
-    edges, _ = cut_lengths(lengths, 8, "tokens")
-    sums = [
-        sum(length for length in lengths if low <= length <= high)
-        for low, high in itertools.pairwise(edges)
-    ]
-    # What a cut can be off by: half of the longest sentence here, half of it at the cut before.
-    assert all(abs(size - sum(lengths) / 8) < 100 for size in sums)
-    assert edges[1] - edges[0] > 3 * (edges[-1] - edges[-2])
-
-
-def test_geometric_bins_are_as_wide_on_a_logarithmic_scale():
-    lengths = [16] * 1000 + [*range(16, 4097)]  # how many sentences there are says nothing
-    edges, _ = cut_lengths(lengths, 8, "geometric")
-    assert np.allclose(edges[1:] / edges[:-1], 2, rtol=1 / 16)  # as near as whole lengths allow
-
-
-def test_geometric_bins_are_as_wide_also_over_lengths_that_are_missing():
-    edges, _ = cut_lengths([1, 2, 3, 4, 5, 6, 100, 1000], 2, "geometric")
-    assert edges.tolist() == [1, 53, 1000]
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_as_many_bins_as_lengths_are_one_each(rule):
-    edges, centres = cut_lengths([9, 3, 3, 7, 3, 9], 3, rule)
+def test_as_many_bins_as_lengths_are_one_each():
+    edges, centres = cut_lengths([9, 3, 3, 7, 3, 9], 3)
     assert edges.tolist() == [3, 5, 8, 9] and centres.tolist() == [3, 7, 9]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_one_bin_holds_all(rule):
-    edges, centres = cut_lengths([2, 4, 4], 1, rule)
+def test_one_bin_holds_all():
+    edges, centres = cut_lengths([2, 4, 4], 1)
     assert edges.tolist() == [2, 4] and centres.tolist() == [(4 + 16 + 16) / 10]
 
 
@@ -57,10 +30,9 @@ def test_a_frequent_length_is_not_cut_and_leaves_the_others_their_bins():
     assert edges.tolist() == [5, 5.5, 6.5, 8]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_refuses_more_bins_than_lengths(rule):
+def test_refuses_more_bins_than_lengths():
     with pytest.raises(ValueError, match=r"2 different lengths.*3 bins.*at most 2"):
-        cut_lengths([5, 5, 5, 8], 3, rule)
+        cut_lengths([5, 5, 5, 8], 3)
 
 
 def test_given_edges_are_taken():
@@ -76,7 +48,7 @@ def test_refuses_edges_that_leave_a_bin_empty(rule):
 
 
 REFUSED = {
-    "quantile": "`quantiles`.*`tokens`.*`geometric`.*`quantile`",
+    "quantile": "`quantiles`.*`quantile`",
     "": "not ``",
     "10,20": "joined by `:`.*`10,20`",
     "20:10": "ascending.*`20:10`",

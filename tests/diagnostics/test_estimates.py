@@ -149,7 +149,7 @@ def test_refuses_statistics_that_are_not_finite(value):
 
 
 def test_refuses_unknown_estimates():
-    refused(BatchNorm(3).double(), make_batches(), "unknown estimate `ema`", estimate="ema")
+    refused(BatchNorm(3).double(), make_batches(), "unknown estimate `running`", estimate="running")
 
 
 def test_a_refusal_leaves_all_statistics_alone():

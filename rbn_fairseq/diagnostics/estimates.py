@@ -1,16 +1,45 @@
-"""Population statistics estimated anew from data."""
+"""Estimates of population statistics from batch statistics, and models that take them over."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from rbn_fairseq.diagnostics.batch_norms import population_norms
-from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
-from rbn_fairseq.diagnostics.population import ESTIMATES, population
+from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments, population_norms
 from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm
 
-__all__ = ["recalibrate", "set_population"]
+__all__ = ["ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population"]
+
+ESTIMATES = ("mean-of-batches", "pooled")  # those that recalibration may put into a model
+POPULATIONS = (*ESTIMATES, "running")
+
+
+def population(moments: LayerMoments, estimate: str = "mean-of-batches") -> tuple[Tensor, Tensor]:
+    """Estimate a layer's population mean and variance, each ``(C,)``, from batch statistics.
+
+    ``mean-of-batches``: the arithmetic mean over batches of batch means and of batch variances,
+    what the running average of the paper's Eq. 3 estimates. ``pooled``: mean and variance over
+    all tokens (Chan et al., 1979), larger by the variance of the batch means. ``running``:
+    the statistics that the model has saved, what it infers with.
+
+    Args:
+        moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.
+        estimate: one of ``POPULATIONS``.
+
+    Raises:
+        ValueError: for another name, or ``running`` where the norm keeps no statistics.
+    """
+    if estimate == "mean-of-batches":
+        return moments.mean.mean(0), moments.var.mean(0)
+    if estimate == "pooled":
+        weight = (moments.count / moments.count.sum()).unsqueeze(1)  # (batches, 1)
+        mean = (weight * moments.mean).sum(0)
+        return mean, (weight * (moments.var + (moments.mean - mean).square())).sum(0)
+    if estimate == "running":
+        if moments.running is None:
+            raise ValueError("population `running`: the norm keeps no running statistics.")
+        return moments.running
+    raise ValueError(f"unknown population `{estimate}`. Known: {', '.join(POPULATIONS)}.")
 
 
 def set_population(
