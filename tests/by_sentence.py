@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import oracles
 from rbn_fairseq.models.subnorm import SubNorm
-from rbn_fairseq.norms import BatchNorm, InstanceNorm, LayerNorm, LengthBatchNorm, NoNorm
+from rbn_fairseq.norms import BatchNorm, InstanceNorm, LayerNorm, NoNorm
 
 Sentences = list[Tensor]  # of (length, ...) each
 
@@ -60,7 +60,11 @@ def attend(attention: nn.Module, x: Tensor, memory: Tensor, causal: bool) -> tup
     return torch.cat(joined, 1), torch.stack(weights)
 
 
-def by_bin(norm: LengthBatchNorm, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def is_by_length(norm: nn.Module) -> bool:
+    return isinstance(norm, BatchNorm) and norm.population.by_length
+
+
+def by_bin(norm: BatchNorm, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance ``(B, C)`` for sentences: linear between the centres of the bins."""
     population = norm.population
     weight = population.bin_weight.unsqueeze(1)
@@ -97,7 +101,7 @@ class Written:
             return [F.layer_norm(one, one.shape[-1:], norm.weight, norm.bias, 1e-5) for one in x]
         if isinstance(norm, InstanceNorm):
             moments = [oracles.moments(one) for one in x]
-        elif not self.model.training and isinstance(norm, LengthBatchNorm):
+        elif not self.model.training and is_by_length(norm):
             found = by_bin(norm, [len(one) for one in x])
             moments = list(zip(*map(torch.from_numpy, found), strict=True))
         elif not self.model.training:
@@ -196,7 +200,7 @@ class Written:
                 "running_mean": (1 - m) * old.running_mean + m * mean.detach(),
                 "running_var": (1 - m) * old.running_var + m * var.detach(),
             }
-            if isinstance(norm, LengthBatchNorm):
+            if is_by_length(norm):
                 new |= moved_bins(norm, tokens)
             found[id(norm)] = new
         return found
@@ -204,7 +208,7 @@ class Written:
 
 def expected(norm: BatchNorm, lengths: list[int]) -> tuple[Tensor, Tensor]:
     """What running statistics expect of the tokens of sentences of these lengths."""
-    if not isinstance(norm, LengthBatchNorm):
+    if not is_by_length(norm):
         return norm.population.get()
     mean, var = by_bin(norm, lengths)
     part = np.array(lengths)[:, None] / sum(lengths)
@@ -212,7 +216,7 @@ def expected(norm: BatchNorm, lengths: list[int]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(joint), torch.from_numpy((part * (var + mean**2)).sum(0) - joint**2)
 
 
-def moved_bins(norm: LengthBatchNorm, tokens: Sentences) -> dict[str, Tensor]:
+def moved_bins(norm: BatchNorm, tokens: Sentences) -> dict[str, Tensor]:
     """The decayed sums of every bin after these sentences."""
     m, old = norm.options.momentum, norm.population
     edges = [-math.inf, *old.edges[1:-1].tolist(), math.inf]

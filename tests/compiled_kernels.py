@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from rbn_fairseq.norms.kernels import affine, backward, forward, parts, tiles
+from rbn_fairseq.norms.kernels import backward, forward, function, parts
 
 TYPES = {
     torch.float32: "*fp32",
@@ -46,8 +46,8 @@ def launch_all(channels, dtype, clamp, gradients):
     upstream = vectors[:2] if gradients else (None, None)
     count = torch.ones(())
     backward.differentiate(rows, rows, weight, bias, *vectors[2:], count, *upstream, **settings)
-    affine.transform(rows, *vectors[:2])
-    sizes = channels, tiles.JOINED_PARTS, min(tiles.JOINED_CHANNELS, channels)
+    function.transform(rows, *vectors[:2])
+    sizes = channels, parts.JOINED_PARTS, min(parts.JOINED_CHANNELS, channels)
     parts.join_parts[1,](vectors, vectors, 2, *sizes)  # only among processes
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-import composing
-import runs
-from corpus import write_corpus, write_varied
-from forked import forked_commands
+# Without a GPU, kernels run in Triton's interpreter, which must be told before it is imported, as
+# the package's models do by torch's attention.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import composing  # noqa: E402
+import runs  # noqa: E402
+from corpus import write_corpus, write_varied  # noqa: E402
+from forked import forked_commands  # noqa: E402
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)
-
-# Without a GPU, kernels run in Triton's interpreter, which must be told before it is imported.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 # What takes long and is one piece for a worker.

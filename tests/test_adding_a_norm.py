@@ -14,7 +14,7 @@ import torch
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models import config
-from rbn_fairseq.norms import NORMS, NormEntry, NormPlace, build_norm, register_norm
+from rbn_fairseq.norms import NORMS, Norm, NormOptions, NormPlace, build_norm, register_norm
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding-a-norm.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -55,7 +55,7 @@ def run(tools, *arguments):
 
 
 def test_the_page_runs_and_its_tests_pass(page):
-    assert NORMS["peak"].options is page["PeakNormOptions"]
+    assert NORMS["peak"] is page["PeakNorm"]
 
 
 def test_its_norm_goes_into_plans(page):
@@ -84,28 +84,39 @@ def test_its_error(page):
         page["PeakNormOptions"](floor=-1)
 
 
-def with_option(name, kind, default):
-    """An entry with one option."""
-    option = (name, kind, field(default=default, metadata={"help": "what it is"}))
-    return NormEntry(None, make_dataclass("Options", [option]), "", "")
+def norm_of(name, options=NormOptions):
+    return type("Mine", (Norm,), {"name": name, "options_type": options})
+
+
+def with_option(name, option, kind, default):
+    """A norm with one option."""
+    options = make_dataclass(
+        "Options",
+        [(option, kind, field(default=default, metadata={"help": "what it is"}))],
+        bases=(NormOptions,),
+        frozen=True,
+    )
+    return norm_of(name, options)
 
 
 @pytest.mark.parametrize(
-    "name, entry, words",
+    "norm, words",
     [
-        ("batch", NORMS["layer"], "there is a norm `batch` already"),
-        ("my-norm", NORMS["layer"], "`my-norm` must be lower-case letters"),
-        ("mine", NormEntry(None, dict, "", ""), "must be a dataclass"),
-        ("mine", with_option("size", int, MISSING), "`size` of `mine` needs a default value"),
-        ("mine", with_option("size", int | None, None), "`size` of `mine` is of type int . None"),
-        ("mine", with_option("sizes", list[int], ()), "`sizes` of `mine` is of type list"),
-        ("batch_length", with_option("bins", int, 1), "duplicated: 'norm_batch_length_bins'"),
+        (norm_of("batch"), "there is a norm `batch` already"),
+        (norm_of("my-norm"), "`my-norm` must be lower-case letters"),
+        (norm_of("mine", dict), "must be a dataclass"),
+        (norm_of("mine", NORMS["layer"].options_type), 'norm="mine"'),
+        (norm_of("mine", type("Plain", (NormOptions,), {})), "must be a dataclass"),
+        (with_option("mine", "size", int, MISSING), "`size` of `mine` needs a default value"),
+        (with_option("mine", "size", int | None, None), "`size` of `mine` is of type int . None"),
+        (with_option("mine", "sizes", list[int], ()), "`sizes` of `mine` is of type list"),
+        (with_option("batch_length", "bins", int, 1), "duplicated: 'norm_batch_length_bins'"),
     ],
 )
-def test_what_cannot_be_registered(norms, name, entry, words):
+def test_what_cannot_be_registered(norms, norm, words):
     with pytest.raises(ValueError, match=words):
-        register_norm(name, entry)
-    assert name not in NORMS or NORMS[name] is not entry
+        register_norm(norm)
+    assert NORMS.get(norm.name) is not norm
 
 
 COMMANDS = [("rbn", "train"), ("fairseq-train",)]

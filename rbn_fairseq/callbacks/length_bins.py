@@ -10,7 +10,7 @@ from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback, Training
 from rbn_fairseq.measuring.bins import cut_bins, sentence_lengths
-from rbn_fairseq.norms import LengthBatchNorm
+from rbn_fairseq.norms import BatchNorm, PopulationByLength, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = ["LengthBinEdges"]
@@ -29,12 +29,16 @@ class LengthBinEdges(Callback):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        self._norms: list[LengthBatchNorm] = []
+        self._populations: list[PopulationByLength] = []
+        self._rule = ""
         self._logged: weakref.WeakSet[Any] = weakref.WeakSet()  # data sets
 
     def on_model(self, model: nn.Module) -> None:
         """Find the norms that have bins."""
-        self._norms = [part for part in model.modules() if isinstance(part, LengthBatchNorm)]
+        self._populations = populations_by_length(model)
+        for part in model.modules():
+            if isinstance(part, BatchNorm) and part.population.by_length:
+                self._rule = part.options.length_edges
 
     def on_loaded_model(self, model: nn.Module) -> None:
         """Find the norms that have bins."""
@@ -48,23 +52,20 @@ class LengthBinEdges(Callback):
                 without any.
         """
         adapter = self.training.adapter
-        if not self._norms or split is None or adapter.source_lengths(dataset) is None:
+        if not self._populations or split is None or adapter.source_lengths(dataset) is None:
             return
         trains = split == self.training.train_subset
-        fresh = [norm for norm in self._norms if norm.population.edges[-1] == 0]
+        fresh = [population for population in self._populations if population.edges[-1] == 0]
         if trains and fresh:
-            options = fresh[0].options
             lengths = sentence_lengths(adapter, iterator, dataset)
-            bins = cut_bins(
-                lengths, options.length_bins, options.length_edges, "--norm-batch-length"
-            )
+            bins = cut_bins(lengths, fresh[0].bins, self._rule, "--norm-batch-length")
             assert bins is not None
-            for norm in fresh:
-                norm.population.set_bins(bins)
+            for population in fresh:
+                population.set_bins(bins)
         if dataset in self._logged or process_rank() > 0:
             return
         self._logged.add(dataset)
-        edges = self._norms[0].population.edges.tolist()
+        edges = self._populations[0].edges.tolist()
         if trains:
             _log_bins(edges, "cut by the training data" if fresh else "as the model has them")
         _log_outside(split, edges, sentence_lengths(adapter, iterator, dataset))

@@ -14,7 +14,7 @@ from rbn_fairseq.criterions.penalty import RBNPenalty
 from rbn_fairseq.models.config import NormConfig
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
 from rbn_fairseq.models.transformer import RBNTransformerModel
-from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm, has_population_norm
+from rbn_fairseq.norms import PopulationNorm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
 __all__ = ["Start", "describe_norms", "describe_penalty", "mean_size"]
@@ -93,8 +93,8 @@ class Start(Callback):
         if norms is None:  # a model of fairseq's
             return
         pre = model.cfg.encoder.normalize_before, model.cfg.decoder.normalize_before
-        kinds = [part for part in model.modules() if isinstance(part, LengthBatchNorm)]
-        bins = kinds[0].options.length_bins if kinds else 1
+        populations = populations_by_length(model)
+        bins = populations[0].bins if populations else 1
         line = describe_norms(norms, pre, has_population_norm(model), bins)
         criterion, iterator = self.training.criterion, self.training.batches
         if isinstance(criterion, RBNPenalty) and criterion.rbn.penalises:

@@ -38,7 +38,7 @@ def norms(user_dir: UserDir = None, json: Json = None, overwrite: Overwrite = Fa
     for name, entry in NORMS.items():
         parameters = {
             f"--norm-{name}-{option.name.replace('_', '-')}": option.default
-            for option in dataclasses.fields(entry.options)
+            for option in dataclasses.fields(entry.options_type)
         }
         listed = "\n".join(f"{option} ({default})" for option, default in parameters.items())
         where = "; not in decoders" if entry.leaks else ""

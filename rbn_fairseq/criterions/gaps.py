@@ -1,24 +1,25 @@
 """Distances of batch statistics from population statistics, from the gaps of one forward."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rbn_fairseq.norms import BatchNormOptions, Gap
+from rbn_fairseq.norms import Gap, standard_deviation
 
 __all__ = ["GapTerms", "gap_terms", "relative_gaps"]
 
 
-def _alike(gaps: Sequence[Gap]) -> Iterator[tuple[BatchNormOptions, list[Gap]]]:
-    """Yield what can be stacked, with the options that it shares."""
-    found = defaultdict(list)
+def _alike(gaps: Sequence[Gap]) -> Iterator[tuple[Callable[[Tensor], Tensor], list[Gap]]]:
+    """Yield what can be stacked, with the standard deviation that its norms divide by."""
+    groups = defaultdict(list)
     for gap in gaps:
-        found[gap.norm.options, gap.batch_mean.numel()].append(gap)
-    for (options, _), group in found.items():
-        yield options, group
+        groups[gap.eps, gap.clamp, gap.batch_mean.numel()].append(gap)
+    for (eps, clamp, _), group in groups.items():
+        yield partial(standard_deviation, eps=eps, clamp=clamp), group
 
 
 class GapTerms(NamedTuple):
@@ -41,13 +42,13 @@ def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
         convention: ``paper`` or ``official``.
     """
     terms = []
-    for options, group in _alike(gaps):
+    for deviation, group in _alike(gaps):
         mean = torch.stack([gap.batch_mean for gap in group])  # (layers, C)
         var = torch.stack([gap.batch_var for gap in group])
         if convention == "paper":
             target_mean = torch.stack([gap.mean_before for gap in group])
             target_var = torch.stack([gap.var_before for gap in group])
-            spread = (options.std(var) - options.std(target_var)).square()
+            spread = (deviation(var) - deviation(target_var)).square()
         else:
             target_mean = torch.stack([gap.mean_after for gap in group])
             target_var = torch.stack([gap.var_after for gap in group])
@@ -71,10 +72,10 @@ def relative_gaps(gaps: Sequence[Gap]) -> Tensor:
         ``(gaps, 2)``, in their order.
     """
     rows: dict[int, Tensor] = {}
-    for options, group in _alike(gaps):
+    for deviation, group in _alike(gaps):
         mean = torch.stack([gap.batch_mean - gap.mean_before for gap in group])  # (layers, C)
-        std = options.std(torch.stack([gap.batch_var for gap in group]))
-        spread = std - options.std(torch.stack([gap.var_before for gap in group]))
+        std = deviation(torch.stack([gap.batch_var for gap in group]))
+        spread = std - deviation(torch.stack([gap.var_before for gap in group]))
         squares = torch.stack([mean, spread]).square().sum(2) / std.square().sum(1)  # (2, layers)
         rows.update(zip(map(id, group), squares.unbind(1), strict=True))
     return torch.stack([rows[id(gap)] for gap in gaps])

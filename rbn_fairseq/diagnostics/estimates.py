@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments, population_norms
-from rbn_fairseq.norms import LengthBatchNorm, PopulationNorm
+from rbn_fairseq.norms import PopulationNorm
 
 __all__ = ["ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population"]
 
@@ -67,10 +67,8 @@ def set_population(
         if not (mean.isfinite().all() and var.isfinite().all()):
             raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")
     for name, norm in norms.items():
-        norm.population.set(*estimates[name])
         bins = layers[name].bins
-        if isinstance(norm, LengthBatchNorm) and bins is not None:
-            norm.population.set_moments(bins.estimate(estimate))
+        norm.population.set(*estimates[name], None if bins is None else bins.estimate(estimate))
 
 
 def recalibrate(

@@ -18,8 +18,8 @@ from rbn_fairseq.diagnostics import (
 from rbn_fairseq.measuring.batches import RANDOM, bucketed_batches, collate, compose, draw_batches
 from rbn_fairseq.measuring.bins import bins_to_compare
 from rbn_fairseq.measuring.session import Session
-from rbn_fairseq.models.length_bins import binned, encoder_batch_norms
-from rbn_fairseq.norms import LengthBatchNorm, LengthBins
+from rbn_fairseq.models.length_bins import binned
+from rbn_fairseq.norms import LengthBins, populations_by_length
 
 __all__ = [
     "STATISTICS",
@@ -126,7 +126,7 @@ def compare_statistics(
     left_out = set()
     if bins is None:
         left_out.add("length-conditional")
-    if not any(type(norm) is LengthBatchNorm for norm in encoder_batch_norms(model).values()):
+    if not populations_by_length(model):
         left_out.add("running-global")
     likelihoods = {}
     with _left_alone(model):

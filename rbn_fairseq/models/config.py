@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from rbn_fairseq.models.pruning import kept_layers
 from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
-from rbn_fairseq.norms import NORMS, NormEntry
+from rbn_fairseq.norms import NORMS, Norm
 
 __all__ = [
     "PRESETS",
@@ -125,14 +125,14 @@ def norm_fields() -> Iterator[_Field]:
     yield "norm_weight", kind, field(default="none", metadata={"help": weight})
     sync = "batch statistics of all processes together instead of each process's own"
     yield "norm_sync", bool, field(default=False, metadata={"help": sync})
-    for norm, entry in NORMS.items():
-        kinds = get_type_hints(entry.options)
-        for option in dataclasses.fields(entry.options):
+    for name, norm in NORMS.items():
+        kinds = get_type_hints(norm.options_type)
+        for option in dataclasses.fields(norm.options_type):
             choices = option.metadata.get("choices")
             kind = ChoiceEnum(choices) if choices else kinds[option.name]
-            metadata = {"help": f"{norm}: {option.metadata['help']}"}
+            metadata = {"help": f"{name}: {option.metadata['help']}"}
             yield (
-                f"norm_{norm}_{option.name}",
+                f"norm_{name}_{option.name}",
                 kind,
                 field(default=option.default, metadata=metadata),
             )
@@ -154,7 +154,7 @@ def __getattr__(name: str) -> Any:
 
 
 @functools.cache
-def _config_class(norms: tuple[tuple[str, NormEntry], ...]) -> type[FairseqDataclass]:
+def _config_class(norms: tuple[tuple[str, type[Norm]], ...]) -> type[FairseqDataclass]:
     return dataclasses.make_dataclass(
         "RBNTransformerConfig",
         [*_fairseq_fields(), *norm_fields()],
@@ -217,10 +217,10 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
     full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
 
     options = {
-        norm: entry.options(
+        norm: entry.options_type(
             **{
                 option.name: getattr(full, f"norm_{norm}_{option.name}")
-                for option in dataclasses.fields(entry.options)
+                for option in dataclasses.fields(entry.options_type)
             }
         )
         for norm, entry in NORMS.items()

@@ -8,11 +8,10 @@ from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
 from rbn_fairseq.norms import (
-    NORMS,
     Affine,
     Composition,
-    LengthBatchNorm,
     NoNorm,
+    NormPlan,
     PopulationNorm,
 )
 
@@ -59,25 +58,23 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
 
 def _is_one_map(part: nn.Module) -> bool:
     """Tell whether a norm's evaluation is one scale and shift for all sentences."""
-    return isinstance(part, PopulationNorm) and not isinstance(part, LengthBatchNorm)
+    return isinstance(part, PopulationNorm) and not part.population.by_length
 
 
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
     """Return a plan without norms that have running statistics."""
-    rules = []
-    for rule in plan.split(":"):
-        composed, at, where = rule.partition("@")
-        names = composed.split("+")
+
+    def rename(names: tuple[str, ...]) -> tuple[str, ...]:
         folded = ["affine" if name in running else name for name in names]
         if vanish and names[-1] in running:
             folded[-1] = "none"
-        rules.append("+".join(folded) + at + where)
-    return ":".join(rules)
+        return tuple(folded)
+
+    return str(NormPlan.parse(plan).renamed(rename))
 
 
 def _settings(model: Any) -> dict[str, str]:
-    kinds = {type(part.options) for part in model.modules() if _is_one_map(part)}
-    running = {name for name, entry in NORMS.items() if entry.options in kinds}
+    running = {part.name for part in model.modules() if _is_one_map(part)}
     norms, cfg = model.cfg.norms, model.cfg
     return {
         "norm_encoder": _rename(norms.encoder, running, cfg.encoder.normalize_before),
@@ -118,9 +115,11 @@ def fold_norms(model: Any) -> Folding:
             parametrize.remove_parametrizations(part, "weight")
     vanished, left, by_length = [], [], []
     for name, norm in list(model.named_modules()):
-        if isinstance(norm, LengthBatchNorm):
+        if not isinstance(norm, PopulationNorm):
+            continue
+        if norm.population.by_length:
             by_length.append(name)
-        elif isinstance(norm, PopulationNorm):
+        else:
             scale, shift = norm.affine_map()
             linears = readers.get(norm, [])
             for linear in linears:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Optional
 
-from rbn_fairseq.norms import BatchNorm, LengthBatchNorm, LengthBins
+from rbn_fairseq.norms import BatchNorm, LengthBins, PopulationByLength
 from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["binned", "encoder_batch_norms", "set_length_bins"]
@@ -16,13 +16,14 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     inner = [] if bins is None else bins.edges[1:-1].tolist()
     edges = ":".join(map(str, inner)) or QUANTILES
     options = replace(norm.options, length_bins=len(inner) + 1, length_edges=edges)
-    kind = BatchNorm if bins is None else LengthBatchNorm
-    new = kind(norm.weight.numel(), options, norm.sync).to(norm.weight.device)
+    channels = norm.weight.numel()
+    population = None
+    if bins is not None:
+        population = PopulationByLength(channels, options.momentum, options.length_bins)
+        population.set_bins(bins)
+    new = BatchNorm(channels, options, norm.sync, population).to(norm.weight.device)
     new.weight, new.bias = norm.weight, norm.bias
     new.population.set(*norm.population.get())
-    if bins is not None:
-        assert isinstance(new, LengthBatchNorm)
-        new.population.set_bins(bins)
     return new.train(norm.training)
 
 
@@ -31,7 +32,7 @@ def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
     return {
         f"encoder.{name}": part
         for name, part in model.encoder.named_modules()
-        if type(part) in (BatchNorm, LengthBatchNorm)  # not those that renormalise
+        if type(part) is BatchNorm  # not those that renormalise
     }
 
 

@@ -54,7 +54,7 @@ def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
-    read = NormPlan(plan, norms.depths[side], sites, NORMS, option)
+    read = NormPlan.parse(plan, option).check(norms.depths[side], sites, NORMS)
     names = parse_norms(final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)

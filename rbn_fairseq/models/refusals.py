@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.norms import (
-    NORMS,
     Affine,
-    LengthBatchNorm,
     MovingAverageBatchNorm,
+    Norm,
     PopulationNorm,
     PowerNorm,
+    populations_by_length,
 )
 
 __all__ = ["OF_CRITERION", "OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
@@ -35,26 +35,20 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def _name(norm: Any) -> str:
-    """Return a norm's name in plans."""
-    return next(f"`{name}`" for name, entry in NORMS.items() if type(norm.options) is entry.options)
-
-
-def _first(*kinds: type[nn.Module]) -> Callable[[nn.Module], str]:
+def _first(*kinds: type[Norm]) -> Callable[[nn.Module], str]:
     return lambda model: next(
-        (_name(part) for part in model.modules() if isinstance(part, kinds)), ""
+        (f"`{part.name}`" for part in model.modules() if isinstance(part, kinds)), ""
     )
 
 
 _running = _first(PopulationNorm)
-_by_length = _first(LengthBatchNorm)
 _remembering = _first(PowerNorm, MovingAverageBatchNorm)
 
 
 def _unrepeatable(model: Any) -> str:
     layers = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
     norms = (part for part in layers if isinstance(part, PopulationNorm))
-    return next((_name(norm) for norm in norms if not norm.repeatable), "")
+    return next((f"`{norm.name}`" for norm in norms if not norm.repeatable), "")
 
 
 def _affine(model: nn.Module) -> str:
@@ -192,7 +186,7 @@ OF_TRAINING = (
     Refusal(
         "--length-mixing",
         lambda cfg: getattr(cfg.task, "length_mixing", "1") != "1",
-        lambda model: "--norm-batch-length-bins" if _by_length(model) else "",
+        lambda model: "--norm-batch-length-bins" if populations_by_length(model) else "",
         "its batches have sentences of all lengths and are normalised together, so that "
         "inference by the statistics of each length would be another normalisation than "
         "training's. Leave one of them out.",

@@ -29,7 +29,12 @@ from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, exp
 from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
 from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
-from rbn_fairseq.norms import LengthBatchNorm, has_population_norm, lay_out, on_registration
+from rbn_fairseq.norms import (
+    has_population_norm,
+    lay_out,
+    on_registration,
+    populations_by_length,
+)
 
 __all__ = ["RBNTransformerModel"]
 
@@ -191,8 +196,7 @@ class RBNTransformerModel(TransformerModelBase):
                 "move them, processes do not agree on them, TID is not measured, and modes that "
                 "they do not go with are not refused. Use --task translation_rbn."
             )
-        by_length = any(isinstance(part, LengthBatchNorm) for part in self.modules())
-        if by_length and not getattr(task, "has_callbacks", False):
+        if populations_by_length(self) and not getattr(task, "has_callbacks", False):
             logger.warning(
                 "--norm-batch-length-bins: this task does not cut bins: in a training that begins "
                 "with it, all sentences share one. Use --task translation_rbn."

@@ -1,76 +1,60 @@
 """Batch normalisation over the real tokens of a batch."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Optional
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional, Self
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import kernels, scope
-from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.lengths import check_rule
+from rbn_fairseq.norms.lengths import QUANTILES, check_rule
 from rbn_fairseq.norms.moments import Moments, batch_moments
-from rbn_fairseq.norms.normalise import normalise
-from rbn_fairseq.norms.population import PopulationNorm, PopulationStatistics
-from rbn_fairseq.norms.tokens import BatchLayout
+from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
+from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.plan import NormPlace
+from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
+from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
 
 
 @dataclass(frozen=True)
-class BatchNormOptions:
-    """Parameters of ``batch``.
+class BatchNormOptions(NormOptions, norm="batch"):
+    """Parameters of ``batch``."""
 
-    Raises:
-        ValueError: if a value is outside its range.
-    """
-
-    momentum: float = field(
-        default=0.05,
-        metadata={"help": "weight of the new value in the running statistics, in (0, 1]"},
+    momentum: float = option(
+        0.05, "weight of the new value in the running statistics", range="(0, 1]"
     )
-    eps: float = field(
-        default=1e-5, metadata={"help": "keeps the standard deviation away from 0; positive"}
+    eps: float = option(1e-5, "keeps the standard deviation away from 0", range="(0, inf)")
+    eps_mode: str = option(
+        "add",
+        "std = sqrt(var + eps) with `add`, sqrt(max(var, eps)) with `clamp`, as the authors' code "
+        "does",
+        choices=("add", "clamp"),
     )
-    eps_mode: str = field(
-        default="add",
-        metadata={
-            "help": "std = sqrt(var + eps) with `add`, sqrt(max(var, eps)) with `clamp`, "
-            "as the authors' code does",
-            "choices": ("add", "clamp"),
-        },
+    length_bins: int = option(
+        1,
+        "running statistics for each of so many bins of sentence lengths, in the encoder; 1 = for "
+        "all sentences together",
+        range="[1, inf)",
     )
-    length_bins: int = field(
-        default=1,
-        metadata={
-            "help": "running statistics for each of so many bins of sentence lengths, in the "
-            "encoder; 1 = for all sentences together"
-        },
-    )
-    length_edges: str = field(
-        default="quantiles",
-        metadata={
-            "help": "where those bins end: `quantiles`, as many training sentences in each; or the "
-            "edges between them, 10:20:40"
-        },
+    length_edges: str = option(
+        QUANTILES,
+        "where those bins end: `quantiles`, as many training sentences in each; or the edges "
+        "between them, 10:20:40",
     )
 
     def __post_init__(self) -> None:
-        rules = {
-            "momentum": (0 < self.momentum <= 1, "in (0, 1], as the weight of the new value"),
-            "eps": positive(self.eps),
-            "eps_mode": (self.eps_mode in ("add", "clamp"), "`add` or `clamp`"),
-            "length_bins": (self.length_bins >= 1, "at least 1, which is ordinary batch norm"),
-        }
-        check_rules("batch", self, rules)
+        super().__post_init__()
         try:
             check_rule(self.length_edges, self.length_bins)
         except ValueError as error:
-            raise ValueError(f"`length_edges` (--norm-batch-length-edges): {error}") from None
+            raise ValueError(f"`length_edges` ({self.flag('length_edges')}): {error}") from None
 
-    def std(self, var: Tensor) -> Tensor:
-        """Return the standard deviation that normalises by."""
-        return (var + self.eps if self.eps_mode == "add" else var.clamp(min=self.eps)).sqrt()
+    @property
+    def clamp(self) -> bool:
+        """Whether the variance is clamped to eps, which else is added to it."""
+        return self.eps_mode == "clamp"
 
 
 class BatchNorm(PopulationNorm):
@@ -85,29 +69,53 @@ class BatchNorm(PopulationNorm):
     without any real token is normalised with the running statistics and moves nothing; a batch
     whose statistics are not finite moves nothing.
 
+    Where batches hold sentences of like length, as fairseq makes them, training normalises given
+    the length, and ordinary running statistics do not. With those of a
+    :class:`PopulationByLength`, training is the same, to the bit, and evaluation takes scale and
+    shift of the sentence's length, ``(B, C)``: one multiply-add per element, whatever else is in
+    the batch; ``affine_map`` is that of all lengths together, by which nothing is evaluated. The
+    penalty's gap is to what the bins expect of a batch of these lengths. Such a norm has to know
+    which sentence a row is of, and is not for decoders: in generation the length is not known yet.
+
     Args:
         channels: number of channels C.
-        options: momentum, eps, eps mode.
+        options: momentum, eps, eps mode, number of bins.
         sync: use the statistics of all processes together (counts may differ).
+        population: the running statistics; ``None`` = as the options say.
 
     Attributes:
         by_kernels: whether the GPU's kernels may train in place of torch's operations. A subclass
             whose training is another than what is said here sets it to False.
     """
 
+    name = "batch"
+    summary = "each channel by its mean and variance over the batch's real tokens"
+    source = "Ioffe and Szegedy, 2015, Batch Normalization"
+    options_type: ClassVar[type[NormOptions]] = BatchNormOptions
     repeatable = True
     by_kernels: ClassVar[bool] = True
-    population: PopulationStatistics
+    population: Population
 
     def __init__(
-        self, channels: int, options: Optional[BatchNormOptions] = None, sync: bool = False
+        self,
+        channels: int,
+        options: Optional[BatchNormOptions] = None,
+        sync: bool = False,
+        population: Optional[Population] = None,
     ) -> None:
         super().__init__()
         self.options = options or BatchNormOptions()
         self.sync = sync
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
-        self.population = PopulationStatistics(channels, self.options.momentum)
+        if population is None:
+            population = _population(channels, self.options)
+        self.population = population
+
+    @classmethod
+    def build(cls, place: NormPlace, options: Any) -> Self:
+        """Build the norm of a place."""
+        return cls(place.channels, options, place.sync)
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted, population = not scope.dummy.get(), self.population.get()
@@ -119,16 +127,23 @@ class BatchNorm(PopulationNorm):
         batch = self._batch_moments(seen, *population)
         self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
-        y, mean, var = normalise(rows, weight, bias, batch.mean, batch.var, batch.n, counted, self)
+        y, mean, var = normalise(
+            rows, weight, bias, batch.mean, batch.var, batch.n, counted, self.sync,
+            self.options.eps, self.options.clamp,
+        )  # fmt: skip
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
     def _train_by_kernels(
         self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
     ) -> Tensor:
-        momentum = 0.0 if scope.frozen.get() else self.population.momentum
+        by_length = self.population.by_length  # the kernels know of no bins
+        momentum = 0.0 if by_length or scope.frozen.get() else self.population.momentum
         y, batch, before, after = self._launch(rows, seen, layout, momentum)
-        self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
+        if by_length:
+            self._follow(batch, seen, layout)
+        else:
+            self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
         return y
 
     def _launch(
@@ -140,7 +155,7 @@ class BatchNorm(PopulationNorm):
 
         y, mean, var, n, before, after, share = normalise_rows(
             rows, self.weight, self.bias, self.population.get(), momentum=momentum,
-            eps=self.options.eps, clamp=self.options.eps_mode == "clamp", sync=self.sync,
+            eps=self.options.eps, clamp=self.options.clamp, sync=self.sync,
             counted=not scope.dummy.get(),
         )  # fmt: skip
         self._record(Moments(mean.detach(), var.detach(), n, share), seen, layout)
@@ -165,39 +180,64 @@ class BatchNorm(PopulationNorm):
 
     def _follow(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         """Move the running statistics, and record the gap to them."""
-        recorded = bool(scope.recorders.get())
+        population, recorded = self.population, bool(scope.recorders.get())
         if recorded:
-            before = self._expected(layout)
+            before = population.expected(layout, self.sync)
         if not scope.frozen.get():
-            self._move(batch, rows, layout)
+            population.update(population.describe(batch, rows, layout, self.sync))
         if recorded:
-            self._record_gap(batch, before, self._expected(layout))
+            self._record_gap(batch, before, population.expected(layout, self.sync))
 
     def _record_gap(
         self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
     ) -> None:
         for recorder in scope.recorders.get():
-            gap = scope.Gap(self, batch.mean, batch.var, batch.n, *before, *after, batch.share)
-            recorder.append(gap)
+            recorder.append(
+                scope.Gap(
+                    self,
+                    self.options.eps,
+                    self.options.clamp,
+                    batch.mean,
+                    batch.var,
+                    batch.n,
+                    *before,
+                    *after,
+                    batch.share,
+                )  # fmt: skip
+            )
 
-    def _expected(self, layout: Optional[BatchLayout]) -> tuple[Tensor, Tensor]:
-        """Return what the running statistics expect of a batch, each ``(C,)``; copies."""
-        mean, var = self.population.get()
-        return mean.clone(), var.clone()
+    def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
+        if scope.frozen.get() and scope.moment_recorders.get():  # a measurement
+            batch = self.population.describe(batch, rows, layout, self.sync)
+        super()._record(batch, rows, layout)
 
-    def _move(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
-        """Move the running statistics."""
-        self.population.update(batch)
+    def _evaluate(self, x: Tensor, tokens: Optional[Tokens]) -> Tensor:
+        if not self.population.by_length:
+            return super()._evaluate(x, tokens)
+        return on_rows(self._by_length, x, tokens, by_sentence=True)
+
+    def _by_length(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        assert isinstance(self.population, PopulationByLength)
+        layout = sentences_of(layout)
+        scale, shift = self._map(*self.population.look_up(layout.lengths))  # (B, C)
+        return multiply_add(rows, scale[layout.sentences], shift[layout.sentences])
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""
         return self._map(*self.population.get())
 
     def _map(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        scale = self.weight.to(var.dtype) / self.options.std(var)
+        std = standard_deviation(var, self.options.eps, self.options.clamp)
+        scale = self.weight.to(var.dtype) / std
         return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
 
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         options = self.options
         return f"{self.weight.numel()}, eps={options.eps} ({options.eps_mode}), sync={self.sync}"
+
+
+def _population(channels: int, options: BatchNormOptions) -> Population:
+    if options.length_bins == 1:
+        return Population(channels, options.momentum)
+    return PopulationByLength(channels, options.momentum, options.length_bins)

@@ -1,34 +1,26 @@
 """Dynamic Tanh: a squashing function in the place of a norm."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_rules, positive
+from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["DynamicTanh", "DynamicTanhOptions"]
 
 
 @dataclass(frozen=True)
-class DynamicTanhOptions:
-    """Parameters of ``dyt``.
+class DynamicTanhOptions(NormOptions, norm="dyt"):
+    """Parameters of ``dyt``."""
 
-    Raises:
-        ValueError: if ``alpha_init`` is not positive and finite.
-    """
-
-    alpha_init: float = field(
-        default=0.5, metadata={"help": "initial value of the learnt scalar alpha; positive"}
-    )
-
-    def __post_init__(self) -> None:
-        check_rules("dyt", self, {"alpha_init": positive(self.alpha_init)})
+    alpha_init: float = option(0.5, "initial value of the learnt scalar alpha", range="(0, inf)")
 
 
-class DynamicTanh(nn.Module):
+class DynamicTanh(Norm):
     """DyT (Zhu et al., 2025, Sec. 4): ``y = weight * tanh(alpha * x) + bias``.
 
     No statistics of any kind: alpha, one learnt number per place, stands for the scale that a
@@ -39,6 +31,11 @@ class DynamicTanh(nn.Module):
         channels: number of channels C.
         options: initial alpha.
     """
+
+    name = "dyt"
+    summary = "nothing: a tanh with a learnt slope"
+    source = "Zhu et al., 2025, Transformers without Normalization"
+    options_type = DynamicTanhOptions
 
     def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
         super().__init__()

@@ -1,37 +1,31 @@
-"""Group normalisation of single tokens, by torch."""
+"""Group normalisation of single tokens, and the layer scale that PowerNorm stands behind."""
 
-from dataclasses import dataclass, field
-from typing import Optional
+from dataclasses import dataclass
+from typing import Any, Optional, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_groups, check_rules, group_count, positive
+from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.tokens import Tokens
 
-__all__ = ["GroupNorm", "GroupNormOptions"]
+__all__ = ["GroupNorm", "GroupNormOptions", "GroupScale", "GroupScaleOptions"]
 
 
 @dataclass(frozen=True)
-class GroupNormOptions:
-    """Parameters of ``group``.
+class GroupNormOptions(NormOptions, norm="group"):
+    """Parameters of ``group``."""
 
-    Raises:
-        ValueError: if a value is outside its range.
-    """
-
-    groups: int = field(
-        default=0,
-        metadata={"help": "number of groups of channels; 0 = number of attention heads"},
+    groups: int = option(
+        0, "number of groups of channels; 0 = number of attention heads", range="[0, inf)"
     )
-    eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
-
-    def __post_init__(self) -> None:
-        check_groups("group", self.groups)
-        check_rules("group", self, {"eps": positive(self.eps)})
+    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
 
 
-class GroupNorm(nn.Module):
+class GroupNorm(Norm):
     """Group norm (Wu and He, 2018, Eqs. 1, 2, 6, 7) of each token for itself.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of the
@@ -48,14 +42,24 @@ class GroupNorm(nn.Module):
         ValueError: if the number of groups does not divide C.
     """
 
+    name = "group"
+    summary = "each group of a token's channels by its mean and variance"
+    source = "Wu and He, 2018, Group Normalization"
+    options_type = GroupNormOptions
+
     def __init__(
         self, channels: int, options: Optional[GroupNormOptions] = None, heads: int = 1
     ) -> None:
         super().__init__()
         self.options = options or GroupNormOptions()
-        self.groups = group_count("group", self.options.groups, channels, heads)
+        self.groups = _group_count(self.options, channels, heads)
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
+
+    @classmethod
+    def build(cls, place: NormPlace, options: Any) -> Self:
+        """Build the norm of a place."""
+        return cls(place.channels, options, place.heads)
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
@@ -71,3 +75,75 @@ class GroupNorm(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         return f"{self.weight.numel()}, groups={self.groups}, eps={self.options.eps}"
+
+
+@dataclass(frozen=True)
+class GroupScaleOptions(NormOptions, norm="groupscale"):
+    """Parameters of ``groupscale``."""
+
+    groups: int = option(
+        0, "number of groups of channels; 0 = number of attention heads", range="[0, inf)"
+    )
+    eps: float = option(1e-5, "added to the mean square, inside the root", range="(0, inf)")
+
+
+class GroupScale(Norm):
+    """LayerScale of PN+LS (Shen et al., 2020): each token's groups by their root mean square.
+
+    ``y = x / sqrt(mean of the group's x^2 + eps)``, the groups being G runs of C / G channels.
+    Without any parameter: it is meant for ``groupscale+power``, whose second norm has them. The
+    same in training and in evaluation; statistics are in fp32 or better whatever the input's
+    dtype.
+
+    Args:
+        channels: number of channels C.
+        options: groups, eps.
+        heads: number of groups where the options leave it open.
+
+    Raises:
+        ValueError: if the number of groups does not divide C.
+    """
+
+    name = "groupscale"
+    summary = "each group of a token's channels by its root mean square, without gain or bias"
+    source = "Shen et al., 2020, PowerNorm"
+    options_type = GroupScaleOptions
+
+    def __init__(
+        self, channels: int, options: Optional[GroupScaleOptions] = None, heads: int = 1
+    ) -> None:
+        super().__init__()
+        self.options = options or GroupScaleOptions()
+        self.groups = _group_count(self.options, channels, heads)
+
+    @classmethod
+    def build(cls, place: NormPlace, options: Any) -> Self:
+        """Build the norm of a place."""
+        return cls(place.channels, options, place.heads)
+
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
+        grouped = x.unflatten(-1, (self.groups, -1))  # (..., G, C/G)
+        return F.rms_norm(grouped, grouped.shape[-1:], eps=self.options.eps).flatten(-2)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"groups={self.groups}, eps={self.options.eps}"
+
+
+def _group_count(options: Any, channels: int, heads: int) -> int:
+    """Return G, the number of groups of ``channels`` channels: ``groups``, or ``heads`` for 0.
+
+    Raises:
+        ValueError: if G does not divide C; it names both and the nearest numbers that do.
+    """
+    count: int = options.groups or heads
+    if channels % count == 0:
+        return count
+    divisors = [divisor for divisor in range(1, channels + 1) if channels % divisor == 0]
+    near = [max(d for d in divisors if d < count), *(d for d in divisors if d > count)][:2]
+    origin = f"is {count}" if options.groups else f"is 0, the number of attention heads: {count}"
+    raise ValueError(
+        f"`groups` ({options.flag('groups')}) must divide the number of channels, C = {channels}, "
+        f"but {origin}. Nearest that do: {' and '.join(map(str, near))}."
+    )

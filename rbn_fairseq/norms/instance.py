@@ -1,32 +1,26 @@
 """Instance normalisation: each channel over the real tokens of its own sentence."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_rules, positive
+from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
 __all__ = ["InstanceNorm", "InstanceNormOptions"]
 
 
 @dataclass(frozen=True)
-class InstanceNormOptions:
-    """Parameters of ``instance``.
+class InstanceNormOptions(NormOptions, norm="instance"):
+    """Parameters of ``instance``."""
 
-    Raises:
-        ValueError: if ``eps`` is not positive and finite.
-    """
-
-    eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
-
-    def __post_init__(self) -> None:
-        check_rules("instance", self, {"eps": positive(self.eps)})
+    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
 
 
-class InstanceNorm(nn.Module):
+class InstanceNorm(Norm):
     """Instance norm (Ulyanov et al., 2016, arXiv:1607.08022) that does not see padding.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of a
@@ -41,6 +35,15 @@ class InstanceNorm(nn.Module):
         channels: number of channels C.
         options: eps.
     """
+
+    name = "instance"
+    summary = "each channel by its mean and variance over the sentence's real tokens"
+    source = "Ulyanov et al., 2016, Instance Normalization"
+    options_type = InstanceNormOptions
+    leaks = (
+        "its statistics are those of the whole sentence, so that in training a position sees later "
+        "tokens, and in generation there is only one token to take them from"
+    )
 
     def __init__(self, channels: int, options: Optional[InstanceNormOptions] = None) -> None:
         super().__init__()

@@ -1,37 +1,36 @@
 """Layer normalisation, by torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_rules, positive
+from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["LayerNorm", "LayerNormOptions"]
 
 
 @dataclass(frozen=True)
-class LayerNormOptions:
-    """Parameters of ``layer``.
+class LayerNormOptions(NormOptions, norm="layer"):
+    """Parameters of ``layer``."""
 
-    Raises:
-        ValueError: if ``eps`` is not positive and finite.
-    """
-
-    eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
-
-    def __post_init__(self) -> None:
-        check_rules("layer", self, {"eps": positive(self.eps)})
+    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(Norm, nn.LayerNorm):
     """Layer norm (Ba et al., 2016): each token by the mean and biased variance of its channels.
 
     Args:
         channels: number of channels C.
         options: eps.
     """
+
+    name = "layer"
+    summary = "each token by the mean and variance of its channels"
+    source = "Ba et al., 2016, Layer Normalization"
+    options_type = LayerNormOptions
 
     def __init__(self, channels: int, options: Optional[LayerNormOptions] = None) -> None:
         super().__init__(channels, eps=(options or LayerNormOptions()).eps)

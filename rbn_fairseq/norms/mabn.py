@@ -1,65 +1,38 @@
 """Moving average batch normalisation: a window of batches forward and backward."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
 __all__ = ["MovingAverageBatchNorm", "MovingAverageBatchNormOptions"]
 
 
 @dataclass(frozen=True)
-class MovingAverageBatchNormOptions:
-    """Parameters of ``mabn``; the defaults are those of the authors' code.
+class MovingAverageBatchNormOptions(NormOptions, norm="mabn"):
+    """Parameters of ``mabn``; the defaults are those of the authors' code."""
 
-    Raises:
-        ValueError: if a value is outside its range, or a schedule ends before it starts.
-    """
-
-    window: int = field(
-        default=16, metadata={"help": "number of batches whose statistics are averaged; >= 1"}
+    window: int = option(16, "number of batches whose statistics are averaged", range="[1, inf)")
+    momentum: float = option(
+        0.02, "weight of the new value in the running statistics", range="(0, 1]"
     )
-    momentum: float = field(
-        default=0.02,
-        metadata={"help": "weight of the new value in the running statistics, in (0, 1]"},
+    eps: float = option(1e-5, "added to the quadratic mean", range="(0, inf)")
+    warmup: int = option(
+        100,
+        "up to this update, and until the window is full, each batch has its own statistics",
+        range="[0, inf)",
     )
-    eps: float = field(default=1e-5, metadata={"help": "added to the quadratic mean; positive"})
-    warmup: int = field(
-        default=100,
-        metadata={
-            "help": "up to this update, and until the window is full, each batch has its own "
-            "statistics; >= 0"
-        },
+    r_max: float = option(
+        5.0, "the scale's correction is clipped to [1 / r_max, r_max]", range="[1, inf)"
     )
-    r_max: float = field(
-        default=5.0,
-        metadata={"help": "the scale's correction is clipped to [1 / r_max, r_max]; >= 1"},
-    )
-    r_start: int = field(
-        default=1_000, metadata={"help": "updates without that correction; >= warmup"}
-    )
-
-    def __post_init__(self) -> None:
-        rules = {
-            "window": (self.window >= 1, "at least 1"),
-            "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
-            "eps": positive(self.eps),
-            "warmup": (self.warmup >= 0, "at least 0"),
-            "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
-            "r_start": (
-                self.r_start >= self.warmup,
-                f"at least `warmup`, {self.warmup} (raise it or lower that)",
-            ),
-        }
-        check_rules("mabn", self, rules)
+    r_start: int = option(1_000, "updates without that correction", at_least="warmup")
 
 
 class MovingAverageBatchNorm(QuadraticNorm):
@@ -87,6 +60,13 @@ class MovingAverageBatchNorm(QuadraticNorm):
         sync: use the statistics of all processes together.
     """
 
+    name = "mabn"
+    summary = (
+        "each channel by the quadratic mean of the last batches, also in the backward; centres the "
+        "linear layers behind it"
+    )
+    source = "Yan et al., 2020, Moving Average Batch Normalization"
+    options_type = MovingAverageBatchNormOptions
     options: MovingAverageBatchNormOptions
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Normalisation by the moments of a batch, as one differentiable function."""
+"""The maps of batch norm: by the moments of a batch, differentiably, and by given statistics."""
 
 from collections.abc import Callable
 from typing import Any, Optional
@@ -7,10 +7,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rbn_fairseq.norms import kernels, moments
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
-from rbn_fairseq.norms.reductions import gradient_sums
 
-__all__ = ["normalise"]
+__all__ = ["multiply_add", "normalise", "standard_deviation"]
+
+
+def standard_deviation(var: Tensor, eps: float, clamp: bool) -> Tensor:
+    """Return what normalises: ``sqrt(var + eps)``, with ``clamp`` ``sqrt(max(var, eps))``."""
+    return (var.clamp(min=eps) if clamp else var + eps).sqrt()
 
 
 class _Normalise(torch.autograd.Function):
@@ -40,13 +45,15 @@ class _Normalise(torch.autograd.Function):
         batch_var: Tensor,
         count: Tensor,
         counted: bool,
-        norm: Any,
+        sync: bool,
+        eps: float,
+        clamp: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.counted, ctx.sync, ctx.options = counted, norm.sync, norm.options
+        ctx.counted, ctx.sync, ctx.eps, ctx.clamp = counted, sync, eps, clamp
         ctx.dtypes = weight.dtype, bias.dtype
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, weight, batch_mean, batch_var, count)
-        y = _map(rows, weight, bias, batch_mean, batch_var, norm.options)
+        y = _map(rows, weight, bias, batch_mean, batch_var, eps, clamp)
         return y, batch_mean, batch_var  # as views, which have gradients
 
     @staticmethod
@@ -58,24 +65,25 @@ class _Normalise(torch.autograd.Function):
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
         rows, weight, mean, var, n = ctx.saved_tensors
-        options, dtypes = ctx.options, ctx.dtypes
+        dtypes = ctx.dtypes
         if not ctx.counted:  # the moments are no function of these rows
             zeros = torch.zeros(4, len(mean), dtype=mean.dtype, device=mean.device)
             all_reduce_sum(zeros, ctx.sync)
             weight_grad, bias_grad = (torch.zeros_like(mean, dtype=dtype) for dtype in dtypes)
-            return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 5
+            return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 7
         grad = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
-        weight, inverse = weight.to(mean.dtype), options.std(var).reciprocal()
-        dbias, dweight = gradient_sums(grad, x, mean, inverse)
+        weight = weight.to(mean.dtype)
+        inverse = standard_deviation(var, ctx.eps, ctx.clamp).reciprocal()
+        dbias, dweight = _gradient_sums(grad, x, mean, inverse)
         scale = weight * inverse
         c, k = -scale * dbias, -scale * inverse * dweight
         if world_size(ctx.sync) > 1:
             rest = [torch.zeros_like(mean) if g is None else g for g in (grad_mean, grad_var)]
             sums = torch.stack([c, k, *rest])  # (4, C)
             c, k, grad_mean, grad_var = all_reduce_sum(sums, ctx.sync).unbind()
-        if options.eps_mode == "clamp":
-            k = k * (var > options.eps)
+        if ctx.clamp:
+            k = k * (var > ctx.eps)
         if grad_mean is not None:
             c = c + grad_mean
         if grad_var is not None:
@@ -83,19 +91,66 @@ class _Normalise(torch.autograd.Function):
         n = n.clamp(min=1)
         c, k = c / n, k / n
         dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
-        return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 5
+        return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 7
 
 
 def _map(
-    rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, options: Any
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    clamp: bool,
 ) -> Tensor:
     """Return ``(rows - mean) / std * weight + bias``."""
     alike = rows.dtype == weight.dtype == bias.dtype == mean.dtype
-    if rows.is_cpu and alike and options.eps_mode == "add":
-        return torch.native_batch_norm(rows, weight, bias, mean, var, False, 0.0, options.eps)[0]
-    scale = weight.to(mean.dtype) / options.std(var)
+    if rows.is_cpu and alike and not clamp:
+        return torch.native_batch_norm(rows, weight, bias, mean, var, False, 0.0, eps)[0]
+    scale = weight.to(mean.dtype) / standard_deviation(var, eps, clamp)
     shift = torch.addcmul(bias.to(mean.dtype), mean, scale, value=-1)
     return torch.addcmul(shift, rows, scale).to(rows.dtype)
 
 
+def _gradient_sums(
+    grad: Tensor, rows: Tensor, mean: Tensor, inverse_std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over rows of ``grad`` and of ``grad * (rows - mean) * inverse_std``.
+
+    They are the gradients of bias and weight.
+
+    Args:
+        grad: ``(N, C)``.
+        rows: ``(N, C)``, in the dtype of ``grad``.
+        mean: ``(C,)``.
+        inverse_std: ``(C,)``.
+    """
+    if moments.has_kernels(rows):
+        _, dot, total = torch.ops.aten.native_batch_norm_backward(
+            grad, rows, None, None, None, mean, inverse_std, True, 0.0, [False, True, True]
+        )
+        return total, dot
+    return grad.sum(0), (grad * (rows - mean)).sum(0) * inverse_std
+
+
 normalise: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Normalise.apply
+
+
+def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return ``x * scale + shift``, computed in the precision of the scale, in the dtype of ``x``.
+
+    Args:
+        x: ``(..., C)``.
+        scale: ``(C,)``, fp32 or fp64; ``(N, C)`` where rows ``(N, C)`` have their own.
+        shift: ``(C,)``, likewise.
+    """
+    # Where the dtypes differ torch writes an fp32 tensor first; for gradients, and for those who
+    # record operations, it must do it all.
+    recorded = (
+        torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    )
+    if x.dtype == scale.dtype or recorded or not kernels.serve(x, scale, shift):
+        return torch.addcmul(shift, x, scale).to(x.dtype)
+    from rbn_fairseq.norms.kernels.function import transform
+
+    return transform(x.contiguous().view(-1, x.shape[-1]), scale, shift).view(x.shape)

@@ -1,12 +1,13 @@
 """Which norm goes where: one string for a whole stack of layers."""
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import Optional
 
-__all__ = ["NormPlan", "parse_norms"]
+__all__ = ["NormPlace", "NormPlan", "NormRule", "parse_norms"]
 
 _RULE = re.compile(
     r"(?P<norms>[a-z_]+(?:\+[a-z_]+)*)"
@@ -19,6 +20,21 @@ _GRAMMAR = (
 )
 
 
+@dataclass(frozen=True)
+class NormPlace:
+    """A place in a stack of layers, as a norm that is built for it knows it.
+
+    Attributes:
+        channels: number of channels C.
+        heads: number of attention heads of the stack; 1 where there are none.
+        sync: whether norms with batch statistics share them over all processes.
+    """
+
+    channels: int
+    heads: int = 1
+    sync: bool = False
+
+
 def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ...]:
     """Read ``norm`` or ``norm+norm``, a composition applied left to right.
 
@@ -26,6 +42,11 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
         ValueError: for an unknown name; the message lists the known ones and the nearest.
     """
     names = tuple(text.split("+"))
+    _check_norms(names, known, option)
+    return names
+
+
+def _check_norms(names: Sequence[str], known: Collection[str], option: str) -> None:
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -34,82 +55,124 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
                 f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}; norms "
                 "of your own, with --user-dir."
             )
-    return names
 
 
 @dataclass(frozen=True)
-class _Rule:
-    text: str
-    norms: tuple[str, ...]
-    layers: range | None  # None = all
-    site: str | None  # None = all
+class NormRule:
+    """One rule of a plan.
 
-    def matches(self, layer: int, site: str) -> bool:
-        return (self.layers is None or layer in self.layers) and self.site in (None, site)
-
-
-class NormPlan:
-    """The norms of a stack of layers, read from one string.
-
-    Args:
-        text: the plan, such as ``batch``, ``batch@0-3:layer``, ``batch@4.ffn:layer``.
-        layers: number of layers in the stack.
-        sites: names of the norms' places in a layer (``self``, ``cross``, ``ffn``).
-        known: names of the known norms.
-        option: the command-line option that the plan came from, for messages.
-
-    Raises:
-        ValueError: for a malformed rule, an unknown norm or site, a layer outside the stack, or
-            a place that no rule covers, or a rule behind one for all places.
+    Attributes:
+        norms: names, applied left to right.
+        layers: the layers that it is for, a range of at least one; ``None`` = all.
+        site: the place in a layer that it is for; ``None`` = all.
     """
 
-    def __init__(
-        self, text: str, layers: int, sites: Sequence[str], known: Collection[str], option: str
-    ) -> None:
-        rules = [_parse_rule(rule, text, layers, sites, known, option) for rule in text.split(":")]
-        for one, behind in pairwise(rules):
-            if one.layers is None and one.site is None:
-                raise ValueError(
-                    f"{option}: in the plan `{text}`, `{one.text}` is for all places, so that "
-                    f"`{behind.text}` behind it never applies: the first match wins. Put the rule "
-                    "for all places last."
-                )
-        self._norms: dict[tuple[int, str], tuple[str, ...]] = {}
-        for layer in range(layers):
-            for site in sites:
-                rule = next((rule for rule in rules if rule.matches(layer, site)), None)
-                if rule is None:
-                    raise ValueError(
-                        f"{option}: the plan `{text}` gives no norm to layer {layer}, site "
-                        f"`{site}`. End it with a rule for all places, such as `:layer`."
-                    )
-                self._norms[layer, site] = rule.norms
+    norms: tuple[str, ...]
+    layers: Optional[range] = None
+    site: Optional[str] = None
+
+    def matches(self, layer: int, site: str) -> bool:
+        """Tell whether the rule is for a place."""
+        return (self.layers is None or layer in self.layers) and self.site in (None, site)
+
+    def __str__(self) -> str:
+        place = ""
+        if self.layers is not None:
+            first, last = self.layers[0], self.layers[-1]
+            place = str(first) if first == last else f"{first}-{last}"
+        if self.site is not None:
+            place += f".{self.site}" if place else self.site
+        return "+".join(self.norms) + (f"@{place}" if place else "")
+
+
+@dataclass(frozen=True)
+class NormPlan:
+    """The norms of a stack of layers; ``str()`` writes what :meth:`parse` reads.
+
+    Attributes:
+        rules: the first one that matches a place is that of its norms.
+        option: the command-line option that it came from, for messages.
+    """
+
+    rules: tuple[NormRule, ...]
+    option: str = field(default="plan of norms", compare=False)
+
+    @classmethod
+    def parse(cls, text: str, option: str = "plan of norms") -> "NormPlan":
+        """Read a plan such as ``batch``, ``batch@0-3:layer``, ``batch@4.ffn:layer``.
+
+        Args:
+            text: the plan.
+            option: the command-line option that it came from, for messages.
+
+        Raises:
+            ValueError: for a rule that is none.
+        """
+        return cls(tuple(_parse_rule(rule, text, option) for rule in text.split(":")), option)
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self.rules))
 
     def norms(self, layer: int, site: str) -> tuple[str, ...]:
-        """Return the names of the norms at a place, in the order of their application."""
-        return self._norms[layer, site]
+        """Return the names of the norms at a place, in the order of their application; or none."""
+        return next((rule.norms for rule in self.rules if rule.matches(layer, site)), ())
+
+    def renamed(self, rename: Callable[[tuple[str, ...]], tuple[str, ...]]) -> "NormPlan":
+        """Return the plan with other norms at the same places."""
+        rules = tuple(replace(rule, norms=rename(rule.norms)) for rule in self.rules)
+        return NormPlan(rules, self.option)
+
+    def check(self, layers: int, sites: Sequence[str], known: Collection[str]) -> "NormPlan":
+        """Return the plan if it fits a stack.
+
+        Args:
+            layers: number of layers in the stack.
+            sites: names of the norms' places in a layer (``self``, ``cross``, ``ffn``).
+            known: names of the known norms.
+
+        Raises:
+            ValueError: for an unknown norm or site, a layer outside the stack, a place that no
+                rule covers, or a rule behind one for all places.
+        """
+        option = self.option
+        for rule in self.rules:
+            if rule.site is not None and rule.site not in sites:
+                raise ValueError(
+                    f"{option}: no site `{rule.site}` in the plan `{self}`; the sites are "
+                    f"{', '.join(sites)}."
+                )
+            if rule.layers is not None and rule.layers[-1] >= layers:
+                raise ValueError(
+                    f"{option}: the plan `{self}` names layer {rule.layers[-1]}, but there are "
+                    f"{layers} layers: 0 to {layers - 1}."
+                )
+            _check_norms(rule.norms, known, option)
+        for one, behind in pairwise(self.rules):
+            if one.layers is None and one.site is None:
+                raise ValueError(
+                    f"{option}: in the plan `{self}`, `{one}` is for all places, so that "
+                    f"`{behind}` behind it never applies: the first match wins. Put the rule for "
+                    "all places last."
+                )
+        for layer in range(layers):
+            for site in sites:
+                if not self.norms(layer, site):
+                    raise ValueError(
+                        f"{option}: the plan `{self}` gives no norm to layer {layer}, site "
+                        f"`{site}`. End it with a rule for all places, such as `:layer`."
+                    )
+        return self
 
 
-def _parse_rule(
-    rule: str, plan: str, layers: int, sites: Sequence[str], known: Collection[str], option: str
-) -> _Rule:
+def _parse_rule(rule: str, plan: str, option: str) -> NormRule:
     match = _RULE.fullmatch(rule)
     if match is None:
         raise ValueError(f"{option}: cannot read `{rule}` in the plan `{plan}`. {_GRAMMAR}.")
-    site = match["site"] or match["only_site"]
-    if site is not None and site not in sites:
-        raise ValueError(
-            f"{option}: no site `{site}` in the plan `{plan}`; the sites are {', '.join(sites)}."
-        )
-    covered = None
+    layers = None
     if match["first"] is not None:
         first, last = int(match["first"]), int(match["last"] or match["first"])
         if last < first:
             raise ValueError(f"{option}: the range `{first}-{last}` in `{plan}` runs backwards.")
-        if last >= layers:
-            raise ValueError(
-                f"{option}: the plan `{plan}` names layer {last}, but there are {layers} layers: "
-                f"0 to {layers - 1}."
-            )
-        covered = range(first, last + 1)
-    return _Rule(rule, parse_norms(match["norms"], known, option), covered, site)
+        layers = range(first, last + 1)
+    norms = tuple(match["norms"].split("+"))
+    return NormRule(norms, layers, match["site"] or match["only_site"])

@@ -1,58 +1,36 @@
 """PowerNorm: each channel by a running quadratic mean, with an approximate backward."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.checks import check_rules, positive
 from rbn_fairseq.norms.moments import all_reduce_sum
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
 __all__ = ["PowerNorm", "PowerNormOptions"]
 
 
 @dataclass(frozen=True)
-class PowerNormOptions:
-    """Parameters of ``power``.
+class PowerNormOptions(NormOptions, norm="power"):
+    """Parameters of ``power``."""
 
-    Raises:
-        ValueError: if a value is outside its range.
-    """
-
-    alpha_forward: float = field(
-        default=0.9, metadata={"help": "weight of the old running quadratic mean, in [0, 1)"}
+    alpha_forward: float = option(0.9, "weight of the old running quadratic mean", range="[0, 1)")
+    alpha_backward: float = option(0.9, "weight of the old running gradient term", range="[0, 1)")
+    eps: float = option(1e-5, "added to the quadratic mean", range="(0, inf)")
+    warmup: int = option(
+        8_000, "updates that normalise by the batch's own quadratic mean", range="[0, inf)"
     )
-    alpha_backward: float = field(
-        default=0.9, metadata={"help": "weight of the old running gradient term, in [0, 1)"}
+    backward: str = option(
+        "batch",
+        "quadratic mean that the gradient is divided by: the `batch`'s, as the authors' code does, "
+        "or the `running` one that the forward divided by, as the paper writes",
+        choices=("batch", "running"),
     )
-    eps: float = field(default=1e-5, metadata={"help": "added to the quadratic mean; positive"})
-    warmup: int = field(
-        default=8_000,
-        metadata={"help": "updates that normalise by the batch's own quadratic mean; >= 0"},
-    )
-    backward: str = field(
-        default="batch",
-        metadata={
-            "help": "quadratic mean that the gradient is divided by: the `batch`'s, as the "
-            "authors' code does, or the `running` one that the forward divided by, as the paper "
-            "writes",
-            "choices": ("batch", "running"),
-        },
-    )
-
-    def __post_init__(self) -> None:
-        rules = {
-            "alpha_forward": (0 <= self.alpha_forward < 1, "in [0, 1)"),
-            "alpha_backward": (0 <= self.alpha_backward < 1, "in [0, 1)"),
-            "eps": positive(self.eps),
-            "warmup": (self.warmup >= 0, "at least 0"),
-            "backward": (self.backward in ("batch", "running"), "`batch` or `running`"),
-        }
-        check_rules("power", self, rules)
 
 
 class PowerNorm(QuadraticNorm):
@@ -78,6 +56,10 @@ class PowerNorm(QuadraticNorm):
         sync: use the statistics of all processes together.
     """
 
+    name = "power"
+    summary = "each channel by a running quadratic mean; an approximate backward"
+    source = "Shen et al., 2020, PowerNorm"
+    options_type = PowerNormOptions
     options: PowerNormOptions
 
     def __init__(

@@ -1,12 +1,13 @@
-"""What norms that divide by a quadratic mean over the tokens have in common."""
+"""Base of the norms that divide by a quadratic mean over the tokens."""
 
-from typing import Any, Optional
+from typing import Any, Optional, Self
 
 import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import Moments, all_reduce_sum
+from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum
+from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import BatchLayout
 
@@ -30,7 +31,7 @@ class QuadraticMean(RunningStatistics):
             self.register_buffer(name, value)
 
     @torch.no_grad()
-    def set(self, mean: Tensor, var: Tensor) -> None:
+    def set(self, mean: Tensor, var: Tensor, bins: Optional[BinMoments] = None) -> None:
         """Replace the quadratic mean, in place. ``mean``, ``var``: ``(C,)``."""
         self.running_square.copy_(mean.square() + var)
 
@@ -64,6 +65,11 @@ class QuadraticNorm(PopulationNorm):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.population = population
         self._update = 0
+
+    @classmethod
+    def build(cls, place: NormPlace, options: Any) -> Self:
+        """Build the norm of a place."""
+        return cls(place.channels, options, place.sync)  # type: ignore[call-arg]
 
     def set_num_updates(self, num_updates: int) -> None:
         """Take the number of updates so far; fairseq calls this before every training step."""

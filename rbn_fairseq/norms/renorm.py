@@ -1,7 +1,6 @@
 """Batch renormalisation: batch norm that training, too, corrects to the running statistics."""
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 import torch
@@ -9,62 +8,32 @@ from torch import Tensor
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.batch import BatchNorm
-from rbn_fairseq.norms.checks import check_rules, positive
-from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.population import PopulationStatistics, RunningStatistics
+from rbn_fairseq.norms.moments import BinMoments, Moments
+from rbn_fairseq.norms.normalise import standard_deviation
+from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.population import Population, RunningStatistics
 
 __all__ = ["BatchRenorm", "BatchRenormOptions"]
 
 
 @dataclass(frozen=True)
-class BatchRenormOptions:
-    """Parameters of ``renorm``; the defaults are the paper's.
+class BatchRenormOptions(NormOptions, norm="renorm"):
+    """Parameters of ``renorm``; the defaults are the paper's."""
 
-    Raises:
-        ValueError: if a value is outside its range, or a schedule ends before it starts.
-    """
+    momentum: float = option(
+        0.01, "weight of the new value in the running statistics", range="(0, 1]"
+    )
+    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
+    r_max: float = option(
+        3.0, "the scale's correction is clipped to [1 / r_max, r_max]", range="[1, inf)"
+    )
+    d_max: float = option(5.0, "the shift's correction is clipped to +- d_max", range="[0, inf)")
+    start: int = option(5_000, "updates without correction: plain batch norm", range="[0, inf)")
+    r_end: int = option(40_000, "update at which r_max is reached", at_least="start")
+    d_end: int = option(25_000, "update at which d_max is reached", at_least="start")
 
-    momentum: float = field(
-        default=0.01,
-        metadata={"help": "weight of the new value in the running statistics, in (0, 1]"},
-    )
-    eps: float = field(default=1e-5, metadata={"help": "added to the variance; positive"})
-    r_max: float = field(
-        default=3.0,
-        metadata={"help": "the scale's correction is clipped to [1 / r_max, r_max]; >= 1"},
-    )
-    d_max: float = field(
-        default=5.0, metadata={"help": "the shift's correction is clipped to +- d_max; >= 0"}
-    )
-    start: int = field(
-        default=5_000, metadata={"help": "updates without correction: plain batch norm; >= 0"}
-    )
-    r_end: int = field(default=40_000, metadata={"help": "update at which r_max is reached"})
-    d_end: int = field(default=25_000, metadata={"help": "update at which d_max is reached"})
-
+    clamp: ClassVar[bool] = False
     eps_mode: ClassVar[str] = "add"
-
-    def __post_init__(self) -> None:
-        rules = {
-            "momentum": (0 < self.momentum <= 1, "in (0, 1]"),
-            "eps": positive(self.eps),
-            "r_max": (1 <= self.r_max < math.inf, "at least 1 and finite"),
-            "d_max": (0 <= self.d_max < math.inf, "at least 0 and finite"),
-            "start": (self.start >= 0, "at least 0"),
-            "r_end": (
-                self.r_end >= self.start,
-                f"at least `start`, {self.start} (raise it or lower that)",
-            ),
-            "d_end": (
-                self.d_end >= self.start,
-                f"at least `start`, {self.start} (raise it or lower that)",
-            ),
-        }
-        check_rules("renorm", self, rules)
-
-    def std(self, var: Tensor) -> Tensor:
-        """Return the standard deviation that normalises by."""
-        return (var + self.eps).sqrt()
 
     def limits(self, update: int) -> tuple[float, float]:
         """Return ``(r_max, d_max)`` at an update: linear between the schedule's ends."""
@@ -77,7 +46,7 @@ class BatchRenormOptions:
         return 1 + (self.r_max - 1) * passed(self.r_end), self.d_max * passed(self.d_end)
 
 
-class RunningMeanStd(PopulationStatistics):
+class RunningMeanStd(Population):
     """Running mean and standard deviation: it is the deviation that moves, not the variance.
 
     Outside it is told and tells variances, like the population statistics of batch norm.
@@ -104,7 +73,7 @@ class RunningMeanStd(PopulationStatistics):
     def update(self, batch: Moments) -> None:
         """Move towards the statistics of a batch, unless it is empty or not finite."""
         mean, std = self.running_mean, self.running_std
-        new = self._options.std(batch.var)
+        new = standard_deviation(batch.var, self._options.eps, clamp=False)
         self.replace_where(
             batch.n > 0,
             running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
@@ -112,10 +81,10 @@ class RunningMeanStd(PopulationStatistics):
         )
 
     @torch.no_grad()
-    def set(self, mean: Tensor, var: Tensor) -> None:
-        """Replace the statistics, in place. ``mean``, ``var``: ``(C,)``."""
+    def set(self, mean: Tensor, var: Tensor, bins: Optional[BinMoments] = None) -> None:
+        """Replace the statistics, in place, as in :meth:`RunningStatistics.set`."""
         self.running_mean.copy_(mean)
-        self.running_std.copy_(self._options.std(var))
+        self.running_std.copy_(standard_deviation(var, self._options.eps, clamp=False))
 
 
 class BatchRenorm(BatchNorm):
@@ -137,6 +106,10 @@ class BatchRenorm(BatchNorm):
         sync: use the statistics of all processes together.
     """
 
+    name = "renorm"
+    summary = "as batch, and corrected to the running statistics in training, within limits"
+    source = "Ioffe, 2017, Batch Renormalization"
+    options_type = BatchRenormOptions
     repeatable = False  # its corrections come from the running statistics
     by_kernels = False
     options: BatchRenormOptions  # type: ignore[assignment]
@@ -145,9 +118,9 @@ class BatchRenorm(BatchNorm):
     def __init__(
         self, channels: int, options: Optional[BatchRenormOptions] = None, sync: bool = False
     ) -> None:
-        super().__init__(channels, sync=sync)
-        self.options = options or BatchRenormOptions()
-        self.population = RunningMeanStd(channels, self.options)
+        options = options or BatchRenormOptions()
+        population = RunningMeanStd(channels, options)
+        super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
         self._update = 0
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -165,7 +138,8 @@ class BatchRenorm(BatchNorm):
     def _corrections(self, batch: Moments) -> tuple[Tensor, Tensor]:
         r_max, d_max = self.options.limits(self._update)
         mean, std = self.population.running_mean, self.population.running_std
-        r = (self.options.std(batch.var) / std).clamp(1 / r_max, r_max)
+        batch_std = standard_deviation(batch.var, self.options.eps, clamp=False)
+        r = (batch_std / std).clamp(1 / r_max, r_max)
         d = ((batch.mean - mean) / std).clamp(-d_max, d_max)
         return r, d
 

@@ -1,45 +1,34 @@
-"""RMSNorm: layer norm without the mean."""
+"""RMSNorm, layer norm without the mean, and pRMSNorm, which measures some channels alone."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbn_fairseq.norms.checks import check_rules, positive
+from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
-__all__ = ["RMSNorm", "RMSNormOptions"]
+__all__ = ["PartialRMSNorm", "PartialRMSNormOptions", "RMSNorm", "RMSNormOptions"]
 
 
 @dataclass(frozen=True)
-class RMSNormOptions:
-    """Parameters of ``rms``.
+class RMSNormOptions(NormOptions, norm="rms"):
+    """Parameters of ``rms``."""
 
-    Raises:
-        ValueError: if a value is outside its range.
-    """
-
-    eps: float = field(
-        default=1e-5, metadata={"help": "keeps the root mean square away from 0; positive"}
-    )
-    eps_mode: str = field(
-        default="inside",
-        metadata={
-            "help": "divide by sqrt(mean(x^2) + eps) with `inside`, by sqrt(mean(x^2)) + eps with "
-            "`outside`, as the paper's own code does (there with eps 1e-8)",
-            "choices": ("inside", "outside"),
-        },
+    eps: float = option(1e-5, "keeps the root mean square away from 0", range="(0, inf)")
+    eps_mode: str = option(
+        "inside",
+        "divide by sqrt(mean(x^2) + eps) with `inside`, by sqrt(mean(x^2)) + eps with `outside`, "
+        "as the paper's own code does (there with eps 1e-8)",
+        choices=("inside", "outside"),
     )
 
-    def __post_init__(self) -> None:
-        modes = (self.eps_mode in ("inside", "outside"), "`inside` or `outside`")
-        check_rules("rms", self, {"eps": positive(self.eps), "eps_mode": modes})
 
-
-class RMSNorm(nn.Module):
+class RMSNorm(Norm):
     """RMSNorm (Zhang and Sennrich, 2019, Eq. 4): each token by its channels' root mean square.
 
     ``y = x / sqrt(mean(x^2) + eps) * weight``, or with eps outside of the root. As in the paper
@@ -50,6 +39,11 @@ class RMSNorm(nn.Module):
         channels: number of channels C.
         options: eps, eps mode.
     """
+
+    name = "rms"
+    summary = "each token by the root mean square of its channels"
+    source = "Zhang and Sennrich, 2019, RMSNorm"
+    options_type = RMSNormOptions
 
     def __init__(self, channels: int, options: Optional[RMSNormOptions] = None) -> None:
         super().__init__()
@@ -72,3 +66,57 @@ class RMSNorm(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         return f"{self.weight.numel()}, eps={self.options.eps} ({self.options.eps_mode})"
+
+
+@dataclass(frozen=True)
+class PartialRMSNormOptions(NormOptions, norm="prms"):
+    """Parameters of ``prms``."""
+
+    p: float = option(
+        0.0625, "part of the channels, the first ones, that is measured", range="(0, 1]"
+    )
+    eps: float = option(1e-5, "added to the mean square, inside the root", range="(0, inf)")
+
+
+class PartialRMSNorm(Norm):
+    """pRMSNorm (Zhang and Sennrich, 2019): RMSNorm that measures the first channels alone.
+
+    ``y = x / sqrt(mean of the first k channels' x^2 + eps) * weight`` with ``k = int(C * p)``: all
+    channels are divided, the first k are measured. A gain and no bias. The same in training and
+    in evaluation; computed in fp32 or better whatever the input's dtype.
+
+    Args:
+        channels: number of channels C.
+        options: p, eps.
+
+    Raises:
+        ValueError: if p of the channels is less than one channel.
+    """
+
+    name = "prms"
+    summary = "each token by the root mean square of its first channels"
+    source = "Zhang and Sennrich, 2019, pRMSNorm"
+    options_type = PartialRMSNormOptions
+
+    def __init__(self, channels: int, options: Optional[PartialRMSNormOptions] = None) -> None:
+        super().__init__()
+        self.options = options or PartialRMSNormOptions()
+        self.measured = int(channels * self.options.p)
+        if self.measured < 1:
+            least = math.ceil(1e6 / channels) / 1e6
+            raise ValueError(
+                f"`p` (--norm-prms-p) must leave at least one channel to measure, but {channels} * "
+                f"{self.options.p} is less than 1. Give at least {least:g}, or use `rms`."
+            )
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        square = wide[..., : self.measured].square().mean(-1, keepdim=True)  # (..., 1)
+        y = wide * torch.rsqrt(square + self.options.eps) * self.weight.to(wide.dtype)
+        return y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{self.weight.numel()}, measured={self.measured}, eps={self.options.eps}"

@@ -1,17 +1,14 @@
-"""What holds for every batch norm while a ``with`` block runs."""
+"""Recorders and settings that hold for every norm while a ``with`` block runs."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Optional, TypeVar
+from typing import NamedTuple, Optional, TypeVar
 
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.moments import Moments
-
-if TYPE_CHECKING:
-    from rbn_fairseq.norms.batch import BatchNorm
 
 __all__ = [
     "Gap",
@@ -30,6 +27,7 @@ class Gap:
 
     Attributes:
         norm: the batch norm.
+        eps, clamp: what its standard deviation is, see :func:`standard_deviation`.
         batch_mean, batch_var: ``(C,)``, of the valid tokens of the batch, variance biased; they
             carry the autograd graph.
         count: 0-dim, the number of those tokens.
@@ -38,7 +36,9 @@ class Gap:
         share: this process's part in a penalty on these batch statistics, see :class:`Moments`.
     """
 
-    norm: "BatchNorm"
+    norm: nn.Module
+    eps: float
+    clamp: bool
     batch_mean: Tensor
     batch_var: Tensor
     count: Tensor

@@ -15,7 +15,7 @@ from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.measuring.bins import cut_bins
 from rbn_fairseq.models.loading import explain_other_norms
-from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins
+from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = (
@@ -171,7 +171,7 @@ def test_the_moving_average_has_the_same_bins(trained, tmp_path):
 @pytest.fixture
 def norm():
     """Three channels and two bins, up to 5 tokens and longer."""
-    norm = LengthBatchNorm(3, BatchNormOptions(length_bins=2))
+    norm = BatchNorm(3, BatchNormOptions(length_bins=2))
     norm.population.set_bins(LengthBins(np.array([1, 5.5, 9]), np.array([3.0, 7.0])))
     return norm
 

@@ -36,7 +36,7 @@ def test_norms_lists_names_and_options():
     out = rbn("norms").output
     assert all(name in out for name in NORMS)
     for name, entry in NORMS.items():
-        for option in dataclasses.fields(entry.options):
+        for option in dataclasses.fields(entry.options_type):
             assert f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})" in out
 
 

@@ -21,7 +21,9 @@ def gap(norm, mean, std, count=5):
     """A gap with these distances, relative to ||sigma_B||: that is 1 in every channel."""
     ones, eps = torch.ones_like(norm.bias), norm.options.eps
     mean, var = mean * ones, (1 + std) ** 2 * ones - eps
-    return Gap(norm, mean, ones - eps, torch.tensor(count), 0 * ones, var, 0 * ones, ones, 1.0)
+    return Gap(
+        norm, 1e-5, False, mean, ones - eps, torch.tensor(count), 0 * ones, var, 0 * ones, ones, 1.0
+    )
 
 
 def penalty_of(held, gaps):
@@ -206,7 +208,7 @@ def test_dual_ascent_reaches_the_optimum(length, active):
     m = a.clone().requires_grad_()
     one, zero = torch.ones(3), torch.zeros(3)
     for _ in range(500):
-        made = Gap(norm, m, one, torch.tensor(9), zero, one, zero, one, 1.0)
+        made = Gap(norm, 1e-5, False, m, one, torch.tensor(9), zero, one, zero, one, 1.0)
         loss = (m - a).square().sum() + penalty_of(held, [made])
         (gradient,) = torch.autograd.grad(loss, m)
         with torch.no_grad():
@@ -234,7 +236,7 @@ def test_the_bound_is_on_the_mean_square_of_unequal_batches(at_once):
     one, zero = torch.ones(1), torch.zeros(1)
     for number in range(3000):
         for k in (0, 1) if at_once else (number % 2,):
-            made = Gap(norm, m[k], one, torch.tensor(9), zero, one, zero, one, 1.0)
+            made = Gap(norm, 1e-5, False, m[k], one, torch.tensor(9), zero, one, zero, one, 1.0)
             loss = (m[k] - kinds[k]).square().sum() + penalty_of(held, [made])
             (gradient,) = torch.autograd.grad(loss, m[k])
             with torch.no_grad():

@@ -22,7 +22,6 @@ from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
     LayerNorm,
-    LengthBatchNorm,
     LengthBins,
     PowerNorm,
     PowerNormOptions,
@@ -339,10 +338,11 @@ def test_rows_with_a_layout_are_measured_as_padded_tensors(norm, length_bins):
 
 def test_without_a_mask_lengths_are_known_to_norms_that_ask():
     batches = [torch.randn(length, 2, 3, dtype=torch.double) for length in (4, 1, 6)]
-    for kind in (BatchNorm, LengthBatchNorm):
-        found = collect_moments(kind(3, OPTIONS).double(), batches, lambda model, x: model(x))[""]
+    for options in (BatchNormOptions(), OPTIONS):
+        norm = BatchNorm(3, options).double()
+        found = collect_moments(norm, batches, lambda model, x: model(x))[""]
         lengths = None if found.length is None else found.length.tolist()
-        assert lengths == (None if kind is BatchNorm else [4, 1, 6])
+        assert lengths == ([4, 1, 6] if options is OPTIONS else None)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def statistics_by_hand(batches, estimate):
 
 @pytest.fixture
 def norm():
-    norm = LengthBatchNorm(3, OPTIONS).double()
+    norm = BatchNorm(3, OPTIONS).double()
     norm.population.set_bins(LengthBins(np.array(EDGES), np.array(CENTRES)))
     return norm
 

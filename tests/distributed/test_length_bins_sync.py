@@ -11,8 +11,8 @@ import torch.distributed as dist
 import oracles
 from processes import WORLD, on_processes
 from rbn_fairseq.norms import (
+    BatchNorm,
     BatchNormOptions,
-    LengthBatchNorm,
     LengthBins,
     ValidTokens,
     dummy_batch,
@@ -33,7 +33,7 @@ CASES = {  # sentence lengths on each rank, batch after batch; bins: to 2, to 4,
 
 
 def make_norm(sync):
-    norm = LengthBatchNorm(CHANNELS, BatchNormOptions(length_bins=3), sync).double()
+    norm = BatchNorm(CHANNELS, BatchNormOptions(length_bins=3), sync).double()
     generator = torch.Generator().manual_seed(0)
     for name in ("running_mean", "running_var"):
         values = torch.rand(CHANNELS, dtype=torch.double, generator=generator)

@@ -7,7 +7,7 @@ import torch
 import oracles
 from processes import WORLD, on_processes
 from rbn_fairseq.diagnostics import collect_moments, conditional_tid
-from rbn_fairseq.norms import BatchNormOptions, LengthBatchNorm, LengthBins, ValidTokens
+from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins, ValidTokens
 
 LENGTHS = [[[3, 5], [1, 2]], [[2], [6]], [[4, 1], [0, 0]], [[6], [5]]]  # by batch, then by rank
 
@@ -25,7 +25,7 @@ def joined(batch):
 
 
 def measured(batches, sync):
-    norm = LengthBatchNorm(3, BatchNormOptions(length_bins=2), sync).double()
+    norm = BatchNorm(3, BatchNormOptions(length_bins=2), sync).double()
     norm.population.set_bins(LengthBins(np.array([1.0, 4.0, 6.0]), np.array([2.0, 5.0])))
     forward = lambda model, batch: model(batch[0], ValidTokens(batch[1]))  # noqa: E731
     found = collect_moments(norm, batches, forward)[""]

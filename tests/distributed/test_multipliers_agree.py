@@ -28,7 +28,9 @@ def held(rank):
             for norm, h in zip(norms, batch, strict=False):
                 ones = torch.ones_like(norm.bias)
                 n, std = torch.tensor(4), ones - norm.options.eps
-                gaps.append(Gap(norm, h * ones, std, n, 0 * ones, std, 0 * ones, std, 1.0))
+                gaps.append(
+                    Gap(norm, 1e-5, False, h * ones, std, n, 0 * ones, std, 0 * ones, std, 1.0)
+                )
             multipliers.observe(gaps, relative_gaps(gaps))
         multipliers.step()
         states.append(multipliers.state_dict())

@@ -33,7 +33,7 @@ def norms_at(rules, layer, site):
 
 
 def plan(text):
-    return NormPlan(text, LAYERS, SITES, NORMS, "--norm-encoder")
+    return NormPlan.parse(text, "--norm-encoder").check(LAYERS, SITES, NORMS)
 
 
 @given(st.lists(RULE, max_size=4), NORM)

@@ -11,7 +11,7 @@ from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
 )
-from rbn_fairseq.norms import LengthBatchNorm, LengthBins, has_population_norm, record_gaps
+from rbn_fairseq.norms import BatchNorm, LengthBins, has_population_norm, record_gaps
 from small_models import (
     BATCH,
     DEEP,
@@ -76,7 +76,7 @@ def models(norms, placement, **options):
         model = randomise(build(**STILL, **sizes, **norms, **placement)).double()
         bins = LengthBins(np.array([1.0, 3.0, 6.0, 12.0]), np.array([2.0, 4.5, 9.0]))
         for norm in model.modules():
-            if isinstance(norm, LengthBatchNorm):
+            if isinstance(norm, BatchNorm) and norm.population.by_length:
                 norm.population.set_bins(bins)
                 generator = torch.Generator().manual_seed(7)
                 weights = torch.tensor([0.01, 0.3, 0.5])  # the first below the momentum

@@ -120,7 +120,8 @@ def other_value(option):
 @pytest.mark.parametrize("name", NORMS)
 def test_options_of_a_norm_on_all_roads(name):
     arch, chosen = "rbn_transformer_tiny_pre", {"norm_encoder": name, "norm_encoder_final": name}
-    options = {item.name: other_value(item) for item in dataclasses.fields(NORMS[name].options)}
+    fields = dataclasses.fields(NORMS[name].options_type)
+    options = {item.name: other_value(item) for item in fields}
     chosen |= {f"norm_{name}_{option}": value for option, value in options.items()}
     argv = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
     cfgs = [
@@ -139,7 +140,7 @@ def test_options_of_a_norm_on_all_roads(name):
     default = build(from_hydra(arch, norm_encoder=name, norm_encoder_final=name))
     assert (str(built[0]) != str(default)) == bool(options)
     norm = built[0].encoder.layer_norm
-    assert getattr(norm, "options", None) in (None, NORMS[name].options(**options))
+    assert getattr(norm, "options", None) in (None, NORMS[name].options_type(**options))
 
 
 def test_the_user_turns_a_preset_pre_norm_off():

@@ -15,11 +15,10 @@ import oracles
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
-    LengthBatchNorm,
     LengthBins,
-    NormPlace,
+    Population,
+    PopulationByLength,
     ValidTokens,
-    build_norm,
     dummy_batch,
     freeze_statistics,
     lay_out,
@@ -42,7 +41,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fp32 sums of some 50 tokens of size 3
 
 
 def make(channels=C, **options):
-    norm = LengthBatchNorm(channels, BatchNormOptions(length_bins=len(CENTRES), **options))
+    norm = BatchNorm(channels, BatchNormOptions(length_bins=len(CENTRES), **options))
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
     norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
@@ -255,7 +254,7 @@ def test_bins_without_anything_evaluate_as_batch_norm():
 
 
 def test_before_edges_are_set_all_lengths_are_in_one_bin():
-    norm = LengthBatchNorm(C, BatchNormOptions(length_bins=4, momentum=1))
+    norm = BatchNorm(C, BatchNormOptions(length_bins=4, momentum=1))
     x, valid = data([1, 4, 9])
     norm(x, view(valid))
     assert norm.population.bin_weight.count_nonzero() == 1
@@ -274,7 +273,7 @@ def test_new_edges_forget_what_was_seen():
 def test_moments_that_are_set_are_looked_up():
     population = make().population
     mean, var, n = torch.randn(3, C).double(), torch.rand(3, C).double(), torch.tensor([1, 0, 3.0])
-    population.set_moments(BinMoments(mean, var, n.double()))
+    population.set(*population.get(), BinMoments(mean, var, n.double()))
     means, variances = population.by_bin()
     torch.testing.assert_close(means[[0, 2]].double(), mean[[0, 2]], **CLOSE)
     torch.testing.assert_close(variances[[0, 2]].double(), var[[0, 2]], **CLOSE)
@@ -409,7 +408,7 @@ def test_copies_and_saved_states_go_on_alike():
     copied, file = copy.deepcopy(norm), io.BytesIO()
     torch.save(norm.state_dict(), file)
     file.seek(0)
-    loaded = LengthBatchNorm(C, norm.options)
+    loaded = BatchNorm(C, norm.options)
     loaded.load_state_dict(torch.load(file, weights_only=True))
     x, valid = data([4, 2, 9])
     for one in (norm, copied, loaded):
@@ -455,11 +454,8 @@ def test_refuses_activations_without_sentences(shape, training, masked):
 
 
 def test_is_the_batch_norm_of_a_plan_with_bins():
-    kinds = [
-        type(build_norm(("batch",), NormPlace(C), {"batch": BatchNormOptions(length_bins=bins)}))
-        for bins in (1, 2)
-    ]
-    assert kinds == [BatchNorm, LengthBatchNorm]
+    kinds = [type(BatchNorm(C, BatchNormOptions(length_bins=bins)).population) for bins in (1, 2)]
+    assert kinds == [Population, PopulationByLength]
     assert "bins=3" in repr(make())
     repr(make().to("meta"))
 

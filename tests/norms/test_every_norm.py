@@ -11,8 +11,8 @@ import oracles
 from agreement import randomise
 from rbn_fairseq.norms import (
     NORMS,
+    BatchNorm,
     BatchNormOptions,
-    LengthBatchNorm,
     LengthBins,
     NormPlace,
     PopulationNorm,
@@ -29,7 +29,7 @@ C = 16
 def build(name):
     if name != BY_LENGTH:
         return randomise(build_norm([name], NormPlace(C, heads=4), {}))
-    norm = LengthBatchNorm(C, BatchNormOptions(length_bins=3))
+    norm = BatchNorm(C, BatchNormOptions(length_bins=3))
     norm.population.set_bins(LengthBins(np.array([1.0, 2, 4, 6]), np.array([1.5, 3, 5])))
     return randomise(norm)
 

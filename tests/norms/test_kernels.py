@@ -21,7 +21,6 @@ from rbn_fairseq.norms import (
     record_gaps,
     record_moments,
 )
-from rbn_fairseq.norms.kernels import tiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # of infinite numbers
 
@@ -112,6 +111,7 @@ def test_agrees_with_the_definition(shape, eps, eps_mode, device):
 
 @pytest.mark.parametrize("tokens", [21, 2])  # tiles a part: several, the last one past the end; 1
 def test_many_tiles_and_parts_agree_with_the_definition(tokens, device, monkeypatch):
+    tiles = importlib.import_module("rbn_fairseq.norms.kernels.parts")
     for name, size in SMALL_TILES.items():
         monkeypatch.setattr(tiles, name, size)
     norm, x = random_norm(5), 3 + torch.randn(tokens, 5)
@@ -340,11 +340,11 @@ def test_launches_are_on_the_rows_gpu(device, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(9, 4), (1, 1), (3, 65)], ids=str)
 def test_transform_is_one_multiply_add(shape, dtype, device):
-    affine = importlib.import_module("rbn_fairseq.norms.kernels.affine")
+    function = importlib.import_module("rbn_fairseq.norms.kernels.function")
     rows = torch.randn(shape[0], 2 * shape[1]).to(device, dtype)[:, : shape[1]]
     scale, shift = torch.randn(2, shape[1]).to(device)
     exact = rows.double() * scale.double() + shift.double()
-    actual = affine.transform(rows, scale, shift)
+    actual = function.transform(rows, scale, shift)
     assert actual.dtype == dtype and actual.is_contiguous()
     # Of the result, and of fp32 in between, also where two numbers cancel.
     rtol = torch.finfo(dtype).eps / 2 * HALF_ULPS + 2e-7

@@ -1,15 +1,18 @@
-"""Moments in one process, against torch's in float64; tests/distributed has the rest."""
+"""Moments in one process, and gradient sums, against float64; tests/distributed has the rest."""
 
 import pytest
 import torch
 
+from rbn_fairseq.norms import moments
 from rbn_fairseq.norms.moments import (
     all_reduce_sum,
     batch_moments,
+    mean_and_variance,
     mean_over_processes,
     process_rank,
     world_size,
 )
+from rbn_fairseq.norms.normalise import _gradient_sums
 
 
 @pytest.mark.parametrize("channels", [1, 7, 513])
@@ -37,8 +40,8 @@ def test_large_mean_leaves_the_variance_right():
 
 
 def test_moments_of_no_token_are_zero():
-    moments = batch_moments(torch.zeros(0, 3), sync=False)
-    assert not moments.mean.any() and not moments.var.any() and not moments.n.any()
+    batch = batch_moments(torch.zeros(0, 3), sync=False)
+    assert not batch.mean.any() and not batch.var.any() and not batch.n.any()
 
 
 def test_one_process_shares_with_nobody():
@@ -48,3 +51,50 @@ def test_one_process_shares_with_nobody():
     assert torch.equal(all_reduce_sum(values, sync=True), before)
     mean_over_processes([values])
     assert torch.equal(values, before)
+
+
+# No row, one channel, one row and odd numbers: where kernels' vectors end. The last is over one
+# thread's share of work.
+SIZES = pytest.mark.parametrize(
+    "size", [(0, 3), (1, 1), (7, 1), (1, 3), (64, 513), (1000, 65)], ids=str
+)
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "formula"])
+def way(request, monkeypatch):
+    """The CPU's kernels, and the formula that GPUs without Triton use."""
+    if not request.param:
+        monkeypatch.setattr(moments, "has_kernels", lambda rows: False)
+
+
+@SIZES
+def test_mean_and_variance(size, way):
+    rows = torch.randn(size, dtype=torch.float64) + 3
+    mean, var, count = mean_and_variance(rows.float())
+    assert count == len(rows) and count.dtype == mean.dtype == var.dtype == torch.float32
+    if not len(rows):
+        assert not mean.any() and not var.any()
+        return
+    # Of some 60 additions in a row, each is off by 6e-8 at most.
+    torch.testing.assert_close(mean.double(), rows.mean(0), rtol=1e-5, atol=0)
+    exact = rows.var(0, correction=0)
+    torch.testing.assert_close(var.double(), exact, rtol=5e-5, atol=1e-9)
+
+
+@SIZES
+def test_gradient_sums(size, way):
+    rows, grad = 3 + torch.randn(2, *size, dtype=torch.float64)
+    mean, inverse = 0.5 + torch.rand(2, size[1], dtype=torch.float64)
+    expected = grad.sum(0), (grad * (rows - mean) * inverse).sum(0)
+    sums = _gradient_sums(grad, rows, mean, inverse)
+    for got, exact in zip(sums, expected, strict=True):
+        torch.testing.assert_close(got, exact)
+
+
+def test_a_row_that_is_not_finite_is_seen(way):
+    grad, rows = torch.ones(2, 2), torch.ones(2, 2)
+    rows[0, 1] = torch.nan
+    total, dot = _gradient_sums(grad, rows, torch.zeros(2), torch.full((2,), 0.5))
+    assert total.tolist() == [2, 2]
+    assert dot[0] == 1
+    assert dot[1].isnan()

@@ -10,7 +10,7 @@ SITES = ("self", "cross", "ffn")
 
 def places(text, layers=4):
     """Text of the norms at every place: one string of sites per layer."""
-    plan = NormPlan(text, layers, SITES, KNOWN, "--norm-encoder")
+    plan = NormPlan.parse(text, "--norm-encoder").check(layers, SITES, KNOWN)
     return [["+".join(plan.norms(layer, site)) for site in SITES] for layer in range(layers)]
 
 
@@ -90,7 +90,7 @@ def test_refusals_name_option_and_value(text, message):
 
 def test_a_layers_missing_site_is_unknown():
     with pytest.raises(ValueError, match="no site `cross`.*the sites are self, ffn"):
-        NormPlan("batch@cross:layer", 2, ("self", "ffn"), KNOWN, "--norm-encoder")
+        NormPlan.parse("batch@cross:layer", "--norm-encoder").check(2, ("self", "ffn"), KNOWN)
 
 
 def test_parse_norms_reads_one_norm_and_compositions():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.population import PopulationStatistics
+from rbn_fairseq.norms.population import Population
 
 MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
 
@@ -12,7 +12,7 @@ MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
 @pytest.mark.parametrize("momentum", [0.05, 0.9, 1.0])
 @pytest.mark.parametrize("steps", [1, 30])
 def test_moves_as_an_exponential_average_from_mean_0_and_variance_1(momentum, steps):
-    population = PopulationStatistics(2, momentum)
+    population = Population(2, momentum)
     for _ in range(steps):
         population.update(Moments(MEAN, VAR, torch.tensor(3.0)))
     left = (1 - momentum) ** steps  # weight of the initial value
@@ -34,7 +34,7 @@ def test_moves_as_an_exponential_average_from_mean_0_and_variance_1(momentum, st
     ids=["empty", "NaN mean", "inf mean", "inf variance", "NaN variance"],
 )
 def test_empty_and_non_finite_batches_move_nothing(mean, var, count):
-    population = PopulationStatistics(2, 0.05)
+    population = Population(2, 0.05)
     population.set(MEAN, VAR)
     population.update(Moments(torch.tensor(mean), torch.tensor(var), torch.tensor(count)))
     assert torch.equal(population.running_mean, MEAN)
@@ -42,7 +42,7 @@ def test_empty_and_non_finite_batches_move_nothing(mean, var, count):
 
 
 def test_changes_in_place():
-    population = PopulationStatistics(2, 0.05)
+    population = Population(2, 0.05)
     addresses = [buffer.data_ptr() for buffer in population.buffers()]
     population.update(Moments(MEAN, VAR, torch.tensor(3.0)))
     population.set(MEAN, VAR)
@@ -66,7 +66,7 @@ CASTS = {
 
 @pytest.mark.parametrize(("cast", "dtype"), CASTS.values(), ids=CASTS)
 def test_casts_leave_at_least_fp32(cast, dtype):
-    population = PopulationStatistics(2, 0.05)
+    population = Population(2, 0.05)
     mean, var = torch.tensor([1 / 3, 1e-9]), torch.tensor([1e6, 1 / 7])  # not half numbers
     population.set(mean, var)
     model = cast(torch.nn.Sequential(torch.nn.Linear(1, 1), population))
@@ -76,10 +76,10 @@ def test_casts_leave_at_least_fp32(cast, dtype):
 
 
 def test_follows_the_device():
-    assert PopulationStatistics(2, 0.05).to("meta").running_mean.device.type == "meta"
+    assert Population(2, 0.05).to("meta").running_mean.device.type == "meta"
 
 
 def test_buffers_are_floating_point_and_named():
-    buffers = dict(PopulationStatistics(2, 0.05).named_buffers())
+    buffers = dict(Population(2, 0.05).named_buffers())
     assert list(buffers) == ["running_mean", "running_var"]
     assert all(buffer.is_floating_point() for buffer in buffers.values())

@@ -13,7 +13,8 @@ from rbn_fairseq.norms import (
     BatchNormOptions,
     LayerNorm,
     LayerNormOptions,
-    NormEntry,
+    Norm,
+    NormOptions,
     NormPlace,
     ValidTokens,
     build_norm,
@@ -22,12 +23,18 @@ from rbn_fairseq.norms import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(NormOptions):
     factor: float = 2.0
 
 
-class Probe(nn.Module):
+class Probe(Norm):
     """``factor * x + 1``, and a memory of the tokens it was given."""
+
+    options_type = Options
+
+    @classmethod
+    def build(cls, place, options):
+        return cls(place, options)
 
     def __init__(self, place, options):
         super().__init__()
@@ -41,14 +48,15 @@ class Probe(nn.Module):
 @pytest.fixture
 def probes(monkeypatch):
     for name in ("one", "two"):
-        monkeypatch.setitem(NORMS, name, NormEntry(Probe, Options, "", ""))
+        monkeypatch.setitem(NORMS, name, Probe)
 
 
 @pytest.mark.parametrize("name", NORMS)
 def test_every_entry_builds_a_norm(name):
     entry = NORMS[name]
-    assert dataclasses.is_dataclass(entry.options) and entry.summary and entry.source
-    assert all(field.metadata["help"] for field in dataclasses.fields(entry.options))
+    assert entry.name == name and entry.summary and entry.source
+    assert entry.options_type is NormOptions or entry.options_type.norm == name
+    assert all(field.metadata["help"] for field in dataclasses.fields(entry.options_type))
     norm = build_norm([name], NormPlace(16, heads=4), {})
     x = torch.randn(3, 2, 16)
     tokens = ValidTokens(torch.tensor([[True, True], [True, True], [True, False]]))

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 import oracles
-from rbn_fairseq.norms import NORMS, PopulationNorm, ValidTokens
-from rbn_fairseq.norms.place import NormPlace
+from rbn_fairseq.norms import NORMS, NormPlace, PopulationNorm, ValidTokens
 
 CHANNELS = 16
 PLACE = NormPlace(CHANNELS, heads=2)
 RUNNING = [
     name for name, entry in NORMS.items()
-    if isinstance(entry.build(PLACE, entry.options()), PopulationNorm)
+    if isinstance(entry.build(PLACE, entry.options_type()), PopulationNorm)
 ]  # fmt: skip
 
 
@@ -42,7 +41,7 @@ EVERY = pytest.mark.parametrize("name", RUNNING)
 
 def train(name, x, valid):
     """Two batches through a norm in training, the second one the attack."""
-    norm = NORMS[name].build(PLACE, NORMS[name].options())
+    norm = NORMS[name].build(PLACE, NORMS[name].options_type())
     norm(torch.randn(5, 3, CHANNELS)).sum().backward()
     norm.zero_grad()
     before = [buffer.clone() for buffer in norm.population.buffers()]

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rbn_fairseq.norms.kernels import tiles
-from rbn_fairseq.norms.kernels.parts import deviation, load_tile, tile_of
+from rbn_fairseq.norms.kernels.parts import deviation, load_tile, tile_of, tiling
 from rbn_fairseq.norms.moments import all_reduce_sum
 
 __all__ = ["differentiate"]
@@ -122,7 +121,7 @@ def differentiate(
     if not counted:
         all_reduce_sum(mean.new_zeros(4, len(mean)), sync)
         return torch.zeros_like(rows), torch.zeros_like(weight), torch.zeros_like(bias)
-    (tokens, C), cut = rows.shape, tiles.tiling(*rows.shape)
+    (tokens, C), cut = rows.shape, tiling(*rows.shape)
     strides = grad.stride(0), rows.stride(0)
     dx = torch.empty_like(rows, memory_format=torch.contiguous_format)
     dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
@@ -134,7 +133,7 @@ def differentiate(
     )  # fmt: skip
     _join_sums[cut.joiners,](
         sums, dweight, dbias, parts, cut.parts, weight, var, grad_mean, grad_var, C, eps,
-        tiles.JOINED_PARTS, cut.joined, clamp,
+        cut.lanes, cut.joined, clamp,
     )  # fmt: skip
     all_reduce_sum(sums, sync)
     _dx[cut.row_tiles * cut.blocks,](

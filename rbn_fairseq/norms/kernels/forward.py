@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rbn_fairseq.norms.kernels import tiles
 from rbn_fairseq.norms.kernels.parts import (
     deviation,
     join,
@@ -17,6 +16,7 @@ from rbn_fairseq.norms.kernels.parts import (
     merge,
     read_moments,
     tile_of,
+    tiling,
     write_moments,
 )
 from rbn_fairseq.norms.moments import gather, process_rank, world_size
@@ -139,7 +139,7 @@ def normalise_and_move(
         sync: use the moments of all processes together: one collective of 2C + 1 numbers.
         counted: whether the moments are of these rows; else of no rows here.
     """
-    (tokens, C), stride, cut = rows.shape, rows.stride(0), tiles.tiling(*rows.shape)
+    (tokens, C), stride, cut = rows.shape, rows.stride(0), tiling(*rows.shape)
     y = torch.empty_like(rows, memory_format=torch.contiguous_format)
     parts = torch.empty(cut.parts, 2 * C + 1, dtype=torch.float32, device=rows.device)
     table, notes = parts.new_empty(6, C), parts.new_empty(2 + cut.joiners)
@@ -150,11 +150,11 @@ def normalise_and_move(
     world, rank = world_size(sync), 0
     if world > 1:
         local = parts.new_empty(2 * C + 1)
-        join_parts[cut.joiners,](local, parts, cut.parts, C, tiles.JOINED_PARTS, cut.joined)
+        join_parts[cut.joiners,](local, parts, cut.parts, C, cut.lanes, cut.joined)
         parts, rank = gather(local), process_rank()
     _finish[cut.joiners,](
         table, notes, parts, parts.shape[0], rank, running_mean, running_var, momentum, C,
-        tiles.JOINED_PARTS, cut.joined,
+        cut.lanes, cut.joined,
     )  # fmt: skip
     _map[cut.row_tiles * cut.blocks,](
         y, rows, table, notes, weight, bias, running_mean, running_var, tokens, stride, C, eps,

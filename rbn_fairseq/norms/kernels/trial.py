@@ -38,7 +38,7 @@ def _try(gpu: int, dtype: torch.dtype) -> bool:
 
 def _launch(device: torch.device, dtype: torch.dtype) -> None:
     # Imported late: there may be no Triton.
-    from rbn_fairseq.norms.kernels.affine import transform
+    from rbn_fairseq.norms.kernels.function import transform
 
     one = torch.ones(1, device=device)
     transform(one.to(dtype).view(1, 1), one, one)

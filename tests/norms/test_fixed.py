@@ -1,11 +1,19 @@
-"""The multiply-add that is left of a norm; what each norm with running statistics says it is."""
+"""Norms that normalise nothing: the multiply-add that is left of a norm, and the identity."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rbn_fairseq.norms import NORMS, Affine, NormPlace, PopulationNorm, build_norm
+from rbn_fairseq.norms import (
+    NORMS,
+    Affine,
+    NoNorm,
+    NormPlace,
+    PopulationNorm,
+    ValidTokens,
+    build_norm,
+)
 
 C = 16
 RUNNING = [
@@ -59,7 +67,7 @@ def test_a_step_of_generation_makes_its_output_and_nothing_else():
 @pytest.mark.parametrize("name", RUNNING)
 @pytest.mark.parametrize("options", [{}, {"batch": {"eps": 0.3, "eps_mode": "clamp"}}], ids=str)
 def test_evaluation_is_the_map_that_a_norm_says(name, options):
-    options = {name: NORMS[name].options(**options.get(name, {}))}
+    options = {name: NORMS[name].options_type(**options.get(name, {}))}
     norm = build_norm([name], NormPlace(C), options).double().eval()
     with torch.no_grad():
         for tensor in norm.state_dict().values():
@@ -68,3 +76,15 @@ def test_evaluation_is_the_map_that_a_norm_says(name, options):
     assert scale.shape == shift.shape == (C,)
     x = torch.randn(5, 3, C, dtype=torch.double)
     torch.testing.assert_close(x @ scale.diag() + shift, norm(x), rtol=1e-12, atol=1e-12)
+
+
+def test_is_the_identity():
+    x = torch.randn(4, 3, 5, requires_grad=True)
+    y = NoNorm()(x, ValidTokens(torch.rand(4, 3) < 0.5))
+    assert torch.equal(y, x)
+    upstream = torch.randn_like(x)
+    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], upstream)
+
+
+def test_has_nothing_to_learn():
+    assert not NoNorm().state_dict()

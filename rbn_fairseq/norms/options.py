@@ -1,0 +1,114 @@
+"""Parameters of norms: dataclasses whose fields say what they mean and which values they take."""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional
+
+__all__ = ["NormOptions", "option"]
+
+_RANGE = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    range: Optional[str] = None,
+    at_least: Optional[str] = None,
+    choices: Optional[tuple[str, ...]] = None,
+) -> Any:
+    """Declare a parameter of a norm: a field of its :class:`NormOptions`.
+
+    Args:
+        default: its value where none is given.
+        text: what it means; the flag's help, which the range is added to.
+        range: the numbers that it can be, an interval such as ``(0, 1]`` or ``[1, inf)``.
+        at_least: name of a parameter that it must not be smaller than.
+        choices: the texts that it can be.
+    """
+    if range is not None:
+        text += f"; {_in_short(range)}"
+    if at_least is not None:
+        text += f"; >= {at_least}"
+    metadata = {"help": text, "range": range, "at_least": at_least, "choices": choices}
+    given = {name: value for name, value in metadata.items() if value is not None}
+    return dataclasses.field(default=default, metadata=given)
+
+
+def _limits(range: str) -> tuple[str, float, float, str]:
+    match = _RANGE.fullmatch(range)
+    if match is None:
+        raise ValueError(f"option: `{range}` is no interval such as `(0, 1]` or `[1, inf)`.")
+    return match[1], float(match[2]), float(match[3]), match[4]
+
+
+def _contains(range: str, value: float) -> bool:
+    left, low, high, right = _limits(range)
+    return (low <= value if left == "[" else low < value) and (
+        value <= high if right == "]" else value < high
+    )
+
+
+def _in_short(range: str) -> str:
+    left, low, high, _ = _limits(range)
+    if high < math.inf:
+        return f"in {range}"
+    return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
+
+
+def _in_words(range: str) -> str:
+    left, low, high, _ = _limits(range)
+    if high < math.inf:
+        return f"in {range}"
+    bound = f"at least {low:g}" if left == "[" else "positive" if low == 0 else f"above {low:g}"
+    return f"{bound} and finite"
+
+
+@dataclass(frozen=True)
+class NormOptions:
+    """Base of the parameters of a norm; a subclass gives the norm's name as ``norm=``.
+
+    Every field is an :func:`option`. The base itself is for norms without parameters.
+
+    Raises:
+        ValueError: if a value is outside its range.
+    """
+
+    norm: ClassVar[str] = ""
+
+    def __init_subclass__(cls, norm: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.norm = norm or cls.norm
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            rule = self._broken_rule(value, **field.metadata)
+            if rule is not None:
+                raise ValueError(
+                    f"`{field.name}` ({self.flag(field.name)}) must be {rule}, but is {value}. "
+                    f"The default is {field.default}."
+                )
+
+    def _broken_rule(
+        self,
+        value: Any,
+        range: Optional[str] = None,
+        at_least: Optional[str] = None,
+        choices: Optional[tuple[str, ...]] = None,
+        **_: Any,
+    ) -> Optional[str]:
+        if range is not None and not _contains(range, value):
+            return _in_words(range)
+        if at_least is not None and not value >= getattr(self, at_least):
+            return f"at least `{at_least}`, {getattr(self, at_least)} (raise it or lower that)"
+        if choices is not None and value not in choices:
+            return " or ".join(f"`{choice}`" for choice in choices)
+        return None
+
+    @classmethod
+    def flag(cls, name: str) -> str:
+        """Return the command-line option of a parameter."""
+        return f"--norm-{cls.norm}-{name.replace('_', '-')}"
