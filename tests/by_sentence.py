@@ -10,7 +10,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 import oracles
-from rbn_fairseq.models.subnorm import SubNorm
+from rbn_fairseq.models.placements import SubNorm
 from rbn_fairseq.norms import BatchNorm, InstanceNorm, LayerNorm, NoNorm
 
 Sentences = list[Tensor]  # of (length, ...) each

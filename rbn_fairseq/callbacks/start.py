@@ -145,12 +145,9 @@ def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool, bin
         running: whether any norm has running statistics.
         bins: of sentence lengths, for which some have them; 1 = for none.
     """
-    finals = norms.encoder_final, norms.decoder_final
     sides = [
-        f"{side} {plan}" + (f", final {final}" if before else "")
-        for side, plan, final, before in zip(
-            ("encoder", "decoder"), (norms.encoder, norms.decoder), finals, pre, strict=True
-        )
+        f"{stack.side} {stack.layers}" + (f", final {stack.final}" if before else "")
+        for stack, before in zip((norms.encoder, norms.decoder), pre, strict=True)
     ]
     placement = "" if norms.placement == "standard" else f" ({norms.placement})"
     whose = ""

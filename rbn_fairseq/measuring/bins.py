@@ -7,7 +7,7 @@ import numpy as np
 
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
-from rbn_fairseq.models.length_bins import encoder_batch_norms, set_length_bins
+from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
 from rbn_fairseq.norms.lengths import QUANTILES, check_rule
 from rbn_fairseq.norms.moments import process_rank

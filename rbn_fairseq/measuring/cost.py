@@ -18,7 +18,7 @@ from rbn_fairseq.diagnostics import (
 from rbn_fairseq.measuring.batches import RANDOM, bucketed_batches, collate, compose, draw_batches
 from rbn_fairseq.measuring.bins import bins_to_compare
 from rbn_fairseq.measuring.session import Session
-from rbn_fairseq.models.length_bins import binned
+from rbn_fairseq.models.placing import binned
 from rbn_fairseq.norms import LengthBins, populations_by_length
 
 __all__ = [

@@ -11,13 +11,15 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
-from rbn_fairseq.models.pruning import kept_layers
-from rbn_fairseq.models.weight_norm import WEIGHT_NORMS
+from rbn_fairseq.models.linear import WEIGHT_NORMS
+from rbn_fairseq.models.state_dicts import kept_layers
 from rbn_fairseq.norms import NORMS, Norm
 
 __all__ = [
     "PRESETS",
     "NormConfig",
+    "RBNConfig",
+    "StackPlan",
     "config_class",
     "fill_preset",
     "norm_fields",
@@ -164,30 +166,63 @@ def _config_class(norms: tuple[tuple[str, type[Norm]], ...]) -> type[FairseqData
 
 
 @dataclass(frozen=True)
-class NormConfig:
-    """Which norms go where.
+class StackPlan:
+    """Which norms go where in an encoder or a decoder.
 
     Attributes:
-        encoder, decoder: plans of the layers.
-        encoder_final, decoder_final: norms behind the last layer.
+        side: ``encoder`` or ``decoder``.
+        layers: plan of the layers.
+        final: norms behind the last layer.
+        depth: number of layers that the stack is planned with.
+        kept: which of them the model has: all, or those of ``--encoder-layers-to-keep``.
+    """
+
+    side: str
+    layers: str
+    final: str
+    depth: int
+    kept: Sequence[int]
+
+    @property
+    def option(self) -> str:
+        """The option that plans the layers."""
+        return f"--norm-{self.side}"
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position must not see later ones."""
+        return self.side == "decoder"
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """Which norms a model has, and where.
+
+    Attributes:
+        encoder, decoder: the norms of each.
         placement: arrangement of norms and residuals, ``standard``, ``deepnorm`` or ``sub``.
         weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
-        depths: number of layers that encoder and decoder are planned with.
-        kept: which of them the model has: all, or those of ``--encoder-layers-to-keep``.
     """
 
-    encoder: str
-    decoder: str
-    encoder_final: str
-    decoder_final: str
+    encoder: StackPlan
+    decoder: StackPlan
     placement: str
     weight: str
     sync: bool
     options: Mapping[str, Any]
-    depths: tuple[int, int]
-    kept: tuple[Sequence[int], Sequence[int]]
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Number of layers that encoder and decoder are planned with."""
+        return self.encoder.depth, self.decoder.depth
+
+
+class RBNConfig(TransformerConfig):
+    """fairseq's sizes of a Transformer, and its norms."""
+
+    norms: NormConfig
 
 
 def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
@@ -197,8 +232,8 @@ def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
             setattr(cfg, name, value)
 
 
-def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
-    """Complete a config and split it into fairseq's part and the norms'.
+def resolve(cfg: Any) -> RBNConfig:
+    """Complete and check a config, and give it the nested form that fairseq's modules read.
 
     Args:
         cfg: DictConfig or Namespace, perhaps of an older version that lacks some fields.
@@ -207,6 +242,13 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
         ValueError: if a norm's parameter is outside its range, options contradict each other, or
             a layer to keep is none.
     """
+    full = _filled(cfg)
+    _check_arrangement(full)
+    return _nested(full)
+
+
+def _filled(cfg: Any) -> argparse.Namespace:
+    """Return all options: as given, as the preset says, or by default."""
     given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
     full = argparse.Namespace()
     for item in dataclasses.fields(config_class()):
@@ -215,19 +257,12 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
     fill_preset(full, PRESETS.get(given.get("_name") or given.get("arch") or "", _BASE))
     full.decoder_input_dim = full.decoder_input_dim or full.decoder_embed_dim
     full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
+    return full
 
-    options = {
-        norm: entry.options_type(
-            **{
-                option.name: getattr(full, f"norm_{norm}_{option.name}")
-                for option in dataclasses.fields(entry.options_type)
-            }
-        )
-        for norm, entry in NORMS.items()
-    }
-    places = [getattr(full, name) for name, _ in _NORM_PLACES]
-    placement = str(full.norm_placement)
+
+def _check_arrangement(full: argparse.Namespace) -> None:
     before = (full.encoder_normalize_before, full.decoder_normalize_before)
+    placement = str(full.norm_placement)
     if placement == "deepnorm" and any(before):
         raise ValueError(
             "--norm-placement deepnorm is a Post-Norm arrangement: leave out "
@@ -239,18 +274,44 @@ def resolve(cfg: Any) -> tuple[TransformerConfig, NormConfig]:
             "--norm-placement sub is a Pre-Norm arrangement: give --encoder-normalize-before and "
             "--decoder-normalize-before, or take an architecture with `_pre`."
         )
-    weight = str(full.norm_weight)
-    depths = full.encoder_layers, full.decoder_layers
-    for side, depth in zip(("encoder", "decoder"), depths, strict=True):
+    for side in ("encoder", "decoder"):
+        depth = getattr(full, f"{side}_layers")
         if depth < 1:
             raise ValueError(f"--{side}-layers must be at least 1, but is {depth}.")
-    kept = (
-        kept_layers(full.encoder_layers_to_keep, depths[0], "encoder"),
-        kept_layers(full.decoder_layers_to_keep, depths[1], "decoder"),
+
+
+def _nested(full: argparse.Namespace) -> RBNConfig:
+    """Split options into fairseq's and the norms'; of layers to keep, fairseq builds no others."""
+    options = {
+        name: norm.options_type(
+            **{
+                option.name: getattr(full, f"norm_{name}_{option.name}")
+                for option in dataclasses.fields(norm.options_type)
+            }
+        )
+        for name, norm in NORMS.items()
+    }
+    stacks = {}
+    for side in ("encoder", "decoder"):
+        depth = getattr(full, f"{side}_layers")
+        stacks[side] = StackPlan(
+            side=side,
+            layers=getattr(full, f"norm_{side}"),
+            final=getattr(full, f"norm_{side}_final"),
+            depth=depth,
+            kept=kept_layers(getattr(full, f"{side}_layers_to_keep"), depth, side),
+        )
+        setattr(full, f"{side}_layers", len(stacks[side].kept))
+        setattr(full, f"{side}_layers_to_keep", None)  # fairseq would count again
+    norms = NormConfig(
+        **stacks,
+        placement=str(full.norm_placement),
+        weight=str(full.norm_weight),
+        sync=full.norm_sync,
+        options=options,
     )
-    norms = NormConfig(*places, placement, weight, full.norm_sync, options, depths, kept)
-    full.encoder_layers, full.decoder_layers = map(len, kept)
-    full.encoder_layers_to_keep = full.decoder_layers_to_keep = None  # fairseq would count again
     for name in [name for name in vars(full) if name.startswith(("norm_", "_"))]:
         delattr(full, name)
-    return TransformerConfig.from_namespace(full), norms
+    config: RBNConfig = RBNConfig.from_namespace(full)
+    config.norms = norms
+    return config

@@ -7,6 +7,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
 from rbn_fairseq.models.attention import DecodingAttention, PackedAttention
+from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.encoder import add_positions
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer
 from rbn_fairseq.models.placing import place_norms, scale_by_depth, wrap
@@ -18,10 +19,10 @@ __all__ = ["RBNTransformerDecoder", "padded_extra"]
 class RBNTransformerDecoder(TransformerDecoderBase):
     """fairseq's decoder with the norms that ``cfg.norms`` plans."""
 
-    def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, cfg: RBNConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        place_norms(self, cfg.norms, side=1)
-        scale_by_depth(self.layers, cfg, side=1)
+        place_norms(self, cfg.norms, cfg.norms.decoder)
+        scale_by_depth(self.layers, cfg.norms, cfg.norms.decoder)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False

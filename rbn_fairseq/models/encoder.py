@@ -7,9 +7,10 @@ from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from torch import Tensor, nn
 
 from rbn_fairseq.models.attention import PackedAttention
+from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.layers import RBNTransformerEncoderLayer
+from rbn_fairseq.models.linear import normalise_weights
 from rbn_fairseq.models.placing import place_norms, scale_by_depth, wrap
-from rbn_fairseq.models.weight_norm import normalise_weights
 from rbn_fairseq.norms import BatchLayout, lay_out
 
 __all__ = ["Encoded", "RBNTransformerEncoder", "add_positions"]
@@ -30,10 +31,10 @@ class Encoded(NamedTuple):
 class RBNTransformerEncoder(TransformerEncoderBase):
     """fairseq's encoder with the norms that ``cfg.norms`` plans."""
 
-    def __init__(self, cfg: TransformerConfig, *args: Any) -> None:
+    def __init__(self, cfg: RBNConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
-        place_norms(self, cfg.norms, side=0)
-        scale_by_depth(self.layers, cfg, side=0)
+        place_norms(self, cfg.norms, cfg.norms.encoder)
+        scale_by_depth(self.layers, cfg.norms, cfg.norms.encoder)
         normalise_weights(self.layers, cfg.norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
+from rbn_fairseq.models.linear import readers_in_layer, readers_of_encoder
 from rbn_fairseq.norms import (
     Affine,
     Composition,
@@ -77,12 +77,12 @@ def _settings(model: Any) -> dict[str, str]:
     running = {part.name for part in model.modules() if _is_one_map(part)}
     norms, cfg = model.cfg.norms, model.cfg
     return {
-        "norm_encoder": _rename(norms.encoder, running, cfg.encoder.normalize_before),
-        "norm_decoder": _rename(norms.decoder, running, cfg.decoder.normalize_before),
+        "norm_encoder": _rename(norms.encoder.layers, running, cfg.encoder.normalize_before),
+        "norm_decoder": _rename(norms.decoder.layers, running, cfg.decoder.normalize_before),
         "norm_encoder_final": _rename(
-            norms.encoder_final, running, bool(readers_of_encoder(model.decoder))
+            norms.encoder.final, running, bool(readers_of_encoder(model.decoder))
         ),
-        "norm_decoder_final": _rename(norms.decoder_final, running, False),
+        "norm_decoder_final": _rename(norms.decoder.final, running, False),
         "norm_weight": "none",
     }
 

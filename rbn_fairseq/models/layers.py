@@ -5,21 +5,52 @@ forward for that one difference and otherwise follow, step by step, the methods 
 named in their comments.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from typing import Any, Optional
 
+import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
 
 from rbn_fairseq.models.attention import Attention, PackedAttention
-from rbn_fairseq.models.deepnorm import ScaledResidual
-from rbn_fairseq.models.recomputation import recomputable
+from rbn_fairseq.models.placements import ScaledResidual
 from rbn_fairseq.norms import BatchLayout, NoNorm
+from rbn_fairseq.norms.scope import repetition
 
-__all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer"]
+__all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer", "recomputable"]
+
+
+def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), repetition()
+
+
+def recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the forward of a layer: in training it keeps its inputs alone.
+
+    Where the layer's ``recompute`` is true, the backward runs the forward again, with the same
+    random numbers, to have its activations; norms then leave their running statistics alone and
+    record no gap. What the first run recorded keeps its graph. Where ``offload`` is true as well,
+    the inputs wait on the CPU.
+    """
+
+    @wraps(forward)
+    def run(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (layer.recompute and layer.training and torch.is_grad_enabled()):
+            return forward(layer, *args, **kwargs)
+        with save_on_cpu() if layer.offload else nullcontext():
+            return checkpoint(
+                forward, layer, *args, use_reentrant=False, context_fn=_contexts, **kwargs
+            )
+
+    return run
 
 
 class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):

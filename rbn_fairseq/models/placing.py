@@ -1,21 +1,42 @@
-"""Norms, residuals and wrappers of a stack of layers, as the configuration plans them."""
+"""Norms, residuals and wrappers of a stack of layers, as planned; encoders with length bins."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
-from rbn_fairseq.models.config import NormConfig
-from rbn_fairseq.models.deepnorm import deepnorm
-from rbn_fairseq.models.first_weights import draw_weights
-from rbn_fairseq.models.subnorm import place_sub_norm, sub_norm_gains
-from rbn_fairseq.norms import NORMS, NormPlace, NormPlan, build_norm, parse_norms
+from rbn_fairseq.models.config import NormConfig, StackPlan
+from rbn_fairseq.models.placements import (
+    deepnorm,
+    draw_weights,
+    place_sub_norm,
+    sub_norm_gains,
+)
+from rbn_fairseq.norms import (
+    NORMS,
+    BatchNorm,
+    LengthBins,
+    NormPlace,
+    NormPlan,
+    PopulationByLength,
+    build_norm,
+    parse_norms,
+)
+from rbn_fairseq.norms.lengths import QUANTILES
 
-__all__ = ["place_norms", "scale_by_depth", "wrap"]
+__all__ = [
+    "binned",
+    "encoder_batch_norms",
+    "place_norms",
+    "scale_by_depth",
+    "set_length_bins",
+    "wrap",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +47,13 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
 }
 
 
-def _refuse_leaks(names: Collection[str], option: str) -> None:
+def _refuse_in_decoder(names: Collection[str], options: Mapping[str, Any], option: str) -> None:
     for name in names:
         if NORMS[name].leaks:
             raise ValueError(
                 f"{option}: `{name}` may not stand in the decoder: {NORMS[name].leaks}. Use it in "
                 "the encoder (--norm-encoder) and another norm here, such as `layer`."
             )
-
-
-def _refuse_lengths(names: Collection[str], options: Mapping[str, Any], option: str) -> None:
-    for name in names:
         if getattr(options.get(name), "length_bins", 1) > 1:
             raise ValueError(
                 f"{option}: with --norm-{name}-length-bins `{name}` may not stand in the decoder: "
@@ -45,46 +62,41 @@ def _refuse_lengths(names: Collection[str], options: Mapping[str, Any], option: 
             )
 
 
-def place_norms(stack: Any, norms: NormConfig, side: int) -> None:
-    """Put the planned norms into an encoder or decoder built by fairseq; side 1 is the decoder."""
-    option = ("--norm-encoder", "--norm-decoder")[side]
-    plan = (norms.encoder, norms.decoder)[side]
-    final = (norms.encoder_final, norms.decoder_final)[side]
-    causal = side == 1
+def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
+    """Put the planned norms into an encoder or decoder built by fairseq."""
+    option = planned.option
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
-    read = NormPlan.parse(plan, option).check(norms.depths[side], sites, NORMS)
-    names = parse_norms(final, NORMS, f"{option}-final")
+    plan = NormPlan.parse(planned.layers, option).check(planned.depth, sites, NORMS)
+    final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
-    for number, layer in zip(norms.kept[side], layers, strict=True):
+    for number, layer in zip(planned.kept, layers, strict=True):
         for site in sites:
-            if causal:
-                _refuse_leaks(read.norms(number, site), option)
-                _refuse_lengths(read.norms(number, site), norms.options, option)
-            norm = build_norm(read.norms(number, site), place, norms.options)
-            setattr(layer, _PLACES[site], norm)
+            names = plan.norms(number, site)
+            if planned.causal:
+                _refuse_in_decoder(names, norms.options, option)
+            setattr(layer, _PLACES[site], build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
-                norm = build_norm(read.norms(number, site), inner, norms.options)
-                place_sub_norm(layer, site, norm)
+                place_sub_norm(layer, site, build_norm(names, inner, norms.options))
     if stack.layer_norm is None:
-        if final != "layer":
+        if planned.final != "layer":
             logger.warning(
                 "%s-final %s is not used: only Pre-Norm has a norm behind the last layer",
-                *(option, final),
+                option,
+                planned.final,
             )
         return
-    if causal:
-        _refuse_leaks(names, f"{option}-final")
-        _refuse_lengths(names, norms.options, f"{option}-final")
-    stack.layer_norm = build_norm(names, place, norms.options)
+    if planned.causal:
+        _refuse_in_decoder(final, norms.options, f"{option}-final")
+    stack.layer_norm = build_norm(final, place, norms.options)
 
 
-def scale_by_depth(layers: Any, cfg: TransformerConfig, side: int) -> None:
-    """Give residuals and first weights the sizes of the arrangement; side 1 is the decoder."""
-    norms = cfg.norms
+def scale_by_depth(layers: Any, norms: NormConfig, planned: StackPlan) -> None:
+    """Give residuals and first weights the sizes of the arrangement."""
+    side = ("encoder", "decoder").index(planned.side)
     for index in range(len(layers)):  # LayerDrop again
         if norms.placement == "deepnorm":
             layers[index].use_deepnorm(deepnorm(*norms.depths)[side])
@@ -98,3 +110,55 @@ def wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     # --checkpoint-activations the layer takes care itself.
     smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
     return fsdp_wrap(layer, min_num_params=smallest)
+
+
+def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
+    """Return a norm with the parameters and the global running statistics of another."""
+    inner = [] if bins is None else bins.edges[1:-1].tolist()
+    edges = ":".join(map(str, inner)) or QUANTILES
+    options = replace(norm.options, length_bins=len(inner) + 1, length_edges=edges)
+    channels = norm.weight.numel()
+    population = None
+    if bins is not None:
+        population = PopulationByLength(channels, options.momentum, options.length_bins)
+        population.set_bins(bins)
+    new = BatchNorm(channels, options, norm.sync, population).to(norm.weight.device)
+    new.weight, new.bias = norm.weight, norm.bias
+    new.population.set(*norm.population.get())
+    return new.train(norm.training)
+
+
+def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
+    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without."""
+    return {
+        f"encoder.{name}": part
+        for name, part in model.encoder.named_modules()
+        if type(part) is BatchNorm  # not those that renormalise
+    }
+
+
+def set_length_bins(model: Any, bins: Optional[LengthBins]) -> dict[str, BatchNorm]:
+    """Give the encoder's batch norms these bins, empty, in place; ``None`` takes theirs away.
+
+    Args:
+        model: an ``rbn_transformer``.
+        bins: where they begin and end.
+
+    Returns:
+        The norms that stood there, by name.
+    """
+    before = encoder_batch_norms(model)
+    for name, norm in before.items():
+        model.set_submodule(name, _rebuilt(norm, bins))
+    return before
+
+
+@contextmanager
+def binned(model: Any, bins: Optional[LengthBins]) -> Iterator[None]:
+    """Give the encoder's batch norms these bins while the block runs."""
+    before = set_length_bins(model, bins)
+    try:
+        yield
+    finally:
+        for name, norm in before.items():
+            model.set_submodule(name, norm)

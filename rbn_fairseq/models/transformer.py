@@ -1,7 +1,6 @@
 """The Transformer with a choice of norms."""
 
 import logging
-from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -21,14 +20,18 @@ from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
 from rbn_fairseq.models.attention import PackedAttention
-from rbn_fairseq.models.centring import centre_weights
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset, resolve
 from rbn_fairseq.models.decoder import RBNTransformerDecoder, padded_extra
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
-from rbn_fairseq.models.loading import check_dictionaries, drop_length_bins, explain_other_norms
+from rbn_fairseq.models.linear import centre_weights
 from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
-from rbn_fairseq.models.pruning import keep_layers
 from rbn_fairseq.models.refusals import OF_MODEL, refuse
+from rbn_fairseq.models.state_dicts import (
+    check_dictionaries,
+    drop_length_bins,
+    explain_other_norms,
+    keep_layers,
+)
 from rbn_fairseq.norms import (
     has_population_norm,
     lay_out,
@@ -63,20 +66,20 @@ class RBNTransformerModel(TransformerModelBase):
                 norm where it may not stand, or an option that batch statistics cannot be
                 combined with.
         """
-        sizes, sizes.norms = resolve(cfg)
+        config = resolve(cfg)
         for option in ("cross_self_attention", "base_layers"):
-            if getattr(sizes, option):
+            if getattr(config, option):
                 raise ValueError(
                     f"--{option.replace('_', '-')} is not supported by rbn_transformer: its extra "
                     "sublayers have no planned norm. Leave it out."
                 )
         for side in ("encoder", "decoder"):
-            if getattr(sizes, side).xformers_att_config:
+            if getattr(config, side).xformers_att_config:
                 raise ValueError(
                     f"--{side}-xformers-att-config is not supported by rbn_transformer, whose "
                     "attention works on rows of real tokens. Leave it out."
                 )
-        model: RBNTransformerModel = super().build_model(sizes, task)
+        model: RBNTransformerModel = super().build_model(config, task)
         centre_weights(model)
         refuse(OF_MODEL, model.cfg, model)
         model.warn(task)
@@ -202,15 +205,10 @@ class RBNTransformerModel(TransformerModelBase):
                 "with it, all sentences share one. Use --task translation_rbn."
             )
 
-    def _kept(self) -> Iterator[tuple[str, Sequence[int], int]]:
-        """Yield each side with the numbers of its layers, and of how many they were chosen."""
-        yield from zip(
-            ("encoder", "decoder"), self.cfg.norms.kept, self.cfg.norms.depths, strict=True
-        )
-
     def pruned_sides(self) -> list[str]:
         """Return which of encoder and decoder lack layers of the trained model."""
-        return [side for side, kept, depth in self._kept() if len(kept) < depth]
+        stacks = self.cfg.norms.encoder, self.cfg.norms.decoder
+        return [stack.side for stack in stacks if len(stack.kept) < stack.depth]
 
     def load_state_dict(
         self,
@@ -230,8 +228,8 @@ class RBNTransformerModel(TransformerModelBase):
         """
         own = self.state_dict()
         check_dictionaries(own, state_dict)
-        for side, kept, depth in self._kept():
-            state_dict = keep_layers(state_dict, kept, depth, side)
+        for stack in (self.cfg.norms.encoder, self.cfg.norms.decoder):
+            state_dict = keep_layers(state_dict, stack.kept, stack.depth, stack.side)
         state_dict = drop_length_bins(own, state_dict)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.

@@ -51,7 +51,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
     start. Micro-batches of one update share a slot of the window: it keeps the last one's.
 
     Nothing is subtracted: the linear layers behind the norm have to centre their weights, which
-    :func:`rbn_fairseq.models.centring.centre_weights` sees to. All else is as in
+    :func:`rbn_fairseq.models.linear.centre_weights` sees to. All else is as in
     :class:`QuadraticNorm`.
 
     Args:

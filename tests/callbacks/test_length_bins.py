@@ -14,7 +14,7 @@ from rbn_fairseq.callbacks.running_statistics import _Attempt
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.measuring.bins import cut_bins
-from rbn_fairseq.models.loading import explain_other_norms
+from rbn_fairseq.models.state_dicts import explain_other_norms
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -88,7 +88,7 @@ def test_weights_are_those_without_bins(trained, without):
 
 def test_a_model_without_bins_takes_the_statistics_of_all_lengths(trained, without, varied, caplog):
     path, overrides = trained[0] / "checkpoint_last.pt", {"norm_batch_length_bins": 1}
-    with caplog.at_level("INFO", "rbn_fairseq.models.loading"):
+    with caplog.at_level("INFO", "rbn_fairseq.models.state_dicts"):
         (model,), *_ = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], {"data": str(varied), **overrides}
         )
@@ -261,7 +261,7 @@ def test_statistics_with_bins_and_without(trained, without):
     "given, words",
     [
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
-        (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).* at least 1,.* but is 0"),
+        (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).* at least 1.* but is 0"),
         ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
         ((*BINS, "--norm-batch-length-edges", "5:10"), r"--norm-batch-length-edges.*`5:10` names"),
         (

@@ -12,8 +12,8 @@ import runs
 from rbn_fairseq.callbacks.multiplier_steps import MultiplierSteps
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.criterions import RBNPenalty
-from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import BatchNorm, record_gaps
 from spoiling import amp_on_cpu, overflowing
 from trainings import task

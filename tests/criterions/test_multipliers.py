@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import oracles
-from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, Gap, ValidTokens, record_gaps
 
 SMOOTHING = 0.05  # as documented

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from processes import WORLD, on_processes
-from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import BatchNorm, Gap
 
 # By update and rank, the mean gaps of every micro-batch: of the first batch norm, and, where

@@ -109,9 +109,9 @@ def test_settings_of_norms_are_known(path):
     merged = OmegaConf.merge(OmegaConf.structured(config_class()), settings)
     pre = settings.get("norm_placement") == "sub"  # for Pre-Norm recipes only
     merged.encoder_normalize_before = merged.decoder_normalize_before = pre
-    _, norms = resolve(merged)
-    used = norms.encoder.split("+")
-    assert set(used) <= set(NORMS) and norms.decoder == "layer"
+    norms = resolve(merged).norms
+    used = norms.encoder.layers.split("+")
+    assert set(used) <= set(NORMS) and norms.decoder.layers == "layer"
     of_used = tuple(f"norm_{name}_" for name in used)
     general = ("norm_encoder", "norm_decoder", "norm_placement", "norm_weight")
     for key in settings:

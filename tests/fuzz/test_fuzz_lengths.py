@@ -15,6 +15,7 @@ from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
     LengthBins,
+    PopulationByLength,
     ValidTokens,
     cut_lengths,
 )
@@ -69,7 +70,9 @@ def test_length_batch_norm(batch, inner):
     x, channels = batch.x, batch.x.shape[-1]
     dtype = torch.promote_types(x.dtype, torch.float32)
     plain = randomise(BatchNorm(channels)).to(dtype)
-    norm = BatchNorm(channels, BatchNormOptions(length_bins=len(inner) + 1)).to(dtype)
+    options = BatchNormOptions(length_bins=len(inner) + 1)
+    population = PopulationByLength(channels, options.momentum, options.length_bins)
+    norm = BatchNorm(channels, options, population=population).to(dtype)
     norm.load_state_dict(plain.state_dict(), strict=False)
     norm.population.set_bins(LengthBins(edges, (edges[1:] + edges[:-1]) / 2))
     valid = torch.ones(x.shape[:2], dtype=torch.bool) if batch.valid is None else batch.valid

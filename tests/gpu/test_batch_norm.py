@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.criterions.gaps import relative_gaps
 from rbn_fairseq.criterions.multipliers import Multipliers
+from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import (
     Affine,
     BatchNorm,

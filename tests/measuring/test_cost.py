@@ -25,7 +25,7 @@ from rbn_fairseq.measuring.cost import (
     likelihood,
 )
 from rbn_fairseq.measuring.session import open_session
-from rbn_fairseq.models.length_bins import binned, set_length_bins
+from rbn_fairseq.models.placing import binned, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins
 
 

@@ -14,7 +14,7 @@ from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
 )
-from rbn_fairseq.models import recomputation
+from rbn_fairseq.models import layers as recomputation
 from rbn_fairseq.norms import NORMS, dummy_batch, record_gaps, record_moments
 from small_models import (
     BATCH,

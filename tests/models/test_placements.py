@@ -1,12 +1,73 @@
-"""Sub-LN: its constants, where its norms stand. Its formula: `test_by_sentence.py`."""
+"""Arrangements by depth: constants, first weights, places. Formulas: `test_by_sentence.py`."""
 
 import math
 
 import pytest
+import torch
+from torch import nn
 
-from rbn_fairseq.models.subnorm import SubNorm, sub_norm_gains
+from rbn_fairseq.models.placements import SubNorm, deepnorm, sub_norm_gains
 from rbn_fairseq.norms import BatchNorm, LayerNorm, NoNorm
-from small_models import PRE, STILL, SUB, batch, build
+from small_models import DEEP, PRE, STILL, SUB, batch, build
+
+
+@pytest.mark.parametrize("encoder, decoder", [(6, 6), (18, 2), (1, 12), (100, 100)])
+def test_constants_are_the_papers(encoder, decoder):
+    ours = deepnorm(encoder, decoder)
+    # By logarithms, so that it is another computation.
+    log = math.log(encoder) / 4 + math.log(decoder) / 16
+    papers = [
+        (0.81 * math.exp(log), 0.87 * math.exp(-log)),
+        (math.exp(math.log(3 * decoder) / 4), math.exp(-math.log(12 * decoder) / 4)),
+    ]
+    for one, two in zip(ours, papers, strict=True):
+        assert tuple(one) == pytest.approx(two, rel=1e-12)
+
+
+def test_pre_norm_is_refused():
+    for side in ("encoder", "decoder"):
+        with pytest.raises(ValueError, match="--norm-placement deepnorm.*Post-Norm"):
+            build(**DEEP, **{f"{side}_normalize_before": True})
+
+
+WIDE = {
+    f"{side}_{size}": 256
+    for side in ("encoder", "decoder")
+    for size in ("embed_dim", "ffn_embed_dim")
+}
+DEPTHS = {"encoder_layers": 1, "decoder_layers": 3}
+SCALED = {"norm_placement": "deepnorm"}
+ARRANGEMENTS = pytest.mark.parametrize(
+    "arrangement, gains",
+    [(SCALED, [constants.beta for constants in deepnorm(1, 3)]), (SUB, sub_norm_gains(1, 3))],
+    ids=["deepnorm", "sub"],
+)
+
+
+@ARRANGEMENTS
+def test_deviations(arrangement, gains):
+    """Xavier-normal weights have the deviation gain sqrt(2 / (fan in + fan out))."""
+    # LayerDrop keeps no layer from its weights.
+    drop = {f"{side}_layerdrop": 0.7 for side in ("encoder", "decoder")}
+    model = build(**arrangement, **WIDE, **DEPTHS, **drop)
+    for stack, gain, count in zip((model.encoder, model.decoder), gains, (6, 3 * 10), strict=True):
+        parts = [item for item in stack.layers.named_modules() if isinstance(item[1], nn.Linear)]
+        assert len(parts) == count
+        for name, part in parts:
+            wanted = (1.0 if name.endswith(("q_proj", "k_proj")) else gain) / 16
+            # 65,536 draws: their deviation is within 1 % by chance.
+            assert part.weight.std().item() == pytest.approx(wanted, rel=0.015), name
+            assert part.weight.max() > 3 * wanted  # normal, not uniform
+
+
+@ARRANGEMENTS
+def test_biases_stay(arrangement, gains):
+    model, plain = build(**arrangement), build()
+    for layer, other in zip(model.encoder.layers, plain.encoder.layers, strict=True):
+        for part in ("fc1", "fc2", "self_attn.q_proj", "self_attn.v_proj"):
+            one, two = (each.get_submodule(part) for each in (layer, other))
+            assert torch.equal(one.bias, two.bias) and one.bias.any()
+            assert not torch.equal(one.weight, two.weight)
 
 
 @pytest.mark.parametrize("encoder, decoder", [(6, 6), (18, 2), (1, 12), (1, 1), (100, 100)])

@@ -1,15 +1,79 @@
-"""Centred weights behind the norms that subtract no mean."""
+"""The linear layers around norms: which of them read a norm's output, and parametrised weights."""
 
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
 
-from rbn_fairseq.models.reading import readers_in_layer, readers_of_encoder
+from rbn_fairseq.models.placements import SubNorm
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
-__all__ = ["centre_weights"]
+__all__ = [
+    "WEIGHT_NORMS",
+    "centre_weights",
+    "normalise_weights",
+    "readers_in_layer",
+    "readers_of_encoder",
+]
+
+
+def readers_in_layer(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
+    """Yield the norms of a layer, and the linear layers by which a sublayer reads each.
+
+    In Post-Norm it is the sublayer of the norm that is yielded, not the one that comes next.
+    """
+    attention = layer.self_attn
+    yield layer.self_attn_layer_norm, [attention.q_proj, attention.k_proj, attention.v_proj]
+    if getattr(layer, "encoder_attn", None) is not None:
+        yield layer.encoder_attn_layer_norm, [layer.encoder_attn.q_proj]
+    yield layer.final_layer_norm, [layer.fc1]
+    inner = [part for part in layer.children() if isinstance(part, SubNorm)]
+    yield from ((part.norm, [part.projection]) for part in inner)
+    if inner:
+        yield layer.fc2_norm, [layer.fc2]
+
+
+def readers_of_encoder(decoder: Any) -> list[nn.Linear]:
+    """Return the linear layers by which a decoder reads the encoder's output."""
+    layers = [decoder.layers[index] for index in range(len(decoder.layers))]  # all, with LayerDrop
+    attentions = [layer.encoder_attn for layer in layers if layer.encoder_attn is not None]
+    return [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
+
+
+WEIGHT_NORMS = ("none", "wn", "cwn")
+
+
+class _CentredWeightNorm(nn.Module):
+    """``w = g (v - mean v) / ||v - mean v||`` for each row v of the weight: one output."""
+
+    def forward(self, g: Tensor, v: Tensor) -> Tensor:
+        centred = v - v.mean(1, keepdim=True)
+        return g * F.normalize(centred)  # 0 where all of a row are equal
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        centred = weight - weight.mean(1, keepdim=True)
+        return torch.linalg.vector_norm(centred, dim=1, keepdim=True), weight
+
+
+def normalise_weights(module: nn.Module, kind: str) -> None:
+    """Parametrise the weight of every linear layer in ``module``, row by row, in place.
+
+    ``wn``: ``w = g v / ||v||`` (Salimans and Kingma, 2016, Weight Normalization, Eq. 2), which
+    leaves the first weights as they are. ``cwn``: the same with the mean of v taken off (Huang et
+    al., 2017, Centered Weight Normalization), which centres them. ``none``: nothing.
+
+    Args:
+        module: where the linear layers are.
+        kind: one of ``WEIGHT_NORMS``.
+    """
+    for part in list(module.modules()):
+        if isinstance(part, nn.Linear) and kind == "wn":
+            parametrizations.weight_norm(part)
+        elif isinstance(part, nn.Linear) and kind == "cwn":
+            parametrize.register_parametrization(part, "weight", _CentredWeightNorm())
 
 
 class _Centred(nn.Module):

@@ -1,0 +1,114 @@
+"""Arrangements of norms and residuals whose sizes go by depth: DeepNorm and sub-LN."""
+
+import math
+from typing import Any, NamedTuple, Optional
+
+from torch import Tensor, nn
+
+from rbn_fairseq.norms import Tokens
+
+__all__ = [
+    "DeepNorm",
+    "ScaledResidual",
+    "SubNorm",
+    "deepnorm",
+    "draw_weights",
+    "place_sub_norm",
+    "sub_norm_gains",
+]
+
+_GAINS = {"q_proj": 1.0, "k_proj": 1.0}
+
+
+def draw_weights(layer: nn.Module, gain: float) -> None:
+    """Draw the weights of a layer's linear maps anew, in place.
+
+    The feed-forward, value and output projections are Xavier-normal with the given gain, the query
+    and key projections with gain 1; biases stay as they are. DeepNorm (arXiv:2203.00555) and
+    sub-LN (arXiv:2210.06423) share this rule.
+    """
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_normal_(module.weight, _GAINS.get(name.rpartition(".")[2], gain))
+
+
+class DeepNorm(NamedTuple):
+    """Constants of one stack: ``alpha`` scales residuals, ``beta`` is the gain of first weights."""
+
+    alpha: float
+    beta: float
+
+
+def deepnorm(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
+    """Return the constants of an encoder of N and a decoder of M layers.
+
+    Source: Wang et al., 2022, DeepNet (arXiv:2203.00555), for an encoder-decoder: encoder
+    ``alpha = 0.81 (N^4 M)^(1/16)``, ``beta = 0.87 (N^4 M)^(-1/16)``; decoder ``alpha =
+    (3 M)^(1/4)``, ``beta = (12 M)^(-1/4)``.
+    """
+    depth = (encoder_layers**4 * decoder_layers) ** (1 / 16)
+    return (
+        DeepNorm(0.81 * depth, 0.87 / depth),
+        DeepNorm((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25),
+    )
+
+
+class ScaledResidual:
+    """Mixin for a fairseq layer: the residual counts ``residual_scale`` times."""
+
+    residual_scale = 1.0
+
+    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return ``residual_scale * residual + x``; fairseq's layers call this."""
+        return residual + x if self.residual_scale == 1 else self.residual_scale * residual + x
+
+    def use_deepnorm(self, constants: DeepNorm) -> None:
+        """Scale the residuals by alpha, and draw the first weights anew with gain beta."""
+        self.residual_scale = constants.alpha
+        draw_weights(self, constants.beta)  # type: ignore[arg-type]
+
+
+_ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}  # site of a plan -> attribute
+
+
+def sub_norm_gains(encoder_layers: int, decoder_layers: int) -> tuple[float, float]:
+    """Return the gains of first weights for an encoder of N and a decoder of M layers.
+
+    Source: Wang et al., 2022, Foundation Transformers (arXiv:2210.06423), for an
+    encoder-decoder: encoder ``gamma = sqrt(ln(3 M) ln(2 N) / 3)``, decoder
+    ``gamma = sqrt(ln(3 M))``.
+    """
+    decoder = math.log(3 * decoder_layers)
+    return math.sqrt(decoder * math.log(2 * encoder_layers) / 3), math.sqrt(decoder)
+
+
+class SubNorm(nn.Module):
+    """A norm and the output projection behind it: the end of an attention in sub-LN."""
+
+    def __init__(self, norm: nn.Module, projection: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.projection = projection
+
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Project the normalised heads ``x: (N, C)`` or, in generation, ``(1, B, C)``."""
+        return self.projection(self.norm(x, tokens))
+
+
+def place_sub_norm(layer: Any, site: str, norm: nn.Module) -> None:
+    """Put the second norm of a sublayer into a layer built by fairseq.
+
+    Args:
+        layer: encoder or decoder layer.
+        site: the sublayer, ``self``, ``cross`` or ``ffn``.
+        norm: it normalises C channels in an attention, those of the hidden layer in ``ffn``.
+    """
+    if site == "ffn":
+        layer.fc2_norm = norm
+        return
+    attention = getattr(layer, _ATTENTIONS[site])
+    setattr(layer, f"{_ATTENTIONS[site]}_out", SubNorm(norm, attention.out_proj))
+    # Attention leaves the joined heads as they are. Unless this check is skipped, fairseq's, which
+    # generation takes, calls torch's function, which reads out_proj.weight and not out_proj.
+    attention.out_proj = nn.Identity()
+    attention.skip_embed_dim_check = True
