@@ -80,6 +80,9 @@ class Callback:
     def on_loaded_model(self, model: nn.Module) -> None:
         """Act on a checkpoint's model, which is read for inference or a measurement."""
 
+    def check_criterion(self, criterion_cfg: Any) -> None:
+        """Refuse a criterion, before it is built."""
+
     def on_criterion(self, criterion: Any) -> None:
         """Act on the criterion once it is built; of a training, or to validate a checkpoint."""
 
@@ -203,6 +206,7 @@ class WithCallbacks(FairseqTask):
         Raises:
             ValueError: if a callback refuses it.
         """
+        self._call("check_criterion", cfg)
         base = super().build_criterion  # of some tasks it takes one argument
         several = "from_checkpoint" in inspect.signature(base).parameters
         criterion = base(cfg, from_checkpoint) if several else base(cfg)

@@ -54,19 +54,25 @@ class Start(Callback):
         """
         refuse(OF_TRAINING, self.training.cfg, model)
 
-    def on_criterion(self, criterion: Any) -> None:
-        """Check that the criterion can read the model's rows, and that its penalty can act.
+    def check_criterion(self, criterion_cfg: Any) -> None:
+        """Refuse a criterion that cannot read the model's rows of real tokens.
 
-        Not for a model from a checkpoint: it is validated, and may have been folded.
+        Raises:
+            ValueError: naming it.
+        """
+        if isinstance(self.training.model, RBNTransformerModel):
+            refuse(OF_CRITERION, criterion_cfg, self.training.model)
+
+    def on_criterion(self, criterion: Any) -> None:
+        """Check that the penalty can act on the model.
+
+        Not on a checkpoint's, which is validated, and may have been folded.
 
         Raises:
             ValueError: if it cannot.
         """
-        model = self.training.model
-        if isinstance(model, RBNTransformerModel):
-            refuse(OF_CRITERION, self.training.cfg.criterion, model)
-        if model is not None and isinstance(criterion, RBNPenalty):
-            criterion.check_model(model)
+        if self.training.model is not None and isinstance(criterion, RBNPenalty):
+            criterion.check_model(self.training.model)
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
         """Refuse training data without targets; fairseq takes it for text to translate.

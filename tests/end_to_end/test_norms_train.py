@@ -49,7 +49,7 @@ def translating(data_bin):
 
 def train_until(cfg, save_dir, update):
     cfg = copy.deepcopy(cfg)
-    cfg.checkpoint.save_dir = cfg.task.save_dir = str(save_dir)
+    cfg.checkpoint.save_dir = str(save_dir)
     cfg.optimization.max_update = update
     train.main(cfg)
     return read_checkpoint(save_dir / "checkpoint_last.pt")["model"]
