@@ -39,7 +39,7 @@ def test_stop_and_resume(forked, data_bin, tmp_path, own):
     )
     state = read_checkpoint(start)
     first = state["model"]
-    held = state["extra_state"]["TranslationRBNTask"].get("multipliers", {})
+    held = state["extra_state"]["TranslationRBNTask"]["callbacks"]["MultiplierSteps"]
     assert bool(held) == ("--rbn-target-tid" in own)
     assert all(mean > 0 for mean, *_ in held.values())
     assert one.keys() == other.keys() and any("running_var" in name for name in one)

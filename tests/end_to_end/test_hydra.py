@@ -76,10 +76,8 @@ def test_a_target_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
     assert len(names) == 8
     assert [criterions[0][name] for name in names] == [criterions[1][name] for name in names]
     assert criterions[0]["rbn_target_tid"] == "2:0.5"
-    held = [
-        state["extra_state"]["TranslationRBNTask"]["callbacks"]["MultiplierSteps"]
-        for state in states
-    ]
+    tasks = [state["extra_state"]["TranslationRBNTask"] for state in states]
+    held = [task["callbacks"]["MultiplierSteps"] for task in tasks]
     assert held[0].keys() == held[1].keys() and len(held[0]) == 4
 
 
