@@ -8,47 +8,13 @@ from typing import Annotated, Optional
 
 import typer
 
+from rbn_fairseq.cli.findings import Findings
 from rbn_fairseq.cli.options import STDOUT, Json, Overwrite, UserDir, check_json, write_json
 
-__all__ = ["Findings", "doctor"]
+__all__ = ["doctor"]
 
 _FAIRSEQ = "0.12.3"
 _TORCH = (2, 11)
-
-
-class Findings:
-    """Prints findings, keeps them, and counts the problems among them."""
-
-    def __init__(self, to_stderr: bool = False) -> None:
-        from rich.console import Console
-
-        self._console = Console(highlight=False, soft_wrap=True, stderr=to_stderr)
-        self.records: list[dict[str, str]] = []
-
-    @property
-    def problems(self) -> int:
-        """Number of problems."""
-        return sum(record["finding"] == "problem" for record in self.records)
-
-    def good(self, text: str) -> None:
-        """Tell what is in order."""
-        self._print("ok", "green", text)
-
-    def note(self, text: str) -> None:
-        """Tell what to know."""
-        self._print("note", "yellow", text)
-
-    def bad(self, text: str) -> None:
-        """Tell what is wrong."""
-        self._print("problem", "red", text)
-
-    def _print(self, kind: str, colour: str, text: str) -> None:
-        from rich.text import Text
-
-        # Names out of a file may hold what a terminal would obey.
-        plain = "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
-        self._console.print(Text.assemble((f"{kind:7}", colour), " ", plain))
-        self.records.append({"finding": kind, "text": plain})
 
 
 def _version(distribution: str) -> Optional[str]:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rbn_fairseq.checkpoints.files import damage, read_checkpoint
-from rbn_fairseq.cli.doctor import Findings
+from rbn_fairseq.cli.findings import Findings
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 
 __all__ = ["check_checkpoint", "check_data_directory"]

@@ -1,0 +1,79 @@
+"""A task and a callback of a user's own: examples/own_task and the code of docs/callbacks.md."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import runs
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TRAIN = (
+    "--user-dir", ROOT / "examples" / "own_task", "--task", "language_modeling_watched",
+    "--arch", "transformer_lm", "--decoder-layers", 1, "--decoder-embed-dim", 16,
+    "--decoder-ffn-embed-dim", 16, "--decoder-attention-heads", 2, "--tokens-per-sample", 32,
+    "--sample-break-mode", "none", "--max-tokens", 512, "--optimizer", "adam", "--lr", 0.01,
+    "--dropout", 0.1, "--cpu", "--num-workers", 0, "--no-progress-bar",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(corpus, tmp_path_factory):
+    """English text alone, after fairseq-preprocess."""
+    directory = tmp_path_factory.mktemp("monolingual")
+    for split in ("train", "valid"):
+        (directory / split).write_text((corpus / f"{split}.en").read_text())
+    prefixes = (f"--{split}pref {directory / split}" for split in ("train", "valid"))
+    options = " ".join(prefixes).split()
+    runs.call("preprocess", "--only-source", *options, "--destdir", directory / "bin")
+    return directory / "bin"
+
+
+def lines(directory):
+    return [json.loads(line) for line in (directory / "embedding.jsonl").read_text().splitlines()]
+
+
+def test_language_modelling_resumes_bit_for_bit(text, tmp_path):
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    log = runs.call("train", text, *TRAIN, "--max-epoch", 3, "--save-dir", once)
+    assert "valid on 'valid' subset" in log or "| valid |" in log
+    runs.call("train", text, *TRAIN, "--max-epoch", 2, "--save-dir", twice)
+    runs.call("train", text, *TRAIN, "--max-epoch", 3, "--save-dir", twice)
+    one, other = (read_checkpoint(path / "checkpoint_last.pt")["model"] for path in (once, twice))
+    assert all((value == other[name]).all() for name, value in one.items())
+    assert lines(once) == lines(twice) and len(lines(once)) == 3
+    first, second, _ = lines(once)
+    assert first["growth"] is None and second["growth"] == second["norm"] / first["norm"]
+
+
+def test_other_dictionaries_are_refused(text, data_bin, tmp_path):
+    runs.call("train", text, *TRAIN, "--max-update", 1, "--save-dir", tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in text.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    words = (other / "dict.txt").read_text().splitlines()
+    (other / "dict.txt").write_text("\n".join(reversed(words)) + "\n")
+    with pytest.raises(ValueError, match="dictionaries"):
+        runs.call("train", other, *TRAIN, "--max-update", 2, "--save-dir", tmp_path)
+
+
+def test_a_directory_of_another_kind_is_refused(data_bin, tmp_path):
+    with pytest.raises(ValueError, match=r"dict\.txt"):
+        runs.call("train", data_bin, *TRAIN, "--max-update", 1, "--save-dir", tmp_path)
+
+
+def test_the_page_adds_a_callback_to_translation(data_bin, tmp_path):
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/callbacks.md").read_text(), re.DOTALL
+    )
+    package = tmp_path / "counting_package"
+    package.mkdir()
+    (package / "__init__.py").write_text(code)
+    log = runs.train(
+        data_bin, tmp_path / "run", "--user-dir", package, "--task", "translation_counted",
+        "--max-epoch", 1, "--disable-validation",
+    )  # fmt: skip
+    assert re.search(r"epoch 1: \d+ batches", log)
