@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -12,7 +12,7 @@ import rbn_fairseq
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, console, write_json
 from rbn_fairseq.files import check_output
 
-__all__ = ["Group", "groups", "norms", "options", "recipes", "user_dir"]
+__all__ = ["norms", "options", "recipes", "user_dir"]
 
 recipes = typer.Typer(
     invoke_without_command=True,
@@ -61,6 +61,8 @@ def options(user_dir: UserDir = None) -> None:
     rbn_fairseq.register()
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
+    from rbn_fairseq.cli.option_groups import groups
+
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS,
         add_help=False,
@@ -71,46 +73,6 @@ def options(user_dir: UserDir = None) -> None:
         for config in group.configs:
             gen_parser_from_dataclass(shown, config())
     typer.echo(parser.format_help().rstrip())
-
-
-class Group(NamedTuple):
-    """Options that come with one of fairseq's components.
-
-    Attributes:
-        title: what they are about.
-        owner: what has to be given so that fairseq knows them.
-        configs: their dataclasses.
-    """
-
-    title: str
-    owner: str
-    configs: tuple[type[Any], ...]
-
-    def options(self) -> list[str]:
-        """Return their names on the command line; a field without a help text is no option."""
-        return [
-            "--" + item.name.replace("_", "-")
-            for config in self.configs
-            for item in dataclasses.fields(config)
-            if item.metadata.get("help")
-        ]
-
-
-def groups() -> list[Group]:
-    """Return all options, with those of norms that a user registered."""
-    from fairseq.dataclass import FairseqDataclass
-
-    from rbn_fairseq.callbacks.base import options_of
-    from rbn_fairseq.criterions.options import RBNPenaltyConfig
-    from rbn_fairseq.models.config import norm_fields
-    from rbn_fairseq.tasks.translation_rbn import CALLBACKS
-
-    norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))
-    return [
-        Group("norms", "--arch rbn_transformer...", (norms,)),
-        Group("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
-        Group("training", "--task translation_rbn", options_of(CALLBACKS)),
-    ]
 
 
 @recipes.callback()

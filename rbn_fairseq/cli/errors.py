@@ -254,7 +254,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _explain_unknown(parser: argparse.ArgumentParser, words: list[str]) -> str:
-    from rbn_fairseq.cli.about import groups
+    from rbn_fairseq.cli.option_groups import groups
 
     owners = {option: group.owner for group in groups() for option in group.options()}
     known = {option for action in parser._actions for option in action.option_strings}
