@@ -2,7 +2,6 @@
 
 import pytest
 from fairseq.models.transformer import TransformerModel
-from fairseq.modules import MultiheadAttention
 
 from rbn_fairseq.bench.generating import PLACEMENTS, Translator, default_settings
 from runs import TINY
@@ -21,21 +20,6 @@ def test_every_translation_has_as_many_tokens(translator):
         assert len(hypotheses) == batch["nsentences"]
         assert all(len(of_sentence) == 3 for of_sentence in hypotheses)  # the beam
         assert {len(each["tokens"]) for beam in hypotheses for each in beam} == {4 + 1}  # and EOS
-
-
-def test_only_the_last_layer_computes_attention_weights(translator, monkeypatch):
-    asked = []
-    forward = MultiheadAttention.forward
-
-    def remember(attention, *args, **kwargs):
-        if attention.encoder_decoder_attention:
-            asked.append(bool(kwargs["need_weights"]))
-        return forward(attention, *args, **kwargs)
-
-    monkeypatch.setattr(MultiheadAttention, "forward", remember)
-    translator.generate(translator.batches("test", 1))
-    # Two layers, the last of which gives them as an alignment.
-    assert asked == [False, True] * (len(asked) // 2) and asked
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -1,9 +1,9 @@
-"""How the time of norms grows: what the sweeps vary, the figure."""
+"""How the time of norms grows: what the sweeps vary."""
 
 import pytest
 
 from rbn_fairseq.bench import growth
-from rbn_fairseq.bench.growth import draw_growth, time_growth
+from rbn_fairseq.bench.growth import time_growth
 from rbn_fairseq.bench.norm_times import Conditions
 from rbn_fairseq.bench.rounds import Row
 
@@ -38,13 +38,3 @@ def test_one_thing_grows(monkeypatch, what, values, sizes, ms):
     tokens, channels, _ = sizes[0]
     assert first.bench == "scaling"
     assert first.case == f"{what}-{values[0]}/{32 * tokens}x{channels}"
-
-
-def test_the_figure_is_drawn(tmp_path):
-    grown = {
-        1024: [row("layer", 1.0), row("batch", 2.0), row("floor", 0.5)],
-        4096: [row("layer", 4.0), row("batch", 7.0), row("floor", 2.0)],
-    }
-    draw_growth(tmp_path / "growth.svg", "tokens", grown)
-    text = (tmp_path / "growth.svg").read_text()
-    assert all(word in text for word in ("tokens of a batch", "BN", "4096"))

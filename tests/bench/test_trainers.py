@@ -8,7 +8,6 @@ from fairseq.models.transformer import TransformerModel
 
 from rbn_fairseq.bench.trainers import (
     SETTINGS,
-    add_mixing,
     check_batches,
     data_cases,
     draw,
@@ -105,21 +104,9 @@ def test_a_setting_is_given_by_options_or_by_the_name_of_a_default():
     assert list(read_settings(SETTINGS, COMMON)) == ["fairseq", "layer", "batch", "rbn"]
 
 
-def test_the_last_setting_is_mixed():
-    settings = {"a": ["--dropout", "0.3"], "b": ["--dropout", "0.2"]}
-    mixed = add_mixing(settings, "16,random")
-    assert list(mixed)[:2] == ["a", "b"] and mixed["a"] == settings["a"]
-    added = [options for name, options in mixed.items() if name not in settings]
-    assert added == [
-        ["--dropout", "0.2", "--length-mixing", "16"],
-        ["--dropout", "0.2", "--length-mixing", "random"],
-    ]
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        "--arch rbn_transformer_tiny",
         "--arch rbn_transformer_tiny_pre --share-all-embeddings",
         # The user's win over the architecture's.
         "--arch rbn_transformer_tiny --encoder-layers 1 --decoder-attention-heads 2 --dropout 0.25",
@@ -142,21 +129,6 @@ def test_fairseqs_own_model_has_the_sizes_of_ours(data_bin, options):
         assert layers[0].self_attn.num_heads == layers[1].self_attn.num_heads
         assert layers[0].normalize_before == layers[1].normalize_before
         assert layers[0].dropout_module.p == layers[1].dropout_module.p
-
-
-@pytest.mark.parametrize(
-    "criterion, sister",
-    [
-        (("--criterion", "label_smoothed_cross_entropy_rbn"), "label_smoothed_cross_entropy"),
-        ((), "cross_entropy"),  # fairseq's default
-    ],
-)
-def test_fairseqs_own_criterion_is_that_of_the_others_without_a_penalty(
-    data_bin, criterion, sister
-):
-    common = [*COMMON, *criterion]
-    cfg, _ = set_up(str(data_bin), [*common, *fairseq_options(common)], "cpu")
-    assert (cfg.criterion._name, cfg.task._name) == (sister, "translation")
 
 
 def test_batches_are_those_that_fairseq_trains_on(data_bin):
