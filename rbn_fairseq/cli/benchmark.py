@@ -64,7 +64,7 @@ _Norm = Annotated[
 _Placement = Annotated[str, typer.Argument(metavar="PLACEMENT", help="`post` or `pre`.")]
 _Seeds = Annotated[
     list[str],
-    typer.Argument(metavar="SEED...", help="Numbers; the paper has means of three or more."),
+    typer.Argument(metavar="SEED", help="Numbers; the paper has means of three or more."),
 ]
 _Data = Annotated[
     Optional[Path],
@@ -260,7 +260,7 @@ def run(
     seeds: Annotated[
         list[str],
         typer.Argument(
-            metavar="SEED... [-- OVERRIDES]",
+            metavar="SEED",
             help="Numbers; the paper has means of three or more. Behind `--` overrides for Hydra, "
             "such as common.fp16=true (faster on a GPU; the recipe is fp32).",
         ),
