@@ -19,8 +19,6 @@ from rbn_fairseq.cli.errors import plain_errors
 __all__ = ["evaluate", "run"]
 
 _AVERAGED = 6  # epochs
-# Norms whose statistics have to be estimated anew for averaged weights.
-_RUNNING = frozenset(("batch", "renorm", "power", "mabn"))
 _MALLOC = {  # glibc would return memory at every update of a small model
     "MALLOC_MMAP_THRESHOLD_": "2000000000",
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
@@ -345,6 +343,7 @@ def _has_running_statistics(runs: _Runs, seed: str) -> bool:
     """
     from omegaconf import OmegaConf
 
+    from rbn_fairseq.norms import NORMS, NormPlan, PopulationNorm
     from rbn_fairseq.recipes import compose_settings
 
     if runs.dry_run:
@@ -358,8 +357,9 @@ def _has_running_statistics(runs: _Runs, seed: str) -> bool:
             )
         model = OmegaConf.load(settings).model
     options = (f"norm_{side}{final}" for side in ("encoder", "decoder") for final in ("", "_final"))
-    plans = " ".join(str(model.get(option, "")) for option in options)
-    return bool(_RUNNING & set(re.findall("[a-z_]+", plans)))
+    plans = (NormPlan.parse(str(model[option])) for option in options if model.get(option))
+    norms = {name for plan in plans for rule in plan.rules for name in rule.norms}
+    return any(issubclass(NORMS[name], PopulationNorm) for name in norms & NORMS.keys())
 
 
 def _is_fresh(path: Path, source: Path) -> bool:

@@ -222,7 +222,7 @@ def test_sweeps():
     assert sweep("grid") == {f"criterion.rbn_{part}_weight": paper for part in ("mean", "std")}
     (plans,) = sweep("layers").values()
     for number, text in enumerate(plans):
-        plan = NormPlan(text, 6, ("self", "ffn"), ("batch", "layer"), "--norm-encoder")
+        plan = NormPlan.parse(text)
         found = [plan.norms(layer, site) for layer in range(6) for site in ("self", "ffn")]
         assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)
 
