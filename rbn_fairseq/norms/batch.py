@@ -137,29 +137,23 @@ class BatchNorm(PopulationNorm):
     def _train_by_kernels(
         self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
     ) -> Tensor:
-        by_length = self.population.by_length  # the kernels know of no bins
-        momentum = 0.0 if by_length or scope.frozen.get() else self.population.momentum
-        y, batch, before, after = self._launch(rows, seen, layout, momentum)
-        if by_length:
-            self._follow(batch, seen, layout)
-        else:
-            self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
-        return y
-
-    def _launch(
-        self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout], momentum: float
-    ) -> tuple[Tensor, Moments, Tensor, Tensor]:
-        """Return y, the batch's moments, and running statistics ``(2, C)`` before and after."""
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
+        by_length = self.population.by_length  # the kernels know of no bins
+        momentum = 0.0 if by_length or scope.frozen.get() else self.population.momentum
         y, mean, var, n, before, after, share = normalise_rows(
             rows, self.weight, self.bias, self.population.get(), momentum=momentum,
             eps=self.options.eps, clamp=self.options.clamp, sync=self.sync,
             counted=not scope.dummy.get(),
         )  # fmt: skip
-        self._record(Moments(mean.detach(), var.detach(), n, share), seen, layout)
-        return y, Moments(mean, var, n, share), before, after
+        batch = Moments(mean, var, n, share)
+        self._record(batch._replace(mean=mean.detach(), var=var.detach()), seen, layout)
+        if by_length:
+            self._follow(batch, seen, layout)
+        else:
+            self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
+        return y
 
     def _batch_moments(
         self, rows: Tensor, population_mean: Tensor, population_var: Tensor
@@ -191,20 +185,9 @@ class BatchNorm(PopulationNorm):
     def _record_gap(
         self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
     ) -> None:
+        deviation = self.options.eps, self.options.clamp
         for recorder in scope.recorders.get():
-            recorder.append(
-                scope.Gap(
-                    self,
-                    self.options.eps,
-                    self.options.clamp,
-                    batch.mean,
-                    batch.var,
-                    batch.n,
-                    *before,
-                    *after,
-                    batch.share,
-                )  # fmt: skip
-            )
+            recorder.append(scope.Gap(self, *deviation, *batch[:3], *before, *after, batch.share))
 
     def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         if scope.frozen.get() and scope.moment_recorders.get():  # a measurement

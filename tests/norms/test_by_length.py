@@ -473,10 +473,10 @@ def test_kernels_train_alike(block, device):
     upstream = torch.randn(*x.shape).to(device)
     results = []
     for one, by_kernels in ((norm, True), (other, False)):
-        launch = mock.Mock(wraps=one._launch)
+        launch = mock.Mock(wraps=one._train_by_kernels)
         with (
             mock.patch.object(one, "by_kernels", by_kernels, create=True),
-            mock.patch.object(one, "_launch", launch),
+            mock.patch.object(one, "_train_by_kernels", launch),
             block(), record_gaps() as gaps, record_moments() as records,
         ):  # fmt: skip
             y = one(x, tokens)
