@@ -43,6 +43,7 @@ def test_plans_mean_what_they_are_made_of(rules, rest):
     for layer in range(LAYERS):
         for site in SITES:
             assert read.norms(layer, site) == norms_at(rules, layer, site)
+    assert NormPlan.parse(str(read)) == read
 
 
 def refuses_or_covers(text):

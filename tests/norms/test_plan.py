@@ -102,3 +102,26 @@ def test_parse_norms_reads_one_norm_and_compositions():
 def test_parse_norms_refuses_what_is_no_norm(text):
     with pytest.raises(ValueError, match="^--norm-x: unknown norm .* Known: batch, groupscale"):
         parse_norms(text, KNOWN, "--norm-x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch", "batch@2:layer", "batch@0-1:layer", "batch@3.ffn:layer", "batch@2-3.cross:layer",
+        "batch@self:layer", "groupscale+power@0:layer",
+    ],
+)  # fmt: skip
+def test_what_is_written_is_what_was_read(text):
+    assert str(NormPlan.parse(text)) == text
+    assert str(NormPlan.parse("batch@1-1:layer")) == "batch@1:layer"
+
+
+def test_renamed_plans_keep_their_places():
+    plan = NormPlan.parse("batch@0-2.ffn:layer+batch@1:layer")
+    swapped = {"batch": "power", "layer": "layer"}
+    renamed = plan.renamed(lambda names: tuple(swapped[name] for name in names))
+    assert str(renamed) == "power@0-2.ffn:layer+power@1:layer"
+
+
+def test_a_place_that_no_rule_covers_has_no_norms():
+    assert NormPlan.parse("batch@0").norms(1, "ffn") == ()

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
+from rbn_fairseq.norms import BatchNorm, Population, PowerNorm, split_statistics, statistics_by_norm
 from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.population import Population
 
 MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
 
@@ -83,3 +84,30 @@ def test_buffers_are_floating_point_and_named():
     buffers = dict(Population(2, 0.05).named_buffers())
     assert list(buffers) == ["running_mean", "running_var"]
     assert all(buffer.is_floating_point() for buffer in buffers.values())
+
+
+class Halves(Population):
+    """Running statistics of one's own: always a half of the batch's."""
+
+    def update(self, batch):
+        self.set(batch.mean.detach() / 2, batch.var.detach() / 2)
+
+
+def test_a_norm_takes_the_population_that_it_is_given():
+    norm, x = BatchNorm(3, population=Halves(3, 0.05)), torch.randn(7, 3)
+    norm(x)
+    torch.testing.assert_close(norm.population.running_mean, x.mean(0) / 2)
+    expected = (x - x.mean(0) / 2) / torch.sqrt(x.var(0, correction=0) / 2 + 1e-5)
+    torch.testing.assert_close(norm.eval()(x), expected)
+
+
+def test_statistics_of_a_state_dict():
+    model = nn.ModuleDict({"one": BatchNorm(2), "two": nn.Linear(2, 2), "three": PowerNorm(2)})
+    rest, statistics = split_statistics(model.state_dict())
+    assert {name.partition(".")[0] for name in rest} == {"one", "two", "three"}
+    assert statistics.keys() == {f"{name}" for name, _ in model.named_buffers()}
+    by_norm = statistics_by_norm(model.state_dict())
+    assert list(by_norm) == ["one", "three"]
+    assert by_norm["one"].keys() == {"running_mean", "running_var"}
+    assert "running_square" in by_norm["three"]
+    assert statistics_by_norm(BatchNorm(2).state_dict()).keys() == {""}
