@@ -1,4 +1,4 @@
-"""Options of the RBN penalty, and what is refused of them."""
+"""Options of the RBN penalty, and their checks."""
 
 import math
 import re

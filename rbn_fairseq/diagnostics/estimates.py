@@ -1,4 +1,4 @@
-"""Estimates of population statistics from batch statistics, and models that take them over."""
+"""Estimates of population statistics, and recalibration of models by them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Training Inference Discrepancy (paper, Definition 1), and what it is made of."""
+"""Training Inference Discrepancy (paper, Definition 1) and related measures."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -92,9 +92,9 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         x = self.dropout_module(x)
         states, weights = [x], None
         for number, layer in enumerate(self.layers):
-            x, own = layer(x, attention, layout, need_attn=number == weights_of)
+            x, attended = layer(x, attention, layout, need_attn=number == weights_of)
             states.append(x)
-            weights = weights if own is None else own
+            weights = weights if attended is None else attended
         if self.layer_norm is not None:
             x = self.layer_norm(x, layout)
         if self.project_out_dim is not None:
@@ -137,9 +137,9 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
         states, weights = [x], None
         for number, layer in enumerate(self.layers):
-            x, own = layer(x, attention, need_attn=number == wanted)
+            x, attended = layer(x, attention, need_attn=number == wanted)
             states.append(x)
-            weights = weights if own is None else own
+            weights = weights if attended is None else attended
         if weights is not None:  # (heads, B, 1, S)
             weights = weights[:alignment_heads].float().mean(0).to(x)
         if self.layer_norm is not None:

@@ -58,7 +58,9 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         def time_first(values: list[Any]) -> list[Any]:
             if not return_all_hiddens:
                 return []
-            return [None if it is None else layout.unpack(it).transpose(0, 1) for it in values]
+            return [
+                None if rows is None else layout.unpack(rows).transpose(0, 1) for rows in values
+            ]
 
         return {
             "encoder_out": [layout.unpack(rows.x).transpose(0, 1)],  # (T, B, C)

@@ -40,14 +40,14 @@ def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
     In Post-Norm the residual reads a norm's output, too; the decoder's last one is read by the
     output projection, which has no bias and may be the embedding.
     """
-    found: dict[nn.Module, list[nn.Linear]] = {}
+    readers: dict[nn.Module, list[nn.Linear]] = {}
     for stack in (model.encoder, model.decoder):
         layers = [stack.layers[index] for index in range(len(stack.layers))]  # all, with LayerDrop
         for layer in layers:
-            found.update(readers_in_layer(layer) if layer.normalize_before else ())
+            readers.update(readers_in_layer(layer) if layer.normalize_before else ())
     if model.encoder.layer_norm is not None:
-        found[model.encoder.layer_norm] = readers_of_encoder(model.decoder)
-    return {norm[-1] if isinstance(norm, Composition) else norm: found[norm] for norm in found}
+        readers[model.encoder.layer_norm] = readers_of_encoder(model.decoder)
+    return {norm[-1] if isinstance(norm, Composition) else norm: readers[norm] for norm in readers}
 
 
 def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The linear layers around norms: which of them read a norm's output, and parametrised weights."""
+"""Linear layers around norms: those that read a norm's output, and parametrised weights."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Norms, residuals and wrappers of a stack of layers, as planned; encoders with length bins."""
+"""Placement of norms in the stacks of a model, and of length bins in its encoder."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping

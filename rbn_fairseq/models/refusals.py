@@ -1,4 +1,4 @@
-"""What a model's norms do not go with, in one table: refused before a training starts."""
+"""Table of the options that do not go with a model's norms, refused before a training starts."""
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -52,8 +52,8 @@ def _unrepeatable(model: Any) -> str:
 
 
 def _affine(model: nn.Module) -> str:
-    found = any(isinstance(part, Affine) for part in model.modules())
-    return "`affine` in --norm-encoder or its sisters" if found else ""
+    affine = any(isinstance(part, Affine) for part in model.modules())
+    return "`affine` in --norm-encoder or its sisters" if affine else ""
 
 
 def _pruned_mabn(side: str) -> Callable[[Any], str]:

@@ -1,4 +1,4 @@
-"""State dicts that do not fit a model as they are: of other layers, norms or dictionaries."""
+"""State dicts of models with other layers, norms or dictionaries."""
 
 import logging
 import re
@@ -166,12 +166,14 @@ def keep_layers(
         side: ``encoder`` or ``decoder``.
     """
     pattern = re.compile(rf"{side}\.layers\.(\d+)\.")
-    found = {name: int(match[1]) for name in state if (match := pattern.match(name))}
-    if set(found.values()) != set(range(depth)):
+    numbers = {name: int(match[1]) for name in state if (match := pattern.match(name))}
+    if set(numbers.values()) != set(range(depth)):
         return dict(state)
     places = {number: place for place, number in enumerate(kept)}
     return {
-        pattern.sub(f"{side}.layers.{places[found[name]]}.", name) if name in found else name: value
+        pattern.sub(f"{side}.layers.{places[numbers[name]]}.", name)
+        if name in numbers
+        else name: value
         for name, value in state.items()
-        if name not in found or found[name] in places
+        if name not in numbers or numbers[name] in places
     }

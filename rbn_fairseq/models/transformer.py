@@ -109,7 +109,7 @@ class RBNTransformerModel(TransformerModelBase):
         a subclass has a way of its own to the probabilities.
         """
         ways = ("forward", "get_normalized_probs", "get_targets")
-        plain = all(getattr(type(self), it) is getattr(RBNTransformerModel, it) for it in ways)
+        plain = all(getattr(type(self), way) is getattr(RBNTransformerModel, way) for way in ways)
         layer = self.decoder.output_projection  # None with an adaptive softmax
         return (
             HAS_CHUNKS

@@ -1,4 +1,4 @@
-"""Bins of sentence lengths: where one ends and the next begins, and which a sentence is in."""
+"""Bins of sentence lengths."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

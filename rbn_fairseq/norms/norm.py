@@ -1,4 +1,4 @@
-"""What all norms have in common, and norms one after the other."""
+"""Base class of the norms, and compositions of norms."""
 
 from typing import Any, ClassVar, Optional, Self
 

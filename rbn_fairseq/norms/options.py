@@ -1,4 +1,4 @@
-"""Parameters of norms: dataclasses whose fields say what they mean and which values they take."""
+"""Parameters of norms: dataclasses whose fields declare meaning, default and range."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Which norm goes where: one string for a whole stack of layers."""
+"""Norm plans: one string that places norms in a stack of layers."""
 
 import re
 from collections.abc import Callable, Collection, Sequence

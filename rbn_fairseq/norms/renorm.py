@@ -49,7 +49,7 @@ class BatchRenormOptions(NormOptions, norm="renorm"):
 class RunningMeanStd(Population):
     """Running mean and standard deviation: it is the deviation that moves, not the variance.
 
-    Outside it is told and tells variances, like the population statistics of batch norm.
+    Its methods take and return variances, like those of batch norm's population statistics.
 
     Args:
         channels: number of channels C.

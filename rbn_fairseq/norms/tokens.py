@@ -1,4 +1,4 @@
-"""Which positions of a batch are real tokens, and where its sentences lie in rows of them."""
+"""Layouts of batches: real tokens as rows, and the sentences that the rows belong to."""
 
 from collections.abc import Callable
 from typing import Optional
@@ -116,11 +116,11 @@ def lay_out(*sides: Tensor, time_first: bool = False) -> list[BatchLayout]:
         order = order[side[order].argsort(stable=True)]
     lengths = lengths[:, order]
     layouts = []
-    for valid, mask, own, counts in zip(sides, masks, lengths, lengths.tolist(), strict=True):
+    for valid, mask, sizes, counts in zip(sides, masks, lengths, lengths.tolist(), strict=True):
         places = torch.arange(valid.numel(), device=valid.device).view(valid.shape)
         places = places.t() if time_first else places  # (B, T)
-        index = _index(mask, places, order, own, sum(counts))
-        layouts.append(BatchLayout(own, counts, index, valid.shape))
+        index = _index(mask, places, order, sizes, sum(counts))
+        layouts.append(BatchLayout(sizes, counts, index, valid.shape))
     return layouts
 
 

@@ -1,4 +1,4 @@
-"""Tiles of ``(tokens, C)``, and what the kernels share: deviations, moments that are joined."""
+"""Tiles of ``(tokens, C)``, and functions that the kernels share."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Whether Triton works on a GPU: found out by launching one kernel."""
+"""Tests whether Triton works on a GPU, by launching one kernel."""
 
 import logging
 
