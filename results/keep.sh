@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Usage: bash results/keep.sh DESTINATION RUN_DIR...
 #
-# Copies what `rbn report` reads of runs, small enough to be committed: of the training's log the
-# configuration and the ends of epochs, without this machine's paths.
+# Copies what `rbn report` reads of runs, small enough to be committed: run.json, measurements, and
+# of the training's log the ends of epochs; without this machine's paths.
 set -euo pipefail
 destination=$1
 shift
 for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
-    grep -E "fairseq_cli.train \| (\{|done training)|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" |
-        sed -E "s|'/[^']*/([^'/]+/[^'/]+)'|'\1'|g" >"$to/train.log"
+    grep -E "fairseq_cli.train \| done training|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" >"$to/train.log"
+    if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host
+        sed -E -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
+    fi
     for file in tid conditioning tid_batching cost multipliers; do
         if [[ -f $run/$file.jsonl ]]; then
             sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"

@@ -11,6 +11,7 @@ from torch import nn
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.criterions.options import RBNPenaltyConfig, parse_target
 from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
 from rbn_fairseq.models.config import NormConfig
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
 from rbn_fairseq.models.transformer import RBNTransformerModel
@@ -28,6 +29,7 @@ class Start(Callback):
     - The criterion's penalty and the model are checked against each other.
     - What norms with running statistics do not go with is refused.
     - A line says which norms sit where, and what the penalty's weights come to per token.
+    - ``SAVE_DIR/run.json`` says what the training is.
     - A warning names norms whose schedule ends after the training.
     """
 
@@ -88,11 +90,20 @@ class Start(Callback):
             )
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Describe norms and penalty, and warn of schedules that are too long, once."""
+        """Describe the training, and warn of schedules that are too long, once."""
         if not self._described and process_rank() == 0:
             self._describe(model)
             self._check_schedules(model)
+            self._write_run_file()
         self._described = True
+
+    def _write_run_file(self) -> None:
+        training = self.training
+        model: Any = training.model
+        processes = training.cfg.distributed_training.distributed_world_size
+        start = describe_start(model, training.updates, processes)
+        run = describe_run(training.cfg, training.task, model)
+        write_run_file(training.save_dir, run, start)
 
     def _describe(self, model: Any) -> None:
         norms = getattr(getattr(model, "cfg", None), "norms", None)

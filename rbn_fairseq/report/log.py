@@ -21,24 +21,17 @@ def _read_simple(text: str) -> dict[str, str]:
 def read_log(path: Path) -> Iterator[dict[str, str]]:
     """Yield the end-of-epoch lines of fairseq-train's log, ``valid_…`` and ``train_…``.
 
-    Where a process begins, its configuration comes first under the key ``start``, then the
-    dictionaries, source before target, as ``dictionary`` (the language) and ``types`` (its size);
-    where one ends as it should, an entry with the key ``end`` comes last. Reads --log-format json
-    and simple (which is also what --no-progress-bar gives).
+    Where a process ends as it should, there is an entry with the key ``end``. Reads --log-format
+    json and simple (which is also what --no-progress-bar gives).
     """
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
-            dictionary = re.search(r"\[([^\[\]]+)\] dictionary: (\d+) types", line)
             at = line.find('{"epoch": ')
             if simple:
                 yield _read_simple(simple[1])
-            elif "{'_name'" in line:
-                yield {"start": line[line.index("{'_name'") :]}
-            elif dictionary:
-                yield {"dictionary": dictionary[1], "types": dictionary[2]}
             elif "done training in " in line:
                 yield {"end": ""}
             elif at >= 0 and '"update": ' not in line:

@@ -40,7 +40,7 @@ __all__ = [
     "read_runs",
 ]
 
-LOG, SCORE = "train.log", "score.json"
+LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,26 @@ def _missing(epochs: Sequence[int], first: int) -> str:
     return ", ".join(told[:8]) + (", …" if len(told) > 8 else "")
 
 
-def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[str]:
+def _read_run_file(
+    path: Path, problems: list[str]
+) -> tuple[dict[str, Any], tuple[tuple[str, int], ...]]:
+    """Return the configuration by group, and languages with the sizes of their dictionaries."""
+    if not path.is_file():
+        return {}, ()
+    try:
+        content = parse_json(path.read_text(encoding="utf-8", errors="replace"))
+        config = {name: group for name, group in content["config"].items() if group is not None}
+        vocabularies = content.get("data", {}).get("vocabularies", {})
+        sizes = tuple((str(language), int(size)) for language, size in vocabularies.items())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problems.append(f"`{path.name}` is not what a training writes ({error!r}); no settings.")
+        return {}, ()
+    return config if all(isinstance(it, dict) for it in config.values()) else {}, sizes
+
+
+def _check(
+    directory: Path, log: TrainingLog, tid: Sequence[TIDPoint], settings: Mapping[str, Any]
+) -> list[str]:
     """Say what is missing."""
     if not directory.is_dir():
         return [f"There is no directory `{directory}`."]
@@ -163,14 +182,15 @@ def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[s
             "it; with fairseq-train give --log-format json and keep its output there."
         ]
     problems = []
-    if not log.settings:
+    if not settings:
         problems.append(
-            f"`{LOG}` does not begin with fairseq's configuration, so the settings are unknown: "
-            "norm, placement, seed and data. The run is compared with no other."
+            f"There is no `{RUN_FILE}` (a training with --task translation_rbn writes it), so the "
+            "settings are unknown: norm, placement, seed and data. The run is compared with no "
+            "other."
         )
     if not log.validations:
         problems.append(f"`{LOG}` has no validation yet.")
-    if (log.settings.get("dataset") or {}).get("validate_interval", 1) != 1:
+    if (settings.get("dataset") or {}).get("validate_interval", 1) != 1:
         return problems
     epochs = [it.epoch for it in log.validations.values()]
     measured = [it.epoch for it in tid if it.epoch is not None]
@@ -190,13 +210,15 @@ def _check(directory: Path, log: TrainingLog, tid: Sequence[TIDPoint]) -> list[s
 def read_run(name: str, directory: Path) -> Run:
     """Read what lies in a save directory, of a finished or a running training.
 
-    ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``, ``cost.jsonl``,
+    ``run.json``, ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``,
+    ``cost.jsonl``,
     ``multipliers.jsonl`` and ``score.json``; what is missing or damaged is told in
     :attr:`Run.problems`. A run that was resumed has some epochs twice in its log; the later ones
     count.
     """
     problems: list[str] = []
     log = read_training_log(directory / LOG, problems)
+    settings, dictionaries = _read_run_file(directory / RUN_FILE, problems)
 
     def lines(file: str, *kinds: type) -> list[Any]:
         return read_lines(directory / file, problems, *kinds)
@@ -211,15 +233,15 @@ def read_run(name: str, directory: Path) -> Run:
         tid,
         sum(log.walls) or None,
         _read_scores(directory / SCORE, problems),
-        log.settings,
+        settings,
         tuple(log.train.values()),
         tuple(record for (record,) in lines("conditioning.jsonl", Conditioning)),
         points("tid_batching.jsonl"),
         tuple(record for (record,) in lines("cost.jsonl", Cost)),
         tuple(record for (record,) in lines("multipliers.jsonl", Multipliers)),
-        tuple(log.dictionaries.items()),
+        dictionaries,
         log.ended,
-        (*_check(directory, log, tid), *problems),
+        (*_check(directory, log, tid, settings), *problems),
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from rbn_fairseq.report.configuration import parse_configuration
 from rbn_fairseq.report.log import read_log
 
 __all__ = ["TrainEpoch", "TrainingLog", "Validation", "read_training_log"]
@@ -41,8 +40,6 @@ class TrainingLog:
     validations: dict[int, Validation] = field(default_factory=dict)
     train: dict[int, TrainEpoch] = field(default_factory=dict)
     walls: list[float] = field(default_factory=lambda: [0.0])  # of each process
-    settings: dict[str, Any] = field(default_factory=dict)
-    dictionaries: dict[str, int] = field(default_factory=dict)  # sizes by language, source first
     ended: bool = False
 
 
@@ -63,7 +60,11 @@ def _add_validation(log: TrainingLog, values: Mapping[str, str]) -> None:
 
 
 def _add_epoch(log: TrainingLog, values: Mapping[str, str]) -> None:
-    log.walls[-1] = _float(values.get("train_wall")) or log.walls[-1]
+    log.ended = False
+    wall = _float(values.get("train_wall")) or log.walls[-1]
+    if wall < log.walls[-1]:  # another process's
+        log.walls.append(0.0)
+    log.walls[-1] = wall
     epoch = int(values["epoch"])
     named = ((name.removeprefix("train_"), _float(value)) for name, value in values.items())
     numbers = {name: value for name, value in named if value is not None and name != "epoch"}
@@ -76,14 +77,7 @@ def read_training_log(path: Path, problems: list[str]) -> TrainingLog:
     log, unread = TrainingLog(), 0
     for values in read_log(path):
         try:
-            if "start" in values:
-                log.walls.append(0.0)
-                log.ended = False
-                found = parse_configuration(values["start"])
-                log.settings = {k: v for k, v in found.items() if v is None or isinstance(v, dict)}
-            elif "dictionary" in values:
-                log.dictionaries[values["dictionary"]] = int(values["types"])
-            elif "end" in values:
+            if "end" in values:
                 log.ended = True
             elif "valid_loss" in values:
                 _add_validation(log, values)

@@ -86,7 +86,7 @@ def test_report(tmp_path):
     assert [row["run"] for row in rows] == ["layer", "bn"]
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<h1>A &amp; B</h1>" in page and "tables/summary.csv" in page
-    assert "does not begin with fairseq's configuration" in result.output
+    assert "no `run.json`" in result.output
     assert f"wrote {tmp_path / 'out' / 'index.html'} and " in result.output
 
 

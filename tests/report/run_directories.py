@@ -3,7 +3,7 @@
 import copy
 import json
 
-from omegaconf import OmegaConf
+from rbn_fairseq.measuring.run_file import complete_model
 
 WAYS = {"running": 0.02, "recalibrated": 0.012, "pooled": 0.011, "batch": 0.0, "batch-random": 0.01}
 
@@ -42,16 +42,9 @@ def norm(name, placement="Post-Norm", weights=(0.1, 0.01)):
     return changes
 
 
-def log_text(cfg, nll, train=None, ended=True, start=True, dictionaries=None):
-    """train.log in fairseq's simple form; ``nll``: of validation, by epoch.
-
-    ``dictionaries``: their sizes by language.
-    """
-    lines = [f"2026-01-01 00:00:00 | INFO | fairseq_cli.train | {OmegaConf.create(cfg)}"]
-    lines = lines if start else []
-    for language, types in (dictionaries or {}).items():
-        task = "rbn_fairseq.tasks.translation_rbn"
-        lines.append(f"x | INFO | {task} | [{language}] dictionary: {types} types")
+def log_text(nll, train=None, ended=True):
+    """train.log in fairseq's simple form; ``nll``: of validation, by epoch."""
+    lines = []
     for epoch, value in enumerate(nll, 1):
         lines.append(
             f"x | INFO | valid | epoch {epoch:03d} | valid on 'valid' subset | loss {value + 1} "
@@ -84,6 +77,17 @@ def write_lines(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def write_run_file(directory, cfg, dictionaries=None, starts=(0,)):
+    """run.json as a training writes it; ``dictionaries``: their sizes by language."""
+    run = {
+        "format": 1,
+        "config": cfg | {"model": complete_model(cfg["model"])},
+        "data": {"vocabularies": dictionaries or {}},
+        "starts": [{"update": update} for update in starts],
+    }
+    (directory / "run.json").write_text(json.dumps(run))
+
+
 def write_run(
     directory, cfg, nll=(5.0, 4.0, 3.5), tid=None, bleu=None, train=None, norms=4, dictionaries=None
 ):
@@ -92,7 +96,8 @@ def write_run(
     Layer number n of N has n/N of the last one's.
     """
     directory.mkdir(parents=True)
-    (directory / "train.log").write_text(log_text(cfg, nll, train, dictionaries=dictionaries))
+    (directory / "train.log").write_text(log_text(nll, train))
+    write_run_file(directory, cfg, dictionaries)
     if tid is not None:
         lines = [
             tid_line(epoch, n, tid[0] * (n + 1) / norms, tid[1] * (n + 1) / norms)

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from run_directories import configuration, log_text, tid_line, write_lines, write_run
+from run_directories import configuration, tid_line, write_lines, write_run
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
@@ -78,20 +78,6 @@ def test_run_restarted_from_an_earlier_checkpoint(tmp_path):
     assert [v.loss for v in read_run("x", tmp_path).validations] == [5.0, 4.5]
 
 
-def test_time_of_resumed_runs(tmp_path):
-    start = "{'_name': None, 'common': {}}\n"
-    inner = '{"epoch": 2, "update": 1.5, "loss": "3", "train_wall": "3", "wall": "130"}\n'
-    first, second, later = (
-        json.dumps({"epoch": epoch, "train_loss": "4", "train_train_wall": "9", "train_wall": wall})
-        + "\n"
-        for epoch, wall in ((1, "100"), (2, "120.5"), (3, "200"))
-    )
-    log = start + valid_line(1, 10, 5.0) + first + inner  # killed in epoch 2
-    log += start + second + second + later + inner  # fairseq writes some lines more than once
-    (tmp_path / "train.log").write_text(log)
-    assert read_run("x", tmp_path).seconds == 300
-
-
 def test_loss_without_smoothing(tmp_path):
     # fairseq's cross_entropy logs one loss only: the other would be the same.
     line = '{"epoch": 1, "valid_loss": "4.5", "valid_num_updates": "9"}\n'
@@ -116,26 +102,6 @@ def test_nothing_at_all_is_refused(tmp_path):
     assert [it.name for it in read_runs([("a", run), ("b", tmp_path / "b")])] == ["a", "b"]
     with pytest.raises(ValueError, match=r"called the same \(a\).*NAME=DIR"):
         read_runs([("a", run), ("a", run)])
-
-
-def test_settings_of_the_last_process_count(tmp_path):
-    first, second = configuration(seed=1), configuration(seed=2)
-    text = log_text(first, (5.0,)) + log_text(second, (), ended=False)
-    (tmp_path / "train.log").write_text(text)
-    run = read_run("x", tmp_path)
-    assert run.settings["common"]["seed"] == 2 and not run.ended
-    (tmp_path / "train.log").write_text(text + log_text(second, (5.0, 4.0), start=False))
-    assert read_run("x", tmp_path).ended
-
-
-def test_averages_over_epochs(tmp_path):
-    text = log_text(configuration(), (5.0, 4.0), {"rbn_mean": 1.5, "rbn_penalty": 0.25})
-    (tmp_path / "train.log").write_text(text)
-    run = read_run("x", tmp_path)
-    assert [(it.epoch, it.update) for it in run.train] == [(1, 100), (2, 200)]
-    assert run.train[1].values["nll_loss"] == 5.0 and run.train[1].values["gnorm"] == 0.5
-    assert run.train[0].values["rbn_mean"] == 1.5
-    assert [it.bleu for it in run.validations] == [11, 12]
 
 
 def test_measurements(tmp_path):
@@ -252,17 +218,6 @@ def test_damaged_scores(tmp_path):
     run = read_run("x", directory)
     assert run.scores == {"tokenised": {"bleu": 3}}
     assert "sacrebleu" in run.problems[0] and "nan is not finite" in run.problems[0]
-
-
-def test_missing_epochs(tmp_path):
-    text = "".join(valid_line(epoch, 10 * epoch, 5.0) for epoch in (1, 4, 5))
-    head = log_text(configuration(), ())
-    (tmp_path / "train.log").write_text(head + text)
-    (problem,) = read_run("x", tmp_path).problems
-    assert "no validation of epochs 2, 3" in problem
-    seldom = log_text(configuration(**{"dataset.validate_interval": 2}), ())
-    (tmp_path / "train.log").write_text(seldom + text)
-    assert read_run("x", tmp_path).problems == ()
 
 
 def test_plain_containers(tmp_path):

@@ -1,0 +1,106 @@
+"""`run.json`: what a training says of itself at its start."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+import runs
+from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY_MODEL = {"encoder_layers": 2, "encoder_embed_dim": 128, "encoder_attention_heads": 4}
+
+
+def read(directory):
+    return json.loads((directory / "run.json").read_text())
+
+
+def places(run):
+    return [(norm["side"], norm["layer"], norm["site"]) for norm in run["norms"]]
+
+
+def test_both_roads_and_a_resumption(data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options = ("--norm-encoder", "batch", "--norm-batch-momentum", 0.05)
+    runs.train(data_bin, tmp_path / "argparse", *options, "--max-epoch", 1)
+    runs.train(data_bin, tmp_path / "argparse", *options, "--max-update", 17)
+    runs.call(
+        "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_pre",
+        f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}", "task.no_tid=true",
+        "model._name=rbn_transformer_tiny_pre", "model.norm_encoder=batch", "common.cpu=true",
+        "dataset.max_tokens=1000", "dataset.num_workers=0", "optimization.max_update=1",
+    )  # fmt: skip
+    post, pre = read(tmp_path / "argparse"), read(tmp_path / "hydra")
+    assert [start["update"] for start in post["starts"]] == [0, 15]
+    assert post["starts"][0]["versions"]["torch"] == torch.__version__
+    assert post["starts"][0]["machine"]["processes"] == 1
+    assert post["config"]["optimization"]["max_update"] == 17
+    assert post["config"]["model"]["norm_batch_momentum"] == 0.05
+    assert pre["config"]["model"].items() >= TINY_MODEL.items()
+    for run in (post, pre):
+        assert (run["config"]["task"]["source_lang"], run["config"]["task"]["target_lang"]) == (
+            "de", "en",
+        )  # fmt: skip
+        assert run["data"] == {
+            "sentences": {"valid": 60, "train": 1500}, "vocabularies": {"de": 160, "en": 160},
+        }  # fmt: skip
+    layers = [(side, layer) for side in ("encoder", "decoder") for layer in (0, 1)]
+    inside = [
+        (side, layer, site)
+        for side, layer in layers
+        for site in (("self", "ffn") if side == "encoder" else ("self", "cross", "ffn"))
+    ]
+    assert places(post) == inside
+    assert set(places(pre)) == {*inside, ("encoder", None, "final"), ("decoder", None, "final")}
+    by_side = {
+        side: {it["norm"] for it in post["norms"] if it["side"] == side} for side, _ in layers
+    }
+    assert all(len(names) == 1 for names in by_side.values())
+    assert by_side["encoder"] != by_side["decoder"]
+
+
+def test_a_model_of_fairseqs_own(data_bin, tmp_path):
+    own = ("--task", "translation_rbn", "--required-batch-size-multiple", 1, "--max-update", 1)
+    runs.train(data_bin, tmp_path, *runs.PLAIN, *own)
+    run = read(tmp_path)
+    assert run["config"]["model"]["_name"] == "transformer"
+    assert len(run["norms"]) == 2 * 2 + 2 * 3
+    assert {norm["norm"] for norm in run["norms"]} == {"LayerNorm"}
+    assert run["parameters"] > 10_000
+
+
+class Task:
+    cfg = OmegaConf.create({"source_lang": None})
+
+
+def test_values_are_plain_json(tmp_path):
+    cfg = OmegaConf.create(
+        {"task": {"source_lang": None}, "model": {"_name": "fconv"}, "ema": None}
+    )
+    cfg.task["limit"] = float("inf")
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    run = describe_run(cfg, Task(), model)
+    write_run_file(tmp_path, run, describe_start(model, 0, 1))
+    assert read(tmp_path)["config"] == {
+        "task": {"source_lang": None, "limit": "inf"}, "model": {"_name": "fconv"},
+    }  # fmt: skip
+    assert places(run) == [(None, None, "1")]
+
+
+@pytest.mark.parametrize("there", ["", "{", "[]", '{"starts": 3}'])
+def test_a_damaged_file_is_replaced(tmp_path, there):
+    (tmp_path / "run.json").write_text(there)
+    write_run_file(tmp_path, {"format": 1}, {"update": 9})
+    assert read(tmp_path) == {"format": 1, "starts": [{"update": 9}]}
+
+
+def test_a_new_training_in_its_place_forgets_earlier_starts(tmp_path):
+    for update in (0, 5, 7):
+        write_run_file(tmp_path, {}, {"update": update})
+    assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
+    write_run_file(tmp_path, {}, {"update": 0})
+    assert [start["update"] for start in read(tmp_path)["starts"]] == [0]
