@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Optional
 
 import numpy as np
@@ -34,6 +35,7 @@ class Start(Callback):
     """
 
     _described = False
+    _recorded = False
 
     def check(self, model_cfg: Any) -> None:
         """Refuse a learning rate that teaches nothing.
@@ -94,16 +96,18 @@ class Start(Callback):
         if not self._described and process_rank() == 0:
             self._describe(model)
             self._check_schedules(model)
-            self._write_run_file()
         self._described = True
 
-    def _write_run_file(self) -> None:
-        training = self.training
-        model: Any = training.model
-        processes = training.cfg.distributed_training.distributed_world_size
-        start = describe_start(model, training.updates, processes)
-        run = describe_run(training.cfg, training.task, model)
-        write_run_file(training.save_dir, run, start)
+    @contextmanager
+    def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
+        """Write ``run.json`` before the first update of this process, which knows its number."""
+        if not self._recorded and process_rank() == 0 and self.training.model is not None:
+            training, own = self.training, self.training.model
+            processes = training.cfg.distributed_training.distributed_world_size
+            run = describe_run(training.cfg, training.task, own)
+            write_run_file(training.save_dir, run, describe_start(own, update, processes))
+        self._recorded = True
+        yield
 
     def _describe(self, model: Any) -> None:
         norms = getattr(getattr(model, "cfg", None), "norms", None)

@@ -1,14 +1,20 @@
 """Verbs that score, report, and show the whole way once."""
 
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rbn_fairseq.report.blocks import Table
 
 __all__ = ["quickstart", "report", "score", "table"]
 
@@ -113,22 +119,15 @@ def score(
     write_json(json, scores)
 
 
-def _read_name(text: str) -> tuple[str, Path]:
-    """Read ``[NAME=]DIR``; directories of Hydra's sweeps have an equals sign themselves."""
-    name, equals, path = text.partition("=")
-    if not equals or "/" in name or Path(text).is_dir():
-        return Path(text).resolve().name, Path(text)
-    return name, Path(path)
-
-
 @plain_errors()
 def report(
     runs: Annotated[
         list[str],
         typer.Argument(
             metavar="[NAME=]DIR...",
-            help="Save directories with train.log (of --log-file) and tid.jsonl, of finished or "
-            "running trainings; NAME is what tables and figures call the run.",
+            help="Save directories with run.json, train.log (of --log-file) and tid.jsonl, of "
+            "finished or running trainings; NAME is what tables and figures call the run, in place "
+            "of as little of DIR as tells it from the others.",
         ),
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Directory to write to.")],
@@ -137,20 +136,63 @@ def report(
 ) -> None:
     """Draw the paper's figures and tables from runs: a page, and every figure and table as files.
 
-    What was not measured is named with the command that measures it, and the paper's own numbers
-    stand beside in grey. A report that is in DIR already is replaced.
+    What was not measured is named with what measures it, and the paper's own numbers stand beside
+    in grey. A report that is in DIR already is replaced.
     """
     from rbn_fairseq.report.content import sections
     from rbn_fairseq.report.export import check_directory, write_report
-    from rbn_fairseq.report.runs import read_runs
+    from rbn_fairseq.report.runs import name_runs, read_runs
 
     check_directory("--output", output, overwrite)
-    read = read_runs(map(_read_name, runs))
+    read = read_runs(name_runs(runs))
     for run in read:
         for problem in run.problems:
             typer.echo(f"{run.name}: {problem}", err=True)
     page, *others = write_report(output, title, sections(read), overwrite=overwrite)
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
+
+
+def _averaged_epochs(path: Path) -> tuple[int, ...]:
+    """Return the epochs that an average of epoch checkpoints is of, ascending."""
+    from rbn_fairseq.checkpoints.files import read_checkpoint
+
+    averaged = (read_checkpoint(path, mmap=True).get("rbn_fairseq") or {}).get("averaged", ())
+    names = [Path(name).name for name in averaged]
+    matches = [re.fullmatch(r"checkpoint(\d+)\.pt", name) for name in names]
+    if not matches or None in matches:
+        raise ValueError(
+            f"`{path}` must be an average of epoch checkpoints, but it averages "
+            f"{', '.join(names) or 'nothing that it names'}. Make it with rbn average "
+            f"{path.parent} --last N, and evaluate the run again."
+        )
+    return tuple(sorted(int(match[1]) for match in matches if match))
+
+
+def _print_table(console: "Console", table: "Table") -> None:
+    """Print a table and its notes, narrow on a terminal, elsewhere as Markdown."""
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    texts = table.texts()
+    if console.is_terminal:
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+        for column in texts:
+            words = column.replace(" ", "\n").replace("-", "-\n")
+            style = "dim" if table.is_paper(0, column) else ""
+            grid.add_column(words, justify="right", no_wrap=True, style=style)
+        for row in texts.itertuples(index=False):
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+    else:
+        sides = ["right"] * len(texts.columns)
+        drawn = texts.to_markdown(
+            index=False, tablefmt="pipe", colalign=sides, disable_numparse=True
+        )
+        console.print(Text(drawn), soft_wrap=True)
+    console.print()
+    for note in table.notes:
+        console.print(Text(note), soft_wrap=not console.is_terminal)
 
 
 @plain_errors()
@@ -163,9 +205,6 @@ def table(
             "PLACEMENT-NORM-seedN."
         ),
     ],
-    options: Annotated[
-        str, typer.Option(help="Text that follows each command that the table names.")
-    ] = "",
     json: Json = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -174,10 +213,8 @@ def table(
     The paper's numbers stand beside ours where data, model and averaged epochs are the paper's.
     Runs of mixed settings are refused. Not on a terminal, the table is Markdown.
     """
-    from rbn_fairseq.report.benchmark import read_benchmark, records
-    from rbn_fairseq.report.benchmark_table import print_benchmark
+    from rbn_fairseq.report.evaluated import benchmark_table, read_evaluated, score_rows
     from rbn_fairseq.report.paper import BENCHMARKS
-    from rbn_fairseq.report.settings import check_agreement
 
     check_json(json, overwrite=overwrite)
     if benchmark not in BENCHMARKS:
@@ -190,10 +227,9 @@ def table(
             f"runs/{benchmark}, or where its --runs says."
         )
     kinds = BENCHMARKS[benchmark].kinds
-    scored, unscored = read_benchmark(runs, kinds)
-    check_agreement(scored)
-    print_benchmark(console(json), benchmark, scored, unscored, options)
-    write_json(json, records(scored, kinds))
+    evaluated, others = read_evaluated(runs, kinds, _averaged_epochs)
+    _print_table(console(json), benchmark_table(benchmark, evaluated, others))
+    write_json(json, score_rows(evaluated, kinds))
 
 
 @plain_errors()

@@ -70,8 +70,10 @@ def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configuration(cfg: Any, task: Any) -> dict[str, Any]:
-    groups = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
-    config = {name: _plain(group) for name, group in groups.items() if group is not None}
+    groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    config: dict[str, Any] = {
+        name: _plain(group) for name, group in groups.items() if group is not None
+    }
     config["model"] = complete_model(config.get("model") or {})
     resolved = {side: getattr(task, side, None) for side in ("source_lang", "target_lang")}
     config["task"] |= {side: lang for side, lang in resolved.items() if lang is not None}

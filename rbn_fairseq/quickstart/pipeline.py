@@ -180,14 +180,12 @@ def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
         table.add_column(column, justify="right")
     table.add_row("copying the source", f"{copying.bleu:.1f}")
     for run in runs:
-        last = run.tid[-1].last if run.tid else None
-        tid = (
-            ("", "") if last is None else (f"{100 * v:.2f}" for v in (last.mean_tid, last.var_tid))
-        )
+        last = run.tid[["mean_tid", "var_tid"]].tail(1)
+        tid = [f"{100 * value:.2f}" for value in last.to_numpy().ravel()] or ["", ""]
         table.add_row(
             run.name,
             f"{run.scores['sacrebleu']['bleu']:.1f}",
-            f"{run.validations[-1].nll_loss:.3f}",
+            f"{run.valid['nll_loss'].iloc[-1]:.3f}",
             *tid,
             f"{(run.seconds or 0) / 60:.1f}",
         )
@@ -289,7 +287,7 @@ def _conclude(
         {name: colours[_FAMILIES[name]] for name in NORMS},
         (
             f"Translated with the average of the last "
-            f"{min(_AVERAGED, runs[0].validations[-1].epoch)} epochs, batch norms recalibrated, "
+            f"{min(_AVERAGED, runs[0].last_epoch)} epochs, batch norms recalibrated, "
             f"beam 5; so were all {len(data.reference)} that BLEU is of.",
         ),
     )

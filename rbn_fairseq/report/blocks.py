@@ -1,48 +1,88 @@
 """What a report consists of, before it becomes HTML, LaTeX, Markdown, CSV, SVG and PNG."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-__all__ = ["Cell", "Figure", "Section", "Sentences", "Table"]
+__all__ = ["SEEDS", "SPREAD", "Figure", "Missing", "Section", "Sentences", "Table"]
+
+#: Behind a column's name: columns of the standard deviation and the number of seeds of its means.
+SPREAD, SEEDS = ", standard deviation", ", seeds"
+_PAPER = "paper"  # columns and rows that begin so are the paper's numbers
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table.
 
     Attributes:
-        text: what is read.
-        value: what the column is sorted by, and what CSV has; ``None`` = the text.
-        csv: what CSV has instead: values by name, a column each, such as the ends of an interval;
-            an empty name is the column's own.
-        paper: it is the paper's own number, not measured here: grey and labelled.
-        note: what is told of it, such as the command that would fill an empty cell.
-        colour: a dot before the text, the run's colour in every figure.
+        name: that of its files.
+        title: its heading.
+        numbers: a row a line, in full precision, as CSV has it; the first column names the row.
+            What is missing is NaN, ``None`` or empty. Columns of :data:`SPREAD` and
+            :data:`SEEDS` are shown within the column before them, as ± and not.
+        digits: behind the decimal point, by column; a column without them is shown as it is.
+        signed: columns whose numbers have a sign.
+        notes: stand below it.
+        colours: dots before the rows' names, the runs' colours in every figure.
+        paper: rows whose numbers are the paper's own; so are those of columns called ``paper, …``.
     """
-
-    text: str
-    value: Optional[float] = None
-    paper: bool = False
-    note: str = ""
-    colour: str = ""
-    csv: tuple[tuple[str, Any], ...] = ()
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; ``name`` is that of its files, ``notes`` stand below it."""
 
     name: str
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    numbers: pd.DataFrame
+    digits: Mapping[str, int] = field(default_factory=dict)
+    signed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    colours: tuple[str, ...] = ()
+    paper: frozenset[int] = frozenset()
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are shown."""
+        return [it for it in self.numbers if not it.endswith((SPREAD, SEEDS))]
+
+    def texts(self) -> pd.DataFrame:
+        """Return the cells as they are read."""
+        rows = [
+            [self._text(row, place, column) for column in self.columns]
+            for place, row in enumerate(self.numbers.to_dict("records"))
+        ]
+        return pd.DataFrame(rows, columns=self.columns, dtype=str)
+
+    def _text(self, row: Mapping[Any, Any], place: int, column: str) -> str:
+        value = row[column]
+        if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        if isinstance(value, str):
+            return value
+        digits = 1 if self.is_paper(place, column) else self.digits.get(column)
+        if digits is None:
+            return f"{value:g}"
+        text = f"{value:+.{digits}f}" if column in self.signed else f"{value:.{digits}f}"
+        spread = row.get(column + SPREAD)
+        has_spread = spread is not None and not math.isnan(spread)
+        return f"{text} ± {spread:.{digits}f}" if has_spread else text
+
+    def is_paper(self, row: int, column: str) -> bool:
+        """Return whether a cell is the paper's own number, not measured here."""
+        return row in self.paper or column.startswith(_PAPER)
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether some of its numbers are the paper's."""
+        return bool(self.paper) or any(column.startswith(_PAPER) for column in self.columns)
+
+    def is_number(self, column: str) -> bool:
+        """Return whether a column stands at the right: it has numbers."""
+        return bool(pd.api.types.is_numeric_dtype(self.numbers[column])) or column in self.digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Figure:
     """A figure with the numbers that it shows.
 
@@ -51,18 +91,24 @@ class Figure:
         title: its heading, such as ``Figure 1: training dynamics``.
         caption: what it shows, in which units, and what the paper has.
         draw: makes it; called once for each file.
-        header: names of the columns of its CSV.
-        rows: the CSV.
-        notes: what is missing, and the command that would fill it.
+        numbers: the CSV.
+        notes: what is missing or left out.
     """
 
     name: str
     title: str
     caption: str
     draw: Callable[[], Canvas]
-    header: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    numbers: pd.DataFrame
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A figure that has no data; ``hint`` says what gives it some."""
+
+    title: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +134,7 @@ class Section:
 
     Attributes:
         title: its heading.
-        text: paragraphs, an empty line between them; lines that begin with ``- `` are a list. As in
-            captions and notes, what stands between backticks is code, such as a command.
+        text: a paragraph. As in captions and notes, what stands between backticks is code.
         blocks: what it shows, in this order.
     """
 

@@ -4,52 +4,57 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
 
 from rbn_fairseq.files import write_whole
-from rbn_fairseq.report.blocks import Cell, Figure, Section, Table
-from rbn_fairseq.report.latex import to_latex
-from rbn_fairseq.report.layout import check_table, has_paper
-from rbn_fairseq.report.markdown import to_markdown
-from rbn_fairseq.report.page import GENERATOR, check_names, render
-from rbn_fairseq.report.spreadsheet import write_csv
-from rbn_fairseq.report.svg import to_svg
+from rbn_fairseq.report.blocks import Figure, Section, Table
+from rbn_fairseq.report.page import GENERATOR, Drawing, render, to_svg
 
-__all__ = ["check_directory", "to_csv", "write_report"]
+__all__ = ["check_directory", "to_latex", "to_markdown", "write_report"]
 
 _DPI = 150  # of the PNG files
 _PAGE = "index.html"
+_SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "ν": r"$\nu$", "∞": r"$\infty$"}
 
 
-def to_csv(table: Table) -> str:
-    """Return the table's values in full precision under the names of its columns.
+def to_markdown(table: Table) -> str:
+    """Return the table between its title and its notes; the paper's numbers are in italics."""
+    texts = table.texts().replace(r"([|\\*_<`])", r"\\\1", regex=True)
+    for place in range(len(texts)):
+        for column in table.columns[1:]:
+            if table.is_paper(place, column) and texts.at[place, column]:
+                texts.at[place, column] = f"*{texts.at[place, column]}*"
+    sides = ["left", *("right" if table.is_number(it) else "left" for it in table.columns[1:])]
+    drawn = texts.to_markdown(index=False, tablefmt="pipe", colalign=sides, disable_numparse=True)
+    below = ["*Italics*: the paper’s own numbers, not measured here."] * table.has_paper
+    return "\n\n".join([f"**{table.title}**", drawn, *below, *table.notes]) + "\n"
 
-    A column whose cells hold several values (:attr:`Cell.csv`) becomes several. Where some are the
-    paper's, a last column ``from the paper`` names the columns that hold them.
-    """
 
-    def values(cell: Cell, names: Sequence[str]) -> list[Any]:
-        own = cell.csv or ((names[0], cell.text if cell.value is None else cell.value),)
-        return [dict(own).get(name, "") for name in names]
+def to_latex(table: Table) -> str:
+    """Return a ``table`` environment; it needs booktabs, and xcolor for the paper's numbers."""
+    texts = table.texts()
 
-    cells = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
-    parts = [
-        list(dict.fromkeys(name for cell in column for name, _ in cell.csv)) or [""]
-        for column in cells
-    ]
-    header = [
-        f"{column}, {name}" if name else column
-        for column, names in zip(table.columns, parts, strict=True)
-        for name in names
-    ]
-    paper = has_paper(table)
-    rows = []
-    for row in table.rows:
-        line = [it for pair in zip(row, parts, strict=True) for it in values(*pair)]
-        named = zip(table.columns, row, strict=True)
-        line += ["; ".join(column for column, cell in named if cell.paper)] * paper
-        rows.append(line)
-    return write_csv([*header, *["from the paper"] * paper], rows)
+    def grey(column: pd.Series) -> list[str]:
+        return [
+            "textcolor:{gray}--rwrap" if table.is_paper(place, str(column.name)) and text else ""
+            for place, text in enumerate(column)
+        ]
+
+    style = texts.style.hide(axis="index").apply(grey).format(escape="latex")
+    style = style.format_index(escape="latex", axis=1)
+    latex = style.to_latex(
+        column_format="".join("r" if table.is_number(it) else "l" for it in table.columns),
+        position_float="centering",
+        hrules=True,
+        caption=re.sub(r"([%&_#$])", r"\\\1", table.title),
+        label=f"tab:{table.name}",
+    )
+    for symbol, command in _SYMBOLS.items():
+        latex = latex.replace(symbol, command)
+    latex = re.sub(r"(?<=& )-(?=\d)|(?<=gray}{)-(?=\d)", "$-$", latex)
+    packages = [r"\usepackage{booktabs}"] + [r"\usepackage{xcolor}"] * table.has_paper
+    return f"% Needs {', '.join(packages)}\n{latex}"
 
 
 def check_directory(option: str, directory: Path, overwrite: bool) -> None:
@@ -90,7 +95,7 @@ def write_report(
         directory: made if need be; ``index.html``, ``figures/NAME.{svg,png,csv}`` and
             ``tables/NAME.{csv,md,tex}`` go there.
         title: the page's heading.
-        sections: what the page shows.
+        sections: what the page shows; names of figures and of tables are unique.
         about: what was run on what, as pairs of a name and a text.
         overwrite: whether files that no report made may be replaced.
 
@@ -98,30 +103,24 @@ def write_report(
         The files written, the page first.
 
     Raises:
-        ValueError: if two blocks have the same name, a table's rows do not fit its columns, or a
-            file that no report made would be lost.
+        ValueError: if a file that no report made would be lost.
     """
-    check_names(sections)
-    blocks = [block for section in sections for block in section.blocks]
-    drawn: dict[str, str] = {}
-    files: dict[str, bytes] = {}
-    for block in blocks:
+    drawn: dict[str, Drawing] = {}
+    files: dict[str, str | bytes] = {}
+    for block in (block for section in sections for block in section.blocks):
         if isinstance(block, Figure):
             canvas, place = block.draw(), f"figures/{block.name}"
-            drawn[block.name] = to_svg(canvas, f"svg-{block.name}", block.title)
-            canvas.set_layout_engine(
-                "none"
-            )  # it is laid out; to do it again takes most of the time
+            drawn[block.name] = to_svg(canvas)
+            canvas.set_layout_engine("none")  # it is laid out; again would take most of the time
             picture = io.BytesIO()
             canvas.savefig(picture, format="png", dpi=_DPI)
-            svg = f'<?xml version="1.0" encoding="utf-8"?>\n{drawn[block.name]}\n'
-            files[f"{place}.svg"] = svg.encode()
+            files[f"{place}.svg"] = drawn[block.name].svg
             files[f"{place}.png"] = picture.getvalue()
-            files[f"{place}.csv"] = write_csv(block.header, block.rows).encode()
+            files[f"{place}.csv"] = block.numbers.to_csv(index=False)
         elif isinstance(block, Table):
-            check_table(block)
-            for suffix, form in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
-                files[f"tables/{block.name}.{suffix}"] = form(block).encode()
+            files[f"tables/{block.name}.csv"] = block.numbers.to_csv(index=False)
+            files[f"tables/{block.name}.md"] = to_markdown(block)
+            files[f"tables/{block.name}.tex"] = to_latex(block)
     page = render(title, sections, about, drawn=drawn)
     check_directory("--output", directory, overwrite)
     older = _files_of(directory / _PAGE)

@@ -1,128 +1,280 @@
-"""What a training run left behind: its log, its measurements and its score."""
+"""Reads run directories: ``run.json``, the log's numbers, measurements, scores; as tidy frames."""
 
+import json
 import math
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
 
-from rbn_fairseq.report.log import read_log
-from rbn_fairseq.report.parsing import parse_json
-from rbn_fairseq.report.records import (
-    Conditioning,
-    Cost,
-    LayerTID,
-    Multipliers,
-    TIDPoint,
-    latest,
-    of_training,
-    read_lines,
-    tid_points,
-)
-from rbn_fairseq.report.training_log import (
-    TrainEpoch,
-    TrainingLog,
-    Validation,
-    read_training_log,
-)
+import numpy as np
+import pandas as pd
 
-__all__ = [
-    "LOG",
-    "SCORE",
-    "LayerTID",
-    "Run",
-    "TIDPoint",
-    "TrainEpoch",
-    "Validation",
-    "read_log",
-    "read_run",
-    "read_runs",
-]
+__all__ = ["LOG", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs"]
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
+_NUMBER = (int, float)
+#: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
+#: deviations are fractions; costs are in bits per target token.
+_LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "tid": (
+        {"update": int, "layer": str, "mean_tid": _NUMBER, "var_tid": _NUMBER},
+        (
+            "epoch", "mean_tid_error", "var_tid_error", "mean_conditional_tid",
+            "var_conditional_tid", "mean_deviation", "var_deviation", "independent_mean_tid",
+            "independent_var_tid", "batches", "total_batches", "population", "batching", "dropout",
+        ),
+    ),
+    "conditioning": (
+        {"epoch": int, "update": int, "layer": int, "place": str, "c_50": _NUMBER, "c_80": _NUMBER,
+         "c_max": _NUMBER},
+        (),
+    ),
+    "cost": (
+        {"statistics": str, "nll": _NUMBER, "cost": _NUMBER, "update": int},
+        ("cost_random",),
+    ),
+    "multipliers": (
+        {"epoch": int, "update": int, "layer": str, "mean_multiplier": _NUMBER,
+         "std_multiplier": _NUMBER},
+        ("mean_gap", "std_gap"),
+    ),
+}  # fmt: skip
+_TEXTS = ("layer", "place", "statistics", "population", "batching", "dropout")
+_MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A run by the name it has in tables and figures.
+    """A run directory's content.
 
     Attributes:
         name: unique among the runs of a report.
-        validations: one an epoch, perhaps more.
-        tid: measured before training and after each epoch; empty without batch norms.
-        seconds: the time that the training took by fairseq's own count, with validation and TID,
-            summed over resumptions, in each up to the end of its last epoch; ``None`` before it.
+        directory: where it was read.
+        valid: a row a validation: epoch, update, loss, nll_loss (bits per target token) and bleu.
+        train: a row an epoch: epoch, update and fairseq's averages by their names.
+        tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth
+            (1 is nearest to the input), mean_tid, var_tid and the like.
+        batching: the same for batches made in several ways, named in ``batching``.
+        conditioning, cost, multipliers: the lines of these files.
         scores: what ``rbn score`` wrote, by kind of BLEU.
-        settings: fairseq's configuration of the last process, by section; empty if the log has
-            none.
-        train: averages over each epoch.
-        conditioning: of the encoder layers' inputs.
-        batching: TID with batches made in several ways.
-        cost: discrepancy cost, by way of normalising.
-        multipliers: of --rbn-target-tid, by epoch and batch norm.
-        dictionaries: languages, source first, and the numbers of types in their dictionaries; empty
-            if the log has none.
+        config: fairseq's configuration by group; empty without ``run.json``.
+        vocabularies: languages, source first, and the sizes of their dictionaries.
+        seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
+            of the first epoch.
         ended: whether the last process ended as it should.
-        problems: what could not be read, or is missing; a sentence each.
+        problems: what could not be read or is missing, a sentence each.
     """
 
     name: str
-    validations: tuple[Validation, ...]
-    tid: tuple[TIDPoint, ...]
-    seconds: Optional[float]
-    scores: dict[str, dict[str, Any]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    train: tuple[TrainEpoch, ...] = ()
-    conditioning: tuple[Conditioning, ...] = ()
-    batching: tuple[TIDPoint, ...] = ()
-    cost: tuple[Cost, ...] = ()
-    multipliers: tuple[Multipliers, ...] = ()
-    dictionaries: tuple[tuple[str, int], ...] = ()
+    directory: Path
+    valid: pd.DataFrame
+    train: pd.DataFrame
+    tid: pd.DataFrame
+    batching: pd.DataFrame
+    conditioning: pd.DataFrame
+    cost: pd.DataFrame
+    multipliers: pd.DataFrame
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    vocabularies: tuple[tuple[str, int], ...] = ()
+    seconds: Optional[float] = None
     ended: bool = False
     problems: tuple[str, ...] = ()
 
     @property
-    def last_cost(self) -> dict[str, Cost]:
-        """Discrepancy cost of the last checkpoint, by way of normalising."""
-        return {it.statistics: it for it in latest(self.cost)}
+    def last_epoch(self) -> Optional[int]:
+        """The epoch of the last validation."""
+        return int(self.valid.epoch.iloc[-1]) if len(self.valid) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain containers for JSON; what was not measured is left out."""
-
-        def measured(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-            return {name: value for name, value in pairs if value is not None}
-
+        tid = []
+        for _, point in self.tid.groupby("update", sort=True):
+            first = point.iloc[0]
+            head = {"epoch": int(first.epoch), "update": int(first["update"])}
+            columns = [name for name in point if name not in ("depth", *head)]
+            about = [name for name in columns if not name.startswith(("layer", "mean", "var"))]
+            about = [name for name in about if not name.startswith("independent")]
+            own = [name for name in columns if name not in about]
+            layers = [_measured(row) for row in point[own].to_dict("records")]
+            tid.append({**head, "layers": layers, **_measured(first[about].to_dict())})
         return {
-            "valid": [asdict(it, dict_factory=measured) for it in self.validations],
-            "tid": [asdict(point, dict_factory=measured) for point in self.tid],
+            "valid": [_measured(row) for row in self.valid.to_dict("records")],
+            "tid": tid,
             "seconds": self.seconds,
             "scores": self.scores,
         }
 
 
-def _number(value: Any) -> float:
-    """Read a finite number.
+def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: it.item() if isinstance(it, np.generic) else it for name, it in row.items()}
+    return {
+        name: it
+        for name, it in values.items()
+        if it is not None and not (isinstance(it, float) and math.isnan(it))
+    }
 
-    Raises:
-        ValueError, TypeError: if it is none.
+
+# The log.
+
+
+def _simple(text: str) -> dict[str, str]:
+    """Read ``valid | epoch 001 | loss 5.9 | …`` of --log-format simple into JSON's keys."""
+    kind, _, rest = text.partition(" | ")
+    pairs = (part.strip().split(" ") for part in rest.split(" | "))
+    values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    return {
+        "epoch": values.pop("epoch", ""), **{f"{kind}_{name}": it for name, it in values.items()}
+    }  # fmt: skip
+
+
+def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            numbers[name.removeprefix(prefix)] = float(value)
+        except (TypeError, ValueError):
+            continue
+    epoch, update = int(numbers.pop("epoch")), int(numbers.pop("num_updates"))
+    return {"epoch": epoch, "update": update, **numbers}
+
+
+def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
+    """Read the ends of epochs; of an epoch that a resumed run has twice the later counts."""
+    valid: list[dict[str, float]] = []
+    train: list[dict[str, float]] = []
+    ended, unread = False, 0
+    lines = path.open(encoding="utf-8", errors="replace") if path.is_file() else ()
+    for line in lines:
+        ended = ended or "done training in " in line
+        simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
+        at = line.find('{"epoch": ')
+        if not simple and (at < 0 or '"update": ' in line):
+            continue
+        try:
+            values = _simple(simple[1]) if simple else json.loads(line[at:])
+            kind = "valid_" if "valid_loss" in values else "train_"
+            if kind == "train_" and not any(name.startswith(kind) for name in values):
+                continue
+            row = _numbers(values, kind)
+            if kind == "valid_":
+                row.setdefault("nll_loss", row["loss"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            unread += 1
+            continue
+        ended = False
+        order = "update" if kind == "valid_" else "epoch"
+        rows = valid if kind == "valid_" else train
+        rows[:] = [it for it in rows if it[order] < row[order]] + [row]
+    if unread:
+        problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
+    columns = ["epoch", "update", "loss", "nll_loss", "bleu"]
+    frames = pd.DataFrame(valid, columns=columns), pd.DataFrame(train)
+    if train:
+        return *frames, ended
+    return frames[0], pd.DataFrame(columns=["epoch", "update"], dtype=float), ended
+
+
+def _seconds(train: pd.DataFrame, starts: Sequence[int]) -> Optional[float]:
+    """Add up the processes' times, each up to the end of its last epoch."""
+    if "wall" not in train:
+        return None
+    process = np.searchsorted(sorted(starts), train["update"], side="left")
+    return float(train["wall"].groupby(process).max().sum()) or None
+
+
+# Files of JSON.
+
+
+def _read_lines(directory: Path, file: str, kind: str, problems: list[str]) -> pd.DataFrame:
+    """Read JSON lines; those that are malformed are left out and counted in ``problems``."""
+    needed, optional = _LINES[kind]
+    path, rows, bad = directory / f"{file}.jsonl", [], []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not all(isinstance(row[name], kinds) for name, kinds in needed.items()):
+                raise TypeError("a value is of another type")
+            rows.append(row)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            bad.append(number)
+    if bad:
+        which = f"line {bad[0]}" if len(bad) == 1 else f"{len(bad)} lines, the first is {bad[0]}"
+        problems.append(
+            f"`{path.name}`: left out {which}: half-written, without what every line must have, or "
+            "with a value of another type. Measure again to have them."
+        )
+    frame = pd.DataFrame(rows, columns=[*needed, *optional])
+    for name in frame.columns.difference(_TEXTS):
+        frame[name] = pd.to_numeric(frame[name], errors="coerce")
+    return frame
+
+
+def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
+    """Read measurements of TID, each with all of its layers in the model's order.
+
+    A measurement that lacks layers which others have is left out: its last layer may not be the
+    model's. Of a layer's two lines the later counts.
     """
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not finite")
-    return number
+    frame = _read_lines(directory, file, "tid", problems)
+    frame["population"] = frame["population"].fillna("mean-of-batches").astype(str)
+    frame["batching"] = frame["batching"].fillna("as-trained").astype(str)
+    frame["dropout"] = frame["dropout"].eq(True)
+    depths = {layer: depth for depth, layer in enumerate(frame["layer"].unique(), 1)}
+    frame = frame.drop_duplicates([*_MEASUREMENT, "layer"], keep="last")
+    frame = frame.assign(depth=frame["layer"].map(depths).astype(float))
+    layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
+    whole = frame[layers == len(depths)]
+    _tell_left_out(
+        file, frame[layers < len(depths)], "without layers that others have. Measure again.",
+        problems,
+    )  # fmt: skip
+    return whole.sort_values(["update", "depth"], kind="stable", ignore_index=True)
 
 
-def _read_score(kind: str, score: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Check a score; a test of significance without a p is left out."""
-    _number(score["bleu"])
+def _tell_left_out(file: str, rows: pd.DataFrame, why: str, problems: list[str]) -> None:
+    number = rows.groupby(_MEASUREMENT, dropna=False).ngroups if len(rows) else 0
+    if number:
+        what = "measurement" if number == 1 else "measurements"
+        problems.append(f"`{file}.jsonl`: left out {number} {what} {why}")
+
+
+def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
+    """Keep the course of a training: batches as trained, at known epochs, all measured alike."""
+    trained = tid["batching"].eq("as-trained")
+    known = trained & tid["epoch"].notna()
+    how = list(zip(tid["population"], tid["dropout"], strict=True))
+    points = tid[known].drop_duplicates(_MEASUREMENT)
+    usual = points.groupby(["population", "dropout"], sort=False).size()
+    kept = known & (pd.Series(how, tid.index) == usual.idxmax() if len(usual) else known)
+    for rows, why in (
+        (~trained, "with batches made in other ways than the training's."),
+        (trained & ~known, "of checkpoints whose epoch is not known."),
+        (known & ~kept, "with another population or dropout than most have."),
+    ):
+        _tell_left_out("tid", tid[rows], why, problems)
+    return tid[kept].astype({"epoch": int}).reset_index(drop=True)
+
+
+def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        if score.get("significance") is not None:
-            _number(score["significance"]["p"])
-    except (ValueError, KeyError, TypeError) as error:
-        problems.append(f"`{SCORE}`, {kind}: left out a significance without its p ({error!r}).")
-        return {name: value for name, value in score.items() if name != "significance"}
-    return score
+        content = json.loads(path.read_text(encoding="utf-8"))
+        groups = {name: it for name, it in content["config"].items() if it is not None}
+        if not all(isinstance(group, dict) for group in groups.values()):
+            raise TypeError("a group of the configuration is no object")
+        return {**content, "config": groups}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problems.append(f"`{path.name}` is not what a training writes ({error!r}); no settings.")
+        return {}
 
 
 def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
@@ -130,119 +282,101 @@ def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
         return {}
     scores = {}
     try:
-        content = dict(parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        content = {}
-        problems.append(_no_bleu(f"`{path.name}`", error))
-    for kind, score in content.items():
-        try:
-            scores[kind] = _read_score(kind, score, problems)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(_no_bleu(f"`{path.name}`, {kind},", error))
+        for kind, score in json.loads(path.read_text(encoding="utf-8")).items():
+            significance = score.get("significance")
+            if significance is not None and not math.isfinite(significance["p"]):
+                raise ValueError("a test of significance has no p")
+            if not math.isfinite(score["bleu"]):
+                raise ValueError("`bleu` is not finite")
+            scores[kind] = score
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problems.append(
+            f"`{path.name}` is not what `rbn score` writes ({error!r}). Remove it and score again."
+        )
     return scores
 
 
-def _no_bleu(what: str, error: Exception) -> str:
-    return f"{what} is not what `rbn score` writes ({error!r}); no BLEU. Remove it and score again."
+def _gaps(epochs: Iterable[float], first: int) -> str:
+    known = {int(epoch) for epoch in epochs if not math.isnan(epoch)}
+    absent = (str(it) for it in range(first, max(known, default=0)) if it not in known)
+    listed = list(islice(absent, 9))
+    return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")
 
 
-def _missing(epochs: Sequence[int], first: int) -> str:
-    known = set(epochs)
-    absent = (epoch for epoch in range(first, max(known, default=0)) if epoch not in known)
-    told = list(map(str, islice(absent, 9)))
-    return ", ".join(told[:8]) + (", …" if len(told) > 8 else "")
-
-
-def _read_run_file(
-    path: Path, problems: list[str]
-) -> tuple[dict[str, Any], tuple[tuple[str, int], ...]]:
-    """Return the configuration by group, and languages with the sizes of their dictionaries."""
-    if not path.is_file():
-        return {}, ()
-    try:
-        content = parse_json(path.read_text(encoding="utf-8", errors="replace"))
-        config = {name: group for name, group in content["config"].items() if group is not None}
-        vocabularies = content.get("data", {}).get("vocabularies", {})
-        sizes = tuple((str(language), int(size)) for language, size in vocabularies.items())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(f"`{path.name}` is not what a training writes ({error!r}); no settings.")
-        return {}, ()
-    return config if all(isinstance(it, dict) for it in config.values()) else {}, sizes
-
-
-def _check(
-    directory: Path, log: TrainingLog, tid: Sequence[TIDPoint], settings: Mapping[str, Any]
-) -> list[str]:
+def _missing(run: Run) -> list[str]:
     """Say what is missing."""
-    if not directory.is_dir():
-        return [f"There is no directory `{directory}`."]
-    if not (directory / LOG).is_file():
+    if not run.directory.is_dir():
+        return [f"There is no directory `{run.directory}`."]
+    if not (run.directory / LOG).is_file():
         return [
-            f"There is no `{directory / LOG}`, so no losses and no settings. `rbn train` writes "
-            "it; with fairseq-train give --log-format json and keep its output there."
+            f"There is no `{run.directory / LOG}`, so no losses. `rbn train` writes it; with "
+            "fairseq-train give --log-format json and keep its output there."
         ]
     problems = []
-    if not settings:
+    if not run.config:
         problems.append(
-            f"There is no `{RUN_FILE}` (a training with --task translation_rbn writes it), so the "
-            "settings are unknown: norm, placement, seed and data. The run is compared with no "
-            "other."
+            f"There is no `{RUN_FILE}`, which a training with --task translation_rbn writes, so "
+            "norm, placement, seed and data are unknown. The run is compared with no other."
         )
-    if not log.validations:
+    if not len(run.valid):
         problems.append(f"`{LOG}` has no validation yet.")
-    if (settings.get("dataset") or {}).get("validate_interval", 1) != 1:
+    if run.config.get("dataset", {}).get("validate_interval", 1) != 1:
         return problems
-    epochs = [it.epoch for it in log.validations.values()]
-    measured = [it.epoch for it in tid if it.epoch is not None]
-    for what, absent in (
-        (f"`{LOG}` has no validation of", _missing(epochs, 1)),
-        (
-            "`tid.jsonl` has no measurement of",
-            _missing(measured, 0),
-        ),
+    for what, epochs, first in (
+        (f"`{LOG}` has no validation of", run.valid["epoch"], 1),
+        ("`tid.jsonl` has no measurement of", run.tid["epoch"], 0),
     ):
-        if absent:
-            number = "epochs" if "," in absent else "epoch"
-            problems.append(f"{what} {number} {absent}; curves join their neighbours.")
+        if absent := _gaps(epochs, first):
+            problems.append(f"{what} epochs {absent}; curves join their neighbours.")
     return problems
 
 
 def read_run(name: str, directory: Path) -> Run:
-    """Read what lies in a save directory, of a finished or a running training.
+    """Read a save directory, of a finished or a running training.
 
-    ``run.json``, ``train.log``, ``tid.jsonl``, ``conditioning.jsonl``, ``tid_batching.jsonl``,
-    ``cost.jsonl``,
-    ``multipliers.jsonl`` and ``score.json``; what is missing or damaged is told in
-    :attr:`Run.problems`. A run that was resumed has some epochs twice in its log; the later ones
-    count.
+    What is missing or damaged is told in :attr:`Run.problems`.
     """
     problems: list[str] = []
-    log = read_training_log(directory / LOG, problems)
-    settings, dictionaries = _read_run_file(directory / RUN_FILE, problems)
-
-    def lines(file: str, *kinds: type) -> list[Any]:
-        return read_lines(directory / file, problems, *kinds)
-
-    def points(file: str) -> tuple[TIDPoint, ...]:
-        return tid_points(lines(file, TIDPoint, LayerTID), problems, file)
-
-    tid = of_training(points("tid.jsonl"), problems, "tid.jsonl")
-    return Run(
+    valid, train, ended = _read_log(directory / LOG, problems)
+    about = _read_run_file(directory / RUN_FILE, problems)
+    starts = [int(start.get("update") or 0) for start in about.get("starts") or ()] or [0]
+    vocabularies = (about.get("data") or {}).get("vocabularies") or {}
+    run = Run(
         name,
-        tuple(log.validations.values()),
-        tid,
-        sum(log.walls) or None,
+        directory,
+        valid,
+        train,
+        _of_training(_read_tid(directory, "tid", problems), problems),
+        _read_tid(directory, "tid_batching", problems),
+        _read_lines(directory, "conditioning", "conditioning", problems),
+        _read_lines(directory, "cost", "cost", problems),
+        _read_lines(directory, "multipliers", "multipliers", problems),
         _read_scores(directory / SCORE, problems),
-        settings,
-        tuple(log.train.values()),
-        tuple(record for (record,) in lines("conditioning.jsonl", Conditioning)),
-        points("tid_batching.jsonl"),
-        tuple(record for (record,) in lines("cost.jsonl", Cost)),
-        tuple(record for (record,) in lines("multipliers.jsonl", Multipliers)),
-        dictionaries,
-        log.ended,
-        (*_check(directory, log, tid, settings), *problems),
+        about.get("config", {}),
+        tuple((str(language), int(size)) for language, size in vocabularies.items()),
+        _seconds(train, starts),
+        ended,
+        tuple(problems),
     )
+    return Run(**{**vars(run), "problems": (*_missing(run), *problems)})
+
+
+def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
+    """Name runs given as ``[NAME=]DIR``: by NAME, else by as little of DIR as tells them apart.
+
+    Directories of Hydra's sweeps have an equals sign themselves.
+    """
+    given: list[tuple[Optional[str], Path]] = []
+    for text in paths:
+        name, equals, path = text.partition("=")
+        named = equals and "/" not in name and not Path(text).is_dir()
+        given.append((name, Path(path)) if named else (None, Path(text)))
+    parts = [Path(os.path.abspath(path)).parts for _, path in given]
+    depth = max(map(len, parts), default=1)
+    ends = [["/".join(own[-n:]) for own in parts] for n in range(1, depth + 1)]
+    free = [n for n, (name, _) in enumerate(given) if name is None]
+    told = next((it for it in ends if len({it[n] for n in free}) == len(free)), ends[-1])
+    return [(told[n] if name is None else name, path) for n, (name, path) in enumerate(given)]
 
 
 def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
@@ -258,10 +392,10 @@ def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
         raise ValueError(
             f"Two runs are called the same ({', '.join(twice)}); give them as NAME=DIR."
         )
-    if not any(run.validations or run.train or run.tid for run in runs):
-        told = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
+    if not any(len(run.valid) or len(run.train) or len(run.tid) for run in runs):
+        problems = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
         raise ValueError(
             "There is nothing to report: no run has a validation yet, or a measurement. A report "
-            "needs DIR/train.log, the log of a training by `rbn train … --save-dir DIR`. " + told
+            f"needs DIR/{LOG}, the log of a training by `rbn train … --save-dir DIR`. {problems}"
         )
     return runs

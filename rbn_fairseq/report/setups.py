@@ -1,33 +1,66 @@
-"""What a run is: placement, norm, seed, data and model, read from its configuration."""
+"""What a run is, by its configuration: placement, norm, seed, data, model."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Optional
 
-from rbn_fairseq.measuring.batches import parse_mixing
-from rbn_fairseq.models.config import config_class
 from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.settings import flatten
 
-__all__ = ["BY_LENGTH", "FAMILIES", "PLACEMENTS", "Setup", "describe"]
+__all__ = [
+    "BY_LENGTH", "FAMILIES", "LENGTH", "NORM_FAMILIES", "OF_NORM", "PLACEMENTS", "Family", "Setup",
+    "describe", "matches",
+]  # fmt: skip
 
+
+@dataclass(frozen=True)
+class Family:
+    """A norm of the paper: its name there, its plan, its name in scripts, its colour."""
+
+    name: str
+    plan: str
+    script: str
+    colour: str
+
+
+#: In the order of tables; colours are Okabe and Ito's, told apart by colour-blind readers too.
+NORM_FAMILIES = (
+    Family("LN", "layer", "ln", "#0072B2"),
+    Family("BN", "batch", "bn", "#D55E00"),
+    Family("RBN", "batch", "rbn", "#009E73"),  # with the penalty
+    Family("auto-RBN", "batch", "rbn_target", "#00513B"),  # with a target TID
+    Family("PN-only", "power", "pn", "#CC79A7"),
+    Family("PN+LS", "groupscale+power", "pn_ls", "#56B4E9"),
+    Family("BRN", "renorm", "brn", "#E69F00"),
+    Family("MABN", "mabn", "mabn", "#000000"),
+)
+#: The paper's names by plan.
+FAMILIES = {family.plan: family.name for family in reversed(NORM_FAMILIES)}
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
-
-#: The paper's names of norms, by plan.
-FAMILIES = {
-    "layer": "LN",
-    "batch": "BN",
-    "renorm": "BRN",
-    "power": "PN-only",
-    "groupscale+power": "PN+LS",
-    "mabn": "MABN",
-}
 #: Behind a norm's name where batch norms have bins of lengths.
 BY_LENGTH = " by length"
-#: What a penalty puts before a norm's name, and how it is called behind others'.
+
+_SECTIONS = (
+    "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "task", "ema",
+)  # fmt: skip
+_PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
+# Patterns of settings that shape no training: places of files, what is measured on the way, what
+# only sizes of machines decide, and the languages, which all runs of a group share.
+_FREE = (
+    "*._name", "*valid*", "*seed*", "task.data", "task.eval_*", "task.*tid*", "task.conditioning_*",
+    "task.source_lang", "task.target_lang", "dataset.num_workers", "dataset.data_buffer_size",
+    "dataset.gen_subset", "optimization.update_freq", "optimization.debug_param_names",
+    "optimization.stop_time_hours", "optimizer.lr", "lr_scheduler.lr",
+)  # fmt: skip
+_KINDS = ("criterion._name", "optimizer._name", "lr_scheduler._name")
+#: Settings in which norms differ by nature.
+OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes that share statistics")
+#: How long a training is to be.
+LENGTH = ("optimization.max_epoch", "optimization.max_update")
+# What a penalty puts before a norm's name, and how it is called behind others'.
 _PREFIXES = {"R": "penalty", "auto-R": "target TID"}
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
@@ -42,26 +75,24 @@ class Setup:
         norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), ``auto-RBN`` (with a target
             TID), the paper's names of other norms, ``BN@0-3`` where only some layers have it,
             else the encoder's plan; ``by length`` behind it where batch norms have bins of
-            lengths; the run's name where the settings are unknown.
+            lengths; the model's name where it is not ours; the run's where settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
-        path: that directory, as the run was given it.
         languages: source and target with the sizes of their dictionaries, as far as known.
         sizes: of encoder and decoder, by name; empty where unknown.
         mean_weight, std_weight: the penalty's lambda and nu.
         convention: the penalty's.
         bottom: number of bottom encoder layers with batch norm, the others having layer norm.
         depth: number of encoder layers.
-        length_mixing: number of length buckets that a training batch is drawn from; ``None``
-            where batches are of random sentences.
-        settings: everything that shapes the training, by names such as ``optimization.lr``.
+        mixing: number of length buckets that a training batch is drawn from; ``None`` where
+            batches are of random sentences.
+        settings: what shapes the training, by names such as ``optimization.lr``.
     """
 
     placement: str
     norm: str
     seed: Optional[int] = None
     data: str = ""
-    path: str = ""
     languages: tuple[tuple[str, Optional[int]], ...] = ()
     sizes: tuple[tuple[str, Any], ...] = ()
     mean_weight: float = 0.0
@@ -69,21 +100,47 @@ class Setup:
     convention: str = "paper"
     bottom: Optional[int] = None
     depth: int = 0
-    length_mixing: Optional[int] = 1
+    mixing: Optional[int] = 1
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def size(self) -> str:
         """The model's size in words; the encoder's where the decoder's is the same."""
-        if not self.sizes:
-            return "model unknown"
         size = dict(self.sizes)
-        names = ("width", "feed-forward", "heads")
         words = [f"{size['encoder_layers']} + {size['decoder_layers']} layers"]
-        for name, key in zip(names, _SIZES[1:], strict=True):
+        for name, key in zip(("width", "feed-forward", "heads"), _SIZES[1:], strict=True):
             both = (size[f"encoder_{key}"], size[f"decoder_{key}"])
             words.append(f"{name} {' + '.join(map(str, dict.fromkeys(both)))}")
         return ", ".join(words)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a setting's name matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what shapes a training, by names such as ``optimization.lr``.
+
+    ``effective batch`` is update_freq * distributed_world_size, by epoch.
+    """
+    sections = {name: dict(config.get(name) or {}) for name in _SECTIONS}
+    others = {key for name, group in config.items() if name != "task" for key in group}
+    # Copies of other groups' options, and what acts on nothing without a target.
+    sections["task"] = {key: it for key, it in sections["task"].items() if key not in others}
+    if sections["criterion"].get("rbn_target_tid", "") is None:
+        sections["criterion"] |= {"rbn_target_step": None, "rbn_target_cap": None}
+    sections["common"] = {name: config["common"].get(name) for name in _PRECISION}
+    flat = {
+        f"{section}.{key}": value
+        for section, values in sections.items()
+        for key, value in values.items()
+    }
+    flat = {name: it for name, it in flat.items() if name in _KINDS or not matches(name, _FREE)}
+    processes = config["distributed_training"]["distributed_world_size"]
+    flat["effective batch"] = [it * processes for it in config["optimization"]["update_freq"]]
+    flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
+    return flat
 
 
 def _data_name(path: str) -> str:
@@ -94,52 +151,34 @@ def _data_name(path: str) -> str:
     return "/".join(parts[-2:]) if generic else parts[-1]
 
 
-def _languages(task: Mapping[str, Any]) -> tuple[tuple[str, None], ...]:
-    pair = (task.get("source_lang"), task.get("target_lang"))
-    return tuple((str(name), None) for name in pair) if all(pair) else ()
-
-
-def _placement(flat: Mapping[str, Any]) -> str:
-    special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(flat["model.norm_placement"]))
-    return special or ("Pre-Norm" if flat["model.encoder_normalize_before"] else "Post-Norm")
-
-
-def _by_length(flat: Mapping[str, Any]) -> bool:
-    rules = re.split("[:+]", str(flat["model.norm_encoder"]))
+def _has_bins(model: Mapping[str, Any]) -> bool:
+    rules = re.split("[:+]", str(model["norm_encoder"]))
     batch = any(rule.partition("@")[0] == "batch" for rule in rules)
-    return batch and int(flat["model.norm_batch_length_bins"]) > 1
+    return batch and int(model["norm_batch_length_bins"]) > 1
 
 
-def _norm(flat: Mapping[str, Any], prefix: str) -> str:
-    plan, decoder = str(flat["model.norm_encoder"]), str(flat["model.norm_decoder"])
+def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
+    plan, decoder = str(model["norm_encoder"]), str(model["norm_decoder"])
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if prefix:
         name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
-    if _by_length(flat):
+    if _has_bins(model):
         name += BY_LENGTH
-    if str(flat["model.norm_weight"]) != "none":
-        name += f", {str(flat['model.norm_weight']).upper()}"
+    if str(model["norm_weight"]) != "none":
+        name += f", {str(model['norm_weight']).upper()}"
     return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"
 
 
-def _bottom(flat: Mapping[str, Any], depth: int) -> Optional[int]:
-    """Read L of ``batch@0-(L-1):layer``; other plans have none."""
-    plan = str(flat["model.norm_encoder"])
-    others = (flat["model.norm_decoder"], flat["model.norm_weight"])
-    if tuple(map(str, others)) != ("layer", "none") or _by_length(flat):
+def _bottom(model: Mapping[str, Any], depth: int) -> Optional[int]:
+    """Return L of ``batch@0-(L-1):layer``; other plans have none."""
+    plan = str(model["norm_encoder"])
+    if model["norm_decoder"] != "layer" or model["norm_weight"] != "none" or _has_bins(model):
         return None
     if plan in ("layer", "batch"):
         return depth if plan == "batch" else 0
-    found = re.fullmatch(r"batch@0(?:-(\d+))?:layer", plan)
-    return int(found[1] or 0) + 1 if found else None
-
-
-def _with_plain_model(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep of the model's settings its own: older configurations have all options there."""
-    model = cfg["model"]
-    own = {item.name: model.get(item.name) for item in fields(config_class())}
-    return {**cfg, "model": own | {"_name": model.get("_name") or model.get("arch")}}
+    part = re.fullmatch(r"batch@0(?:-(\d+))?:layer", plan)
+    return int(part[1] or 0) + 1 if part else None
 
 
 def describe(run: Run) -> Setup:
@@ -151,28 +190,31 @@ def describe(run: Run) -> Setup:
 
 
 def _describe(run: Run) -> Setup:
-    flat = flatten(_with_plain_model(run.settings))
-    seed, path = run.settings["common"]["seed"], str(run.settings["task"]["data"])
-    weights = tuple(float(flat.get(f"criterion.rbn_{it}_weight") or 0) for it in ("mean", "std"))
-    held = flat.get("criterion.rbn_target_tid") is not None
-    prefix = "auto-R" if held else "R" if any(weights) else ""
-    depth = int(flat["model.encoder_layers"])
+    flat = _flatten(run.config)
+    model, criterion, task = (run.config[name] for name in ("model", "criterion", "task"))
+    weights = [float(criterion.get(f"rbn_{kind}_weight") or 0) for kind in ("mean", "std")]
+    prefix = "R" if any(weights) else ""
+    if criterion.get("rbn_target_tid") is not None:
+        prefix = "auto-R"
+    depth = int(model["encoder_layers"])
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
-    sizes = [flat[f"model.{name}"] for name in names]
-    if not all(type(number) is int for number in (seed, *sizes)):
-        raise TypeError("seed and sizes must be integers")
+    special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(model.get("norm_placement")))
+    pair = (task.get("source_lang"), task.get("target_lang"))
+    languages = tuple((str(name), None) for name in pair) if all(pair) else ()
+    mixing = str(task.get("length_mixing", 1))
+    ours = "norm_encoder" in model
     return Setup(
-        _placement(flat),
-        _norm(flat, prefix),
-        seed,
-        _data_name(path),
-        path,
-        run.dictionaries or _languages(run.settings["task"]),
-        tuple(zip(names, sizes, strict=True)),
-        *weights,
-        str(flat.get("criterion.rbn_convention", "paper")),
-        None if prefix else _bottom(flat, depth),
+        special or ("Pre-Norm" if model["encoder_normalize_before"] else "Post-Norm"),
+        _norm_name(model, prefix) if ours else str(model["_name"]),
+        int(run.config["common"]["seed"]),
+        _data_name(str(task["data"])),
+        run.vocabularies or languages,
+        tuple((name, int(model[name])) for name in names),
+        weights[0],
+        weights[1],
+        str(criterion.get("rbn_convention", "paper")),
+        _bottom(model, depth) if ours and not prefix else None,
         depth,
-        parse_mixing(flat["task.length_mixing"]),
+        None if mixing == "random" else int(mixing),
         flat,
     )

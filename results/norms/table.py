@@ -34,12 +34,12 @@ def measure(directory: Path, epochs: int) -> dict[str, object]:
         updates = re.findall(r"num_updates=(\d+)", (directory / "train.log").read_text())
         return {"failed_at": updates[-1] if updates else 0}
     run = read_run(directory.name, directory)
-    row: dict[str, object] = {v.epoch: {"valid_nll": v.nll_loss} for v in run.validations}[epochs]
-    for point in run.tid:
-        if point.epoch == epochs:
-            last, average = point.last, point.average
-            values = (last.mean_tid, last.var_tid, average.mean_tid, average.var_tid)
-            row |= dict(zip(TID, values, strict=True))
+    nll = run.valid.set_index("epoch")["nll_loss"]
+    row: dict[str, object] = {"valid_nll": nll[epochs]}
+    tid = run.tid.loc[run.tid["epoch"] == epochs, ["mean_tid", "var_tid"]]
+    if len(tid):
+        values = (*tid.iloc[-1], *tid.mean())
+        row |= dict(zip(TID, values, strict=True))
     score = json.loads((directory / f"score{epochs}.json").read_text(encoding="utf-8"))["tokenised"]
     return row | {"bleu4": score["bleu"], "brevity_penalty": score["brevity_penalty"]}
 

@@ -156,10 +156,10 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
 
     told = read_run("bn", run)
     assert not told.problems, told.problems
-    assert [(it.epoch, it.update) for it in told.validations] == [(1, 2)]
-    assert told.train[0].update == 2 and told.tid and told.ended
-    assert told.settings["model"]["norm_encoder"] == "batch"
-    assert [lang for lang, _ in told.dictionaries] == ["de", "en"]
+    assert told.valid[["epoch", "update"]].to_numpy().tolist() == [[1, 2]]
+    assert list(told.train["update"]) == [2] and len(told.tid) and told.ended
+    assert told.config["model"]["norm_encoder"] == "batch"
+    assert [lang for lang, _ in told.vocabularies] == ["de", "en"]
     inner = [line for line in (run / "train.log").read_text().splitlines() if '"update": ' in line]
     assert len(inner) == 2 and all('"num_updates": "' in line for line in inner)
     again = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn", "--check")
@@ -199,13 +199,15 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     arguments.remove("--no-progress-bar")
     assert rbn("train", *arguments).exit_code == 0
     told = read_run("run", tmp_path / "run")
-    assert not told.problems and told.validations[0].update == told.train[0].update == 2
+    assert not told.problems and list(told.valid["update"]) == list(told.train["update"]) == [2]
     text = (tmp_path / "run" / "train.log").read_text()
     assert text.count('{"epoch": ') == 4  # two updates, an epoch, a validation
     # What is committed of a run in results/ has all that a report reads.
     succeed("../results/keep.sh", tmp_path / "kept", tmp_path / "run")
     kept = read_run("run", tmp_path / "kept" / "run")
-    assert (kept.validations, kept.train) == (told.validations, told.train) and not kept.problems
+    assert kept.valid.equals(told.valid) and kept.train.equals(told.train) and not kept.problems
+    assert kept.config["model"] == told.config["model"]
+    assert str(tmp_path) not in (tmp_path / "kept" / "run" / "run.json").read_text()
 
 
 def test_a_log_file_of_ones_own(data_bin, tmp_path):
@@ -216,7 +218,7 @@ def test_a_log_file_of_ones_own(data_bin, tmp_path):
     )
     del arguments[1:3]
     assert rbn("train", *arguments).exit_code == 0
-    assert read_run("run", log.parent).validations[0].update == 1
+    assert list(read_run("run", log.parent).valid["update"]) == [1]
 
 
 def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):
@@ -226,7 +228,7 @@ def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):
     with log.open("w") as file:
         subprocess.run([forked / "rbn", "train", *arguments], stdout=file, check=True)
     assert log.read_text().count("done training") == 1
-    assert read_run("run", tmp_path).validations[0].update == 1
+    assert list(read_run("run", tmp_path).valid["update"]) == [1]
 
 
 def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):

@@ -1,29 +1,31 @@
 import pytest
 from run_directories import configuration, norm, write_run
-from sections import ABOUT, make_sections
 
+from rbn_fairseq.report.compare import group_runs
 from rbn_fairseq.report.content import sections
-from rbn_fairseq.report.export import write_report
 from rbn_fairseq.report.runs import read_run
-
-
-@pytest.fixture(scope="session")
-def report(tmp_path_factory):
-    """Directory of a report and the files that were written; read only."""
-    directory = tmp_path_factory.mktemp("report")
-    return directory, write_report(directory, "Title", make_sections(), ABOUT)
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Write a run; what comes back reads it, once all its files are there."""
+    """Write a run, and read it."""
 
     def one(name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run):
         cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
-        directory = write_run(tmp_path / name, cfg, **run)
-        return lambda: read_run(name, directory)
+        return read_run(name, write_run(tmp_path / name, cfg, **run))
 
     return one
+
+
+@pytest.fixture
+def group():
+    """The one group of runs."""
+
+    def of(runs):
+        (one,) = group_runs(runs)
+        return one
+
+    return of
 
 
 @pytest.fixture
@@ -40,10 +42,8 @@ def blocks():
 
 @pytest.fixture
 def main(make):
-    made = [
+    return [
         make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0),
         make("bn", "BN", nll=(5.0, 3.75, 3.5), bleu=28.5, tid=(0.02, 0.10)),
-        make("rbn", "RBN", nll=(5.0, 4.0, 2.75), bleu=31.0, tid=(0.01, 0.04),
-             train={"rbn_mean": 4.0, "rbn_std": 2.0, "rbn_penalty": 0.5}),
-    ]  # fmt: skip
-    return [run() for run in made]
+        make("rbn", "RBN", nll=(5.0, 4.0, 2.75), bleu=31.0, tid=(0.01, 0.04)),
+    ]

@@ -17,7 +17,7 @@ def configuration(seed=1, data="data/iwslt14", layers=2, **changes):
         "dataset": {"max_tokens": 4096, "validate_interval": 1},
         "optimization": {"max_epoch": 3, "max_update": 0, "lr": [0.0005], "update_freq": [1]},
         "model": {"_name": "rbn_transformer_tiny", "norm_encoder": "layer"},
-        "task": {"_name": "translation_rbn", "data": data},
+        "task": {"_name": "translation_rbn", "data": data, "length_mixing": "1"},
         "criterion": {"rbn_mean_weight": 0.0, "rbn_std_weight": 0.0, "rbn_convention": "paper"},
         "optimizer": {"_name": "adam"},
         "lr_scheduler": {"_name": "inverse_sqrt", "warmup_updates": 400},

@@ -1,282 +1,167 @@
-"""The report's figures: every line against the runs that were written."""
+"""Figures: which are drawn, with which numbers, and in which colours."""
 
-import math
+import json
 
 import pytest
+from matplotlib.colors import to_rgb
 from run_directories import WAYS, tid_line, write_lines
 
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.style import norm_colours
+from rbn_fairseq.report.runs import read_run
 
 
-def lines_of(figure, quantity):
-    """Points by run."""
-    found = {}
-    for row in figure.rows:
-        line = dict(zip(figure.header, row, strict=True))
-        if line["quantity"] == quantity:
-            found.setdefault(line["run"], []).append((line["x"], line["value"]))
-    return found
-
-
-def test_curves(main, blocks):
-    found = blocks(main)
-    valid = lines_of(found["figure1"], "valid.nll_loss")
-    assert valid["bn"] == [(1, 5.0), (2, 3.75), (3, 3.5)]
-    assert lines_of(found["figure1"], "train.nll_loss")["bn"] == [(1, 6.0), (2, 4.75), (3, 4.5)]
-    assert lines_of(found["figure1"], "valid.bleu")["ln"] == [(1, 11), (2, 12), (3, 13)]
-    assert lines_of(found["penalty"], "train.rbn_mean") == {"rbn": [(1, 4.0), (2, 4.0), (3, 4.0)]}
-    gap = lines_of(found["figure3_right"], "nll_gap")
-    assert gap["bn"] == [(1, 0.0), (2, -0.25), (3, 0.5)]
-    tid = lines_of(found["figure4"], "average var_tid")
-    assert tid["bn"] == [(epoch, pytest.approx(6.25)) for epoch in range(4)]
-    depth = lines_of(found["figure2_bottom"], "var_tid")
-    assert depth["bn"] == [(n, pytest.approx(2.5 * n)) for n in (1, 2, 3, 4)]
-
-
-def test_every_figure_draws(main, blocks):
-    for block in blocks(main).values():
-        if isinstance(block, Figure):
-            canvas = block.draw()
-            assert canvas.axes and block.caption and block.rows
-            assert all(len(row) == len(block.header) for row in block.rows)
-        else:
-            assert all(len(row) == len(block.columns) for row in block.rows)
-
-
-def test_seeds_are_thin_and_the_mean_bold(make, blocks):
-    runs = [make(f"b{n}", "BN", seed=n, nll=(5.0, 3.0 + n))() for n in (1, 2)]
-    axes = blocks(runs)["figure1"].draw().axes[1]
-    thin = [line for line in axes.get_lines() if line.get_linewidth() < 1]
-    (bold,) = (line for line in axes.get_lines() if line.get_linewidth() > 2)
-    assert len(thin) == 2 and list(bold.get_ydata()) == [5.0, 4.5]
-    assert {line.get_color() for line in axes.get_lines()} == {norm_colours(["BN"])["BN"]}
-
-
-def test_many_settings_share_one_entry(make, blocks):
-    runs = [
-        make(f"r{n}", "RBN", weights=(n, 1), tid=(0.1, 0.1) if n < 3 else None)() for n in range(5)
+@pytest.fixture
+def full(make):
+    """Runs with everything that there are figures of."""
+    penalised = {"criterion.rbn_target_tid": "1,2"}
+    runs = [make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0)]
+    runs += [make(f"bn{seed}", "BN", seed=seed, nll=(5.0, 3.75, 3.5), bleu=28.5, tid=(0.02, 0.10))
+             for seed in (1, 2)]  # fmt: skip
+    runs += [make("part", "batch@0:layer", nll=(5.0, 4.0, 3.25), bleu=29.0, tid=(0.01, 0.05))]
+    runs += [make(f"rbn{weight}", "RBN", weights=(weight, 0), nll=(5.0, 4.0, 2.75), bleu=31.0,
+                  tid=(0.01, 0.04)) for weight in (1, 60)]  # fmt: skip
+    runs += [
+        make("auto", "BN", changes=penalised, nll=(5.0, 4.0, 3.0), bleu=30.0, tid=(0.01, 0.01))
     ]
-    found = blocks(runs)
-    labels = [
-        {text.get_text() for text in found[name].draw().legends[0].get_texts()}
-        for name in ("figure1", "channels", "figure2_bottom")
-        if name in found
-    ]
-    assert labels[0] == {"RBN, 5 settings"}
-    assert labels[1] == {f"RBN (λ {n})" for n in range(3)}  # the others were not measured
-
-
-def test_paper_lines(main, blocks):
-    axes = blocks(main)["figure4"].draw().axes[1]
-    labelled = [line for line in axes.get_lines() if "paper" in line.get_label()]
-    assert [set(line.get_ydata()) for line in labelled] == [{4.1}]
-    assert "not those here" in blocks(main)["figure4"].caption
-
-
-def test_bottom_layers(make, blocks):
-    plans = ["layer", "batch@0:layer", "batch@0-1:layer", "batch"]
-    size = {"model.encoder_layers": 3}
-    runs = [
-        make(f"L{n}", plan, changes=size | {"model.norm_encoder": plan}, bleu=30.0 - n,
-             tid=(0.01, 0.01 * n) if n else None, norms=2 * n)()
-        for n, plan in enumerate(plans)
-    ]  # fmt: skip
-    figure = blocks(runs)["figure3_left"]
-    assert figure.rows == tuple(
-        ("Post-Norm", "", n, pytest.approx(n), pytest.approx(n)) for n in (0, 1, 2, 3)
-    )
-    assert figure.notes == ()
-    (note,) = blocks([runs[0], runs[1], runs[3]])["figure3_left"].notes
-    assert "L = 2, `rbn train … --norm-encoder batch@0-1:layer`" in note and "L = 1" not in note
-    assert figure.header[-1] == "bleu_gap" and figure.draw().axes
-    runs[1].scores.clear()
-    assert blocks(runs)["figure3_left"].header[-1] == "nll_gap"
-
-
-def test_sweeps_of_bottom_layers_are_apart(make, blocks):
-    plans, runs = ["layer", "batch@0:layer", "batch"], []
-    for scale, momentum in ((1, 0.1), (2, 0.2)):
-        for n, plan in enumerate(plans):
-            changes = {"model.norm_encoder": plan, "model.norm_batch_momentum": momentum}
-            tid = (0.01, 0.01 * n * scale) if n else None
-            run = make(f"{plan}{scale}", plan, changes=changes, tid=tid)
-            runs += [run()] if n or scale == 1 else []
-    figure = blocks(runs)["figure3_left"]
-    found = {(row[1], row[2]): row[3] for row in figure.rows}
-    assert found == {
-        (f"norm_batch_momentum {momentum}", n): pytest.approx(n * scale)
-        for scale, momentum in ((1, 0.1), (2, 0.2))
-        for n in (0, 1, 2)
-    }
-    labels = {text.get_text() for text in figure.draw().legends[0].get_texts()}
-    assert labels == {f"Post-Norm, norm_batch_momentum {it}" for it in (0.1, 0.2)}
-
-
-def test_maps_of_weights_are_apart(make, blocks):
-    runs = []
-    for n, changes in enumerate(
-        ({}, {"criterion.rbn_reduction": "token"}, {"model.norm_batch_eps": 1})
-    ):
-        changes = {"criterion.rbn_reduction": "sum", "model.norm_batch_eps": 0.5} | changes
-        for mean in (0.1, 0.2, 0.3):
-            bleu = 10 * n + 10 * mean
-            run = make(f"r{n}{mean}", "RBN", weights=(mean, 0.0), changes=changes, bleu=bleu)
-            runs.append(run())
-    runs.append(make("bn", "BN", changes=changes, bleu=29.0)())
-    figure = blocks(runs)["figure5"]
-    expected = [[1, 2, 3], [11, 12, 13], [21, 22, 23, 29]]
-    settings = dict.fromkeys(row[2] for row in figure.rows)
-    found = [sorted(row[5] for row in figure.rows if row[2] == it) for it in settings]
-    assert found == [pytest.approx(values) for values in expected]
-    assert "reduction token" in list(settings)[1] and len(figure.draw().axes) == 6
-
-
-def test_penalty_weights(make, blocks):
-    pairs = [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (1.0, 0.1)]
-    runs = [make(f"r{n}", "RBN", weights=pair, bleu=30.0 + n)() for n, pair in enumerate(pairs)]
-    runs.append(make("pre", "RBN", "Pre-Norm", bleu=10.0)())
-    figure = blocks(runs)["figure5"]
-    found = {row[3:5]: row[5] for row in figure.rows}
-    assert found == {pair: 30.0 + n for n, pair in enumerate(pairs)}
-    assert {row[0] for row in figure.rows} == {"Post-Norm"}
-    texts = {text.get_text() for text in figure.draw().axes[0].texts}
-    assert texts == {"30.0", "31.0", "32.0", "33.0"}
-
-
-def test_conditioning(make, tmp_path, blocks):
-    run = make("rbn", "RBN", "Pre-Norm")
-    write_lines(tmp_path / "rbn" / "conditioning.jsonl", [
-        {"epoch": 1, "update": u, "layer": layer, "place": "stream", "c_50": 10.0 * layer,
-         "c_80": math.inf if u == 20 else 50.0, "c_max": math.nan if u == 10 else 7.0}
-        for u in (10, 20, 30) for layer in (2, 4)
+    for run in runs:
+        rows = [
+            {"epoch": epoch, "update": 100 * epoch, "layer": layer, "place": "stream",
+             "c_50": 2.0 * epoch, "c_80": 3.0, "c_max": float("inf")}
+            for epoch in (1, 2) for layer in (1, 2)
+        ]  # fmt: skip
+        write_lines(run.directory / "conditioning.jsonl", rows)
+    bn = runs[1].directory
+    ways = {"as-trained": 4, "random": 1, "permuted": 0.5, "mixed:4": 2, "joint:16": 1}
+    write_lines(bn / "tid_batching.jsonl", [
+        tid_line(3, n, 0.01 * size, 0.02 * size, batching=way, independent_mean_tid=0.01,
+                 independent_var_tid=0.02)
+        for way, size in ways.items() for n in (0, 1)
     ])  # fmt: skip
-    found = blocks([run()])
-    assert "figure6_pre_norm_normalised" not in found
-    six, seven = found["figure6_pre_norm_stream"], found["figure7_pre_norm_stream"]
-    assert lines_of(six, "c_50 stream layer 4")["rbn"] == [(10, 40.0), (20, 40.0), (30, 40.0)]
-    assert lines_of(six, "c_80 stream layer 2")["rbn"][1] == (20, math.inf)
-    canvas = six.draw()
-    assert [axes.get_title(loc="left") for axes in canvas.axes[:2]] == [
-        "C_50, layer 2",
-        "C_50, layer 4",
-    ]
-    marks = [line for line in canvas.axes[2].get_lines() if line.get_marker() == "^"]
-    assert [list(line.get_xdata()) for line in marks if len(line.get_xdata())] == [[20]]
-    crosses = [line for line in seven.draw().axes[0].get_lines() if line.get_marker() == "x"]
-    assert [list(line.get_xdata()) for line in crosses if len(line.get_xdata())] == [[10]]
-
-
-def test_where_tid_comes_from(make, tmp_path, blocks):
-    run = make("bn", "BN", tid=(0.02, 0.1))
-    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
-        tid_line(3, n, mean, 0.01, batching=way,
-                 independent_mean_tid=0.015 if way == "as-trained" else 0.5)
-        for way, means in {"as-trained": (0.05, 0.02), "random": (0.03, 0.03),
-                           "permuted": (0.01, 0.01), "mixed:4": (0.025, 0.01)}.items()
-        for n, mean in enumerate(means)
+    write_lines(bn / "cost.jsonl", [
+        {"update": 100 * epoch, "statistics": way, "nll": 4.0 + cost, "cost": cost}
+        for epoch in (1, 2, 3) for way, cost in WAYS.items()
     ])  # fmt: skip
-    found = blocks([run()])
-    figure = found["batching"]
-    mean = [row[3:] for row in figure.rows if row[1] == "mean"]
-    assert mean[0] == pytest.approx((9, 25 - 9, 1, 2.25))
-    assert mean[1] == pytest.approx((9, 4 - 9, 1, 2.25))  # negative, and told
-    assert any("negative" in note and "bn, mean: 2" in note for note in figure.notes)
-    bars = figure.draw().axes[0].patches
-    assert [bar.get_height() for bar in bars] == pytest.approx([9, 9, 16, -5])
-    assert [bar.get_y() for bar in bars] == pytest.approx([0, 0, 9, 0])
-    means = {row[2]: row[3] for row in found["buckets"].rows}
-    assert means == {1: 0.02, 4: 0.01, "random": 0.03}
-    law = found["buckets"].draw().axes[0].get_lines()[0]
-    assert list(law.get_ydata()) == pytest.approx([2, 1])  # 1 / sqrt(4)
-
-
-def test_batches_as_trained_stand_at_the_length_mixing_of_the_training(make, tmp_path, blocks):
-    run = make("bn", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
-    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
-        tid_line(3, 0, mean, 0.01, batching=way)
-        for way, mean in {"as-trained": 0.01, "mixed:16": 0.006, "mixed:4": 0.011}.items()
+    write_lines(runs[-1].directory / "multipliers.jsonl", [
+        {"epoch": epoch, "update": epoch, "layer": layer, "mean_multiplier": 0.5,
+         "std_multiplier": 0.25, "mean_gap": 0.01, "std_gap": None}
+        for epoch in (1, 2) for layer in ("a", "b")
     ])  # fmt: skip
-    figure = blocks([run()])["buckets"]
-    assert {row[2]: row[3] for row in figure.rows} == {4: 0.01, 16: 0.006}
-    law, measured = figure.draw().axes[0].get_lines()
-    assert list(law.get_ydata()) == pytest.approx([1, 0.5])  # sqrt(4 / 16)
-    assert list(measured.get_ydata()) == pytest.approx([1, 0.6])
+    return [read_run(run.name, run.directory) for run in runs]
 
 
-def test_tid_by_number_of_processes(make, tmp_path, blocks):
-    measured = [
-        tid_line(3, 0, mean, 0.01, batching=way)
-        for way, mean in {"as-trained": 0.01, "joint:4": 0.004, "mixed:16": 0.5}.items()
-    ]
-    run = make("bn", "BN", tid=(0.02, 0.1))
-    write_lines(tmp_path / "bn" / "tid_batching.jsonl", measured)
-    mixed = make("mixed", "BN", changes={"task.length_mixing": 4}, tid=(0.02, 0.1))
-    write_lines(tmp_path / "mixed" / "tid_batching.jsonl", measured)
-    assert "processes" not in blocks([mixed()])  # joint batches are of fairseq's, not of its own
-    random = make("random", "BN", changes={"task.length_mixing": "random"}, tid=(0.02, 0.1))
-    write_lines(tmp_path / "random" / "tid_batching.jsonl", measured)
-    assert not {"processes", "buckets"} & set(blocks([random()]))
-    assert {row[0] for row in blocks([run(), random()])["buckets"].rows} == {"bn"}
-    figure = blocks([run()])["processes"]
-    assert {row[2]: row[3] for row in figure.rows} == {1: 0.01, 4: 0.004}
-    law, measured = figure.draw().axes[0].get_lines()
-    assert list(law.get_ydata()) == pytest.approx([1, 0.5])
-    assert list(measured.get_xdata()) == [1, 4]
-    assert list(measured.get_ydata()) == pytest.approx([1, 0.4])
-    assert figure.draw().axes[0].get_xlabel() == "W, processes"
+NAMES = {
+    "figure1", "multipliers", "figure4", "figure2_top", "figure2_bottom", "figure2_map",
+    "figure3_left", "figure3_right", "figure5", "batching", "buckets", "processes", "cost",
+    "cost_by_epoch", "figure6_post_norm_stream", "figure7_post_norm_stream", "tid_against_gap",
+}  # fmt: skip
 
 
-def test_layers_are_joined_by_name(make, tmp_path, blocks):
-    run = make("bn", "BN", tid=(0.02, 0.1))
-    lines = [tid_line(3, n, 0.05 - 0.01 * n, 0.01) for n in (0, 1)]
-    write_lines(tmp_path / "bn" / "tid_batching.jsonl", [
-        line | {"batching": way, "epoch": None}
-        for way, own in (("as-trained", lines), ("random", lines[::-1])) for line in own
-    ])  # fmt: skip
-    found = [row[3:5] for row in blocks([run()])["batching"].rows if row[1] == "mean"]
-    assert found == [pytest.approx((25, 0)), pytest.approx((16, 0))]
+def test_everything_is_drawn(full, blocks):
+    made = blocks(full)
+    figures = {name: it for name, it in made.items() if isinstance(it, Figure)}
+    assert set(figures) == NAMES and "not_measured" not in made and "problems" not in made
+    for figure in figures.values():
+        canvas = figure.draw()
+        canvas.draw_without_rendering()
+        assert len(figure.numbers) and figure.caption
+        titles = [axes for axes in canvas.axes if axes.get_title("left")]
+        assert all(axes.get_xlabel() for axes in titles if axes.has_data()), figure.name
 
 
-def test_sampling_error_is_of_all_measurements(make, tmp_path, blocks):
-    run = make("bn", "BN", nll=(5.0,))
-    errors = {0: 0.02, 1: math.nan}
-    write_lines(tmp_path / "bn" / "tid.jsonl", [
-        tid_line(e, 0, 0.1, 0.1, mean_tid_error=it, total_batches=(850, None)[e])
-        for e, it in errors.items()
-    ])  # fmt: skip
-    batches, error, _ = blocks([run()])["figure4"].notes
-    assert "200, 200 of 850 training batches" in batches
-    assert "single layer's TID: at most 2 percentage points" in error
+def test_what_is_not_measured_is_named_with_a_hint(make, blocks):
+    made = blocks([make("ln"), make("ln2", seed=2)])
+    assert {name for name, it in made.items() if isinstance(it, Figure)} == {"figure1"}
+    hints = made["not_measured"].numbers.set_index("figure")["how to have it"]
+    assert "rbn tid" in hints["Figure 4: average TID"] and hints.str.len().min() > 10
 
 
-def test_cost(make, tmp_path, blocks):
-    run = make("bn", "BN")
-    lines = [
-        {"update": update, "statistics": way, "nll": 4 + it, "cost": it + past}
-        for update, past in ((300, 0), (100, 1))  # measured later, of an earlier checkpoint
-        for way, it in WAYS.items()
-    ]
-    write_lines(tmp_path / "bn" / "cost.jsonl", lines)
-    found = blocks([run()])
-    assert {row[3]: row[5] for row in found["cost"].rows} == WAYS
-    heights = [bar.get_height() for bar in found["cost"].draw().axes[0].patches]
-    assert heights == [WAYS[way] for way in ("running", "recalibrated", "pooled", "batch-random")]
-    summary = found["summary"]
-    assert summary.rows[0][summary.columns.index("cost, bits per token")].value == WAYS["running"]
+def numbers(figure, **where):
+    frame = figure.numbers
+    for name, value in where.items():
+        frame = frame[frame[name] == value]
+    return frame
 
 
-def test_statistics(make, tmp_path, blocks):
-    run = make("bn", "BN", nll=(5.0,))
-    write_lines(tmp_path / "bn" / "tid.jsonl", [
-        tid_line(e, n, 0.1, 0.1, near_eps=0.25 * n, spread=2.0 + n, mean_lag=0.01 * (n + 1),
-                 mean_drift=None if e == 0 else 0.02, mean_deviation=0.3)
-        for e in (0, 1) for n in (0, 1)
-    ])  # fmt: skip
-    found = blocks([run()])
-    assert lines_of(found["channels"], "near_eps")["bn"] == [(1, 0), (2, 25)]
-    assert lines_of(found["channels"], "spread")["bn"] == [(1, 2), (2, 3)]
-    assert lines_of(found["drift"], "average mean_drift")["bn"] == [(1, 2)]
-    assert lines_of(found["drift"], "average mean_lag")["bn"] == [(0, 1.5), (1, 1.5)]
-    deviation = lines_of(found["figure2_top"], "mean_deviation")["bn"]
-    assert deviation == [(0, pytest.approx(30)), (1, pytest.approx(30))]
+def test_numbers_of_curves(full, blocks):
+    made = blocks(full)
+    own = numbers(made["figure1"], run="bn2", quantity="valid.nll_loss")
+    assert own[["x", "value", "seed"]].to_numpy().tolist() == [[1, 5, 2], [2, 3.75, 2], [3, 3.5, 2]]
+    own = numbers(made["figure4"], run="bn1", quantity="average var_tid")
+    assert own["value"].tolist() == pytest.approx([6.25] * 4)
+    own = numbers(made["figure3_right"], run="rbn1", quantity="nll_gap")
+    assert own["value"].tolist() == [0.0, 0.0, -0.25]
+    own = numbers(made["figure2_bottom"], run="bn1", quantity="mean_tid")
+    assert own["value"].tolist() == pytest.approx([0.5, 1, 1.5, 2])
+
+
+def test_numbers_of_sweeps(full, blocks):
+    made = blocks(full)
+    left = made["figure3_left"].numbers
+    assert left["L"].tolist() == [0, 1, 2] and left["bleu_gap"].tolist() == [0, 1, 1.5]
+    weights = made["figure5"].numbers.set_index("lambda")["bleu"]
+    assert weights.to_dict() == {1: 31, 60: 31, 0: 28.5}
+
+
+def test_numbers_of_sources(full, blocks):
+    made = blocks(full)
+    first = numbers(made["batching"], kind="mean").iloc[0]
+    assert first["sampling_squared_percent"] == pytest.approx(1)
+    assert first["bucketing_squared_percent"] == pytest.approx(16 - 1)
+    assert first["independent_squared_percent"] == pytest.approx(1)
+    buckets = made["buckets"].numbers
+    assert buckets["K"].tolist() == ["1", "4", "random"]
+    assert buckets["mean_tid_last"].tolist() == pytest.approx([0.04, 0.02, 0.01])
+    assert made["processes"].numbers["W"].tolist() == ["1", "16", "random"]
+
+
+def test_runs_on_mixed_batches_stand_where_they_were_trained(make, blocks):
+    run = make("bn", "BN", changes={"task.length_mixing": "4"}, tid=(0.02, 0.1))
+    lines = [tid_line(3, 0, 0.01, 0.02, batching=way)
+             for way in ("as-trained", "mixed:16", "joint:2")]  # fmt: skip
+    write_lines(run.directory / "tid_batching.jsonl", lines)
+    made = blocks([read_run("bn", run.directory)])
+    assert made["buckets"].numbers["K"].tolist() == ["4", "16"] and "processes" not in made
+
+
+def test_numbers_of_costs(full, blocks):
+    made = blocks(full)
+    cost = made["cost"].numbers.set_index("statistics")["cost"]
+    assert cost["running"] == 0.02 and cost["batch"] == 0
+    less = numbers(made["cost_by_epoch"], quantity="nll minus LN's, running statistics")
+    assert less["value"].tolist() == pytest.approx([4.02 - 5, 4.02 - 4, 4.02 - 3])
+
+
+def test_a_loss_that_is_not_finite_is_drawn_at_the_edge(make, blocks):
+    figure = blocks([make("ln", nll=(5.0, float("nan"), float("inf")))])["figure1"]
+    canvas = figure.draw()
+    labels = [text.get_text() for legend in canvas.legends for text in legend.get_texts()]
+    assert any("NaN" in label for label in labels) and any("infinite" in it for it in labels)
+
+
+def test_groups_have_figures_of_their_own(make, blocks):
+    made = blocks([make("a"), make("b", changes={"model.encoder_layers": 3})])
+    assert {"figure1", "figure1_2", "table2", "table2_2"} <= set(made)
+
+
+def test_colours(make):
+    colours = norm_colours(["LN", "BN", "BN@0", "BN@0-3", "rms", "prms"])
+    assert colours["LN"] == norm_colours(["LN"])["LN"] and len(set(colours.values())) == 6
+    pale, less = (sum(to_rgb(colours[name])) for name in ("BN@0", "BN@0-3"))
+    assert pale > less > sum(to_rgb(colours["BN"]))
+    many = norm_colours([f"norm{number}" for number in range(9)])
+    assert len(set(many.values())) == 9
+
+
+def test_a_dollar_sign_in_a_name_is_drawn_as_it_is(make, blocks):
+    run = make("a$b$c", "BN", tid=(0.02, 0.1))
+    blocks([run])["figure2_map"].draw().draw_without_rendering()
+
+
+def test_a_curve_that_ends_early_has_no_mean_there(make, blocks):
+    runs = [make("a", nll=(5.0, 4.0)), make("b", seed=2, nll=(3.0,))]
+    canvas = blocks(runs)["figure1"].draw()
+    (axes,) = [it for it in canvas.axes if "valid nll" in it.get_title("left")]
+    (bold,) = [line for line in axes.get_lines() if line.get_label() == "LN"]
+    assert bold.get_xydata().tolist() == [[1, 4.0]]
+    assert json.dumps([line.get_color() for line in axes.get_lines()]).count("#0072B2") == 3

@@ -2,53 +2,147 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.panel import HEADER, Panel, Points, band_of, mean_curve, rows_of
-from rbn_fairseq.report.figures.style import GREY, legend_below, plain_log, sheet
+from rbn_fairseq.report.compare import IDENTITY
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
 
-__all__ = ["draw_panel", "figure_of_curves"]
+__all__ = ["Curve", "Panel", "curves", "figure_of_curves"]
+
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+_SETTINGS = 4  # of one norm, that have a legend's entry each
 
 
-def _draw_points(axes: Axes, points: Points, edge: set[str], level: float, **style: Any) -> None:
-    """Draw a line; what is not finite as a marker near the top edge, remembered in ``edge``."""
-    finite = [(x, y if math.isfinite(y) else math.nan) for x, y in points]
-    if any(not math.isnan(y) for _, y in finite):
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One series: ``points`` has a row a point, with ``run``, ``x``, ``value`` and the identity.
+
+    ``quantity`` where it is another than the panel's; ``many`` where the norm has many settings.
+    """
+
+    points: pd.DataFrame
+    colour: str
+    dash: Any
+    label: str
+    many: bool = False
+    quantity: str = ""
+
+    @property
+    def mean(self) -> pd.Series:
+        """Average over seeds where all of them have a point, by x."""
+        by_x = self.points.groupby("x")["value"]
+        mean = by_x.agg(lambda values: values.mean(skipna=False))
+        return mean[by_x.size() == self.points["run"].nunique()]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        title: above it.
+        quantity: what CSV calls the values.
+        x, y: labels of the axes, with units.
+        curves: what is drawn.
+        log: whether the values' axis is logarithmic, where they are positive and span more than a
+            factor of ten.
+        zero: whether it begins at 0.
+        references: the paper's values, each with its name.
+        line: where a black line is drawn across, such as at 0.
+        band: whether seeds are a band from the least to the largest in place of thin lines.
+    """
+
+    title: str
+    quantity: str
+    x: str
+    y: str
+    curves: Sequence[Curve]
+    log: bool = False
+    zero: bool = False
+    references: tuple[tuple[float, str], ...] = ()
+    line: Optional[float] = None
+    band: bool = False
+
+
+def curves(
+    frame: pd.DataFrame,
+    x: str,
+    value: str,
+    colours: Colours,
+    factor: float = 1.0,
+    not_a_number: bool = False,
+) -> list[Curve]:
+    """Return a curve for each series that has points.
+
+    Args:
+        frame: rows with the columns ``run``, ``x`` and ``value``, and the identity of their runs.
+        x: name of a column.
+        value: name of a column; nothing is drawn of one that is not there.
+        colours: of the norms.
+        factor: of the values, such as 100 for per cent.
+        not_a_number: whether NaN is a value, as of a loss; else it is one that was not measured.
+    """
+    if value not in frame:
+        return []
+    points = frame[[*IDENTITY, "run"]].assign(x=frame[x], value=frame[value] * factor)
+    points = points if not_a_number else points[points["value"].notna()]
+    of_norm = points.groupby("norm")["series"].nunique()
+    seen: dict[str, int] = {}
+    drawn = []
+    for _, own in points.groupby("series"):
+        norm, label = own["norm"].iloc[0], own["label"].iloc[0]
+        index = seen[norm] = seen.get(norm, -1) + 1
+        many = of_norm[norm] > _SETTINGS
+        dash = "-" if many else _DASHES[index]
+        label = f"{norm}, {of_norm[norm]} settings" if many else label
+        drawn.append(Curve(own, colours[norm], dash, label, many))
+    return drawn
+
+
+def _draw_points(axes: Axes, points: pd.Series, edge: set[str], level: float, **style: Any) -> None:
+    """Draw values by x; what is not finite as a marker near the top edge, told in ``edge``."""
+    finite = points.where(np.isfinite(points))
+    if finite.notna().any():
         # None on dashes, which it would make look alike.
         marked = len(finite) <= 30 and style["linewidth"] > 0.7 and style["linestyle"] == "-"
         marker = "o" if marked or len(finite) == 1 else None
-        size = 6 if len(finite) == 1 else 3
-        axes.plot(*zip(*finite, strict=True), marker=marker, markersize=size, **style)
-    for x, y in points:
-        if not math.isfinite(y):
-            kind = "nan" if math.isnan(y) else "infinite"
-            edge.add(kind)
-            axes.plot(
-                [x], [level], {"nan": "x", "infinite": "^"}[kind], color=style["color"],
-                markersize=6, transform=axes.get_xaxis_transform(), clip_on=False,
-            )  # fmt: skip
+        axes.plot(
+            finite.index, finite, marker=marker, markersize=6 if len(finite) == 1 else 3, **style
+        )
+    for x, y in points[finite.isna()].items():
+        kind = "nan" if math.isnan(y) else "infinite"
+        edge.add(kind)
+        axes.plot(
+            [x], [level], {"nan": "x", "infinite": "^"}[kind], color=style["color"],
+            markersize=6, transform=axes.get_xaxis_transform(), clip_on=False,
+        )  # fmt: skip
 
 
-def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw one pair of axes."""
+def _draw_panel(axes: Axes, panel: Panel) -> None:
     edge: set[str] = set()
     for height, curve in enumerate(panel.curves):
-        several = len(curve.points) > 1
+        several = curve.points["run"].nunique() > 1
         style = {"color": curve.colour, "linestyle": curve.dash}
         level = 0.985 - 0.035 * (height % 8)
+        by_x = curve.points.groupby("x")["value"].agg(["min", "max"]).loc[curve.mean.index]
         if several and panel.band:
-            band = zip(*band_of(curve), strict=True)
-            axes.fill_between(*band, color=curve.colour, alpha=0.15, linewidth=0)
-        for _, points in curve.points if several and not panel.band else ():
-            _draw_points(axes, points, edge, level, linewidth=0.6, alpha=0.5, **style)
+            axes.fill_between(
+                by_x.index, by_x["min"], by_x["max"], color=curve.colour, alpha=0.15, linewidth=0
+            )
+        for _, own in curve.points.groupby("run") if several and not panel.band else ():
+            seed = own.set_index("x")["value"]
+            _draw_points(axes, seed, edge, level, linewidth=0.6, alpha=0.5, **style)
         style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
         style |= {"alpha": 0.6} if curve.many else {}
-        _draw_points(axes, mean_curve(curve), edge, level, label=curve.label, **style)
+        _draw_points(axes, curve.mean, edge, level, label=curve.label, **style)
     if panel.line is not None:
         axes.axhline(panel.line, color="black", linewidth=0.8)
     for number, (value, name) in enumerate(panel.references):
@@ -63,13 +157,18 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
             name = {"nan": "not a number (NaN)", "infinite": "infinite"}[kind]
             axes.plot([], [], marker, color=GREY, markersize=6, label=f"{name}, at the top edge")
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    places = {x for curve in panel.curves for _, points in curve.points for x, _ in points}
-    values = [y for curve in panel.curves for _, points in curve.points for _, y in points]
-    finite = [value for value in values if math.isfinite(value)]
-    if panel.log and finite and min(finite) > 0 and max(finite) > 10 * min(finite):
-        plain_log(axes.yaxis) if max(finite) < 1e3 * min(finite) else axes.set_yscale("log")
+    _set_axes(axes, panel)
+
+
+def _set_axes(axes: Axes, panel: Panel) -> None:
+    points = pd.concat([curve.points for curve in panel.curves]) if panel.curves else None
+    values = np.array([]) if points is None else points["value"].to_numpy(dtype=float)
+    finite = values[np.isfinite(values)]
+    if panel.log and finite.size and finite.min() > 0 and finite.max() > 10 * finite.min():
+        plain_log(axes.yaxis) if finite.max() < 1e3 * finite.min() else axes.set_yscale("log")
     elif panel.zero:
         axes.set_ylim(bottom=0)
+    places = set() if points is None else set(points["x"])
     if len(places) == 1:
         (place,) = places
         axes.set(xlim=(place - 0.5, place + 0.5), xticks=[place])
@@ -84,9 +183,22 @@ def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:
                 if panel is None:
                     one.axis("off")
                 else:
-                    draw_panel(one, panel)
+                    _draw_panel(one, panel)
         legend_below(canvas, canvas.axes)
         return canvas
+
+
+def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
+    """Return the CSV of panels: a line a point."""
+    parts = [
+        curve.points.assign(
+            quantity=", ".join(filter(None, (panel.quantity, curve.quantity))), axis=panel.x
+        )
+        for panel in panels
+        for curve in panel.curves
+    ]
+    columns = ["placement", "norm", "detail", "run", "seed", "quantity", "axis", "x", "value"]
+    return pd.concat(parts)[columns].rename(columns={"detail": "setting"})
 
 
 def figure_of_curves(
@@ -105,5 +217,5 @@ def figure_of_curves(
         return None
     kept = [n for n in range(len(full[0])) if any(row[n].curves for row in full)]
     shown = [[row[n] if row[n].curves else None for n in kept] for row in full]
-    drawn = [panel for row in shown for panel in row if panel]
-    return Figure(name, title, caption, lambda: _draw(shown), HEADER, rows_of(drawn), tuple(notes))
+    numbers = _numbers([panel for row in full for panel in row])
+    return Figure(name, title, caption, lambda: _draw(shown), numbers, tuple(notes))

@@ -1,105 +1,86 @@
-"""Figure 3: batch norm in the bottom L layers, and the gap to layer norm through training."""
+"""Figure 3: batch norm in the bottom L layers; TID against the gap to layer norm."""
 
 from collections.abc import Sequence
-from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.curves import figure_of_curves
-from rbn_fairseq.report.figures.missing import Drawn, Missing, or_missing
-from rbn_fairseq.report.figures.panel import Panel, curves
-from rbn_fairseq.report.figures.style import legend_below, sheet
-from rbn_fairseq.report.figures.tid import MEASURE
-from rbn_fairseq.report.figures.training import placed
-from rbn_fairseq.report.gaps import Point, gaps_of, points
-from rbn_fairseq.report.grouping import variants
-from rbn_fairseq.report.series import Group
+from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.compare import (
+    IDENTITY,
+    Group,
+    gaps_by_epoch,
+    last_layer,
+    points,
+    variants,
+)
+from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, sheet
+from rbn_fairseq.report.figures.tid_figure import MEASURE
+from rbn_fairseq.report.paper import published
 
-__all__ = ["bottom_layers", "gap_through_training"]
+__all__ = ["bottom_layers", "gap_through_training", "scatter"]
 
-_SWEEP = "`rbn train … --norm-encoder batch@0-1:layer` for L = 2, and so on for every L"
+_MARKERS = {"BLEU": "o", "PPL": "s", "F1": "^", "accuracy": "D"}
 
-
-def _sweeps(group: Group) -> list[tuple[str, str, list[Point]]]:
-    """Put the points that differ in L only together, L ascending.
-
-    Returns:
-        Placement, the settings in which a sweep differs from the placement's others, its points.
-    """
-    found = []
-    partial = [it for it in points(group) if it.series.setup.bottom]
-    for placement in group.placements:
-        own = [it for it in partial if it.series.placement == placement]
-        for detail, series in variants([it.series for it in own], ("model.norm_encoder",)):
-            line = [it for it in own if any(it.series is one for one in series)]
-            line.sort(key=lambda it: it.series.setup.bottom or 0)
-            if len(line) > 1:
-                found.append((placement, detail, line))
-    return found
+Lines = Sequence[tuple[str, pd.DataFrame]]
 
 
-def _plan(bottom: int, depth: int) -> str:
-    if bottom == depth:
-        return "batch"
-    return f"batch@0-{bottom - 1}:layer" if bottom > 1 else "batch@0:layer"
-
-
-def _absent(name: str, line: Sequence[Point]) -> list[str]:
-    """Name the L that a sweep lacks, each with what would train it."""
-    depth = line[0].series.setup.depth
-    there = {point.series.setup.bottom for point in line}
-    commands = [
-        f"L = {bottom}, `rbn train … --norm-encoder {_plan(bottom, depth)}`"
-        for bottom in range(1, depth + 1)
-        if bottom not in there
-    ]
-    like = f", other options as in {line[0].series.runs[0].name}."
-    return [f"{name}: no run with TID of {'; '.join(commands)}{like}"] if commands else []
-
-
-def bottom_layers(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
     title = "Figure 3, left: number of bottom layers with batch norm"
-    sweeps = _sweeps(group)
+    partial = points(group)
+    partial = partial[partial["bottom"].fillna(0).astype(int) > 0]
+    sweeps = [
+        (placement, detail, line.sort_values("bottom"))
+        for placement in group.placements
+        for detail, line in variants(
+            partial[partial["placement"] == placement], ("model.norm_encoder",)
+        )
+        if len(line) > 1
+    ]
     if not sweeps:
-        reason = "no two runs that differ in how many bottom layers have batch norm"
-        return Missing(title, reason, _SWEEP)
-    in_bleu = all(point.bleu is not None for *_, line in sweeps for point in line)
-    unit = "BLEU, LN - BN" if in_bleu else "valid nll, BN - LN, bits per token"
-    lines, rows, notes = [], [], []
+        hint = (
+            "Needs two runs that differ in how many bottom layers have batch norm: "
+            "`--norm-encoder batch@0-1:layer` for L = 2, and so on."
+        )
+        return [Missing(title, hint)]
+    in_bleu = all(line["bleu"].notna().all() for *_, line in sweeps)
+    kind, unit = ("bleu", "BLEU, LN - BN") if in_bleu else (
+        "nll", "valid nll, BN - LN, bits per token",
+    )  # fmt: skip
+    parts = []
     for placement, detail, line in sweeps:
-        name = ", ".join(filter(None, (placement, detail)))
-        values: list[tuple[Any, ...]] = [(0, 0.0, 0.0)]  # layer norm itself
-        for it in line:
-            values.append((it.series.setup.bottom, it.var_tid, it.bleu if in_bleu else it.nll))
-        lines.append((name, values))
-        rows += [(placement, detail, *numbers) for numbers in values]
-        notes += _absent(name, line)
+        own = pd.DataFrame(
+            {"L": line["bottom"].astype(int), "var_tid_percent": line["var_tid"],
+             f"{kind}_gap": line[kind]}
+        )  # fmt: skip
+        layer = pd.DataFrame([(0, 0.0, 0.0)], columns=own.columns)  # layer norm itself
+        parts.append(pd.concat([layer, own]).assign(placement=placement, setting=detail))
+    names = [", ".join(filter(None, (placement, detail))) for placement, detail, _ in sweeps]
+    lines = list(zip(names, parts, strict=True))
     caption = (
         "Batch norm in the bottom L encoder layers, layer norm above (L = 0 is layer norm, with "
         "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
         "positive: worse than LN. Numbers beside points are L. The paper (IWSLT14, Post-Norm) "
         "finds the two highly correlated."
     )
-    header = ("placement", "setting", "L", "var_tid_percent", "bleu_gap" if in_bleu else "nll_gap")
-    return Figure(
-        f"figure3_left{suffix}", title, caption, lambda: _draw(lines, unit), header, tuple(rows),
-        tuple(notes),
-    )  # fmt: skip
+    numbers = pd.concat(parts)
+    numbers = numbers[["placement", "setting", *numbers.columns[:3]]]
+    draw = lambda: _draw_sweeps(lines, f"{kind}_gap", unit)  # noqa: E731
+    return [Figure("figure3_left", title, caption, draw, numbers)]
 
 
-def _draw(lines: Sequence[tuple[str, list[tuple[Any, ...]]]], unit: str) -> Canvas:
+def _draw_sweeps(lines: Lines, gap: str, unit: str) -> Canvas:
     with sheet(1, 3, width=3.8) as (canvas, ((tids, gaps, against),)):
         for number, (name, line) in enumerate(lines):
-            bottom, tid, gap = (list(column) for column in zip(*line, strict=True))
             style = {"color": "#D55E00", "marker": "o"}
             dash = ("-", "--", ":", "-.")[number % 4]
-            tids.plot(bottom, tid, linestyle=dash, label=name, **style)
-            gaps.plot(bottom, gap, linestyle=dash, **style)
-            against.plot(tid, gap, linestyle="none", **style)
-            for at in line:
+            tids.plot(line["L"], line["var_tid_percent"], linestyle=dash, label=name, **style)
+            gaps.plot(line["L"], line[gap], linestyle=dash, **style)
+            against.plot(line["var_tid_percent"], line[gap], linestyle="none", **style)
+            for at in line[["L", "var_tid_percent", gap]].itertuples(index=False, name=None):
                 against.annotate(
                     str(at[0]), at[1:], xytext=(5, 4), textcoords="offset points", fontsize=9
                 )
@@ -116,28 +97,28 @@ def _draw(lines: Sequence[tuple[str, list[tuple[Any, ...]]]], unit: str) -> Canv
         return canvas
 
 
-def gap_through_training(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, right: variance TID of the last layer, and the gap of validation loss."""
-    gaps = {name: own for series in group.series for name, own in gaps_of(group, series).items()}
-    grid = []
-    for placement in group.placements:
-        series = [one for one in group.of(placement) if any(run.tid for run in one.runs)]
-        tid = curves(
-            series, colours, lambda run: ((it.epoch, 100 * it.last.var_tid) for it in run.tid)
-        )
-        gap = curves(series, colours, lambda run: gaps.get(run.name, ()))
-        grid.append(
-            [
-                Panel(
-                    placed(placement, "var. TID, last layer"), "var_tid_last", "epoch", "%", tid,
-                    zero=True,
+    tid = last_layer(group)
+    gaps = gaps_by_epoch(group).drop(columns="series").join(group.runs[IDENTITY], on="run")
+    gaps = gaps[gaps["series"].isin(set(tid["series"]))]
+    grid = [
+        [
+            Panel(
+                placed(placement, "var. TID, last layer"), "var_tid_last", "epoch", "%",
+                curves(tid[tid["placement"] == placement], "epoch", "var_tid", colours), zero=True,
+            ),
+            Panel(
+                placed(placement, "valid nll - LN's"), "nll_gap", "epoch", "bits per target token",
+                curves(
+                    gaps[gaps["placement"] == placement], "epoch", "gap", colours,
+                    not_a_number=True,
                 ),
-                Panel(
-                    placed(placement, "valid nll - LN's"), "nll_gap", "epoch",
-                    "bits per target token", gap, line=0.0,
-                ),
-            ]
-        )  # fmt: skip
+                line=0.0,
+            ),
+        ]
+        for placement in group.placements
+    ]  # fmt: skip
     title = "Figure 3, right: TID and the gap to layer norm through training"
     caption = (
         "Variance TID of the last batch norm, and validation nll minus that of layer norm with "
@@ -145,10 +126,60 @@ def gap_through_training(group: Group, colours: dict[str, str], suffix: str = ""
         "LN. The paper (IWSLT14, Post-Norm): BN is ahead at first, and falls behind when TID "
         "explodes."
     )
-    notes = []
-    if not gaps:
-        notes.append(
-            "Gap: no layer norm with the same settings; `rbn train … --norm-encoder layer`."
+    notes = () if len(gaps) else ("Gap: there is no layer norm with the same settings.",)
+    figure = figure_of_curves("figure3_right", title, caption, grid, notes)
+    return [figure or Missing(title, MEASURE)]
+
+
+def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
+    """Return TID of the last layer against the gap to layer norm: ours, and the paper's.
+
+    Args:
+        measured: rows of :func:`rbn_fairseq.report.compare.points`, with their group's title.
+        colours: by norm.
+    """
+    theirs = published().settings()
+    caption = (
+        "Total TID (mean + variance) of the last batch norm against how much worse than layer norm "
+        "the model is; above 0: worse. Left and middle: our settings, mean over seeds. Right: the "
+        "paper's 20 settings of BN in the units of their metrics, which cannot be compared in "
+        "size (PPL on language models: BN is better)."
+    )
+    own = measured[["group", "placement", "label", "tid", "bleu", "nll"]].assign(source="here")
+    own = own.rename(columns={"label": "norm", "bleu": "gap", "nll": "nll_gap"})
+    paper = theirs.assign(norm="BN", source="paper, " + theirs["metric"], nll_gap=None)
+    paper = paper.rename(columns={"dataset": "group"})
+    columns = ["group", "placement", "norm", "source", "tid", "gap", "nll_gap"]
+    numbers = pd.concat([own[columns], paper[columns].astype({"nll_gap": float})])
+    numbers = numbers.rename(columns={"tid": "total_tid_percent"})
+    title = "TID and the gap to layer norm"
+    draw = lambda: _draw_scatter(measured, theirs, colours)  # noqa: E731
+    return Figure("tid_against_gap", title, caption, draw, numbers)
+
+
+def _draw_scatter(measured: pd.DataFrame, theirs: pd.DataFrame, colours: Colours) -> Canvas:
+    ours = [
+        (heading, unit, name)
+        for heading, unit, name in (
+            ("here: BLEU", "BLEU, LN - BN", "bleu"),
+            ("here: valid nll", "bits per token, BN - LN", "nll"),
         )
-    figure = figure_of_curves(f"figure3_right{suffix}", title, caption, grid, notes)
-    return or_missing(figure, title, "no run measured TID", MEASURE)
+        if measured[name].notna().any()
+    ]
+    with sheet(1, len(ours) + 1, width=4.0, height=3.2) as (canvas, (row,)):
+        for axes, (heading, unit, name) in zip(row, ours, strict=False):
+            for point in measured[measured[name].notna()].itertuples():
+                hollow = {} if point.placement == "Post-Norm" else {"mfc": "white"}
+                label = ", ".join(filter(None, (point.norm, point.placement)))
+                gap, colour = getattr(point, name), colours[point.norm]
+                axes.plot([point.tid], [gap], "o", color=colour, label=label, **hollow)
+            axes.set(title=heading, ylabel=unit)
+        for metric, own in theirs.groupby("metric", sort=False):
+            mark = {"marker": _MARKERS[metric], "color": GREY, "linestyle": "none"}
+            row[-1].plot(own["tid"], own["gap"], markersize=4, label=f"paper, {metric}", **mark)
+        row[-1].set(title="paper: 20 settings of BN", ylabel="gap, unit of the metric")
+        for axes in row:
+            axes.axhline(0, color="black", linewidth=0.8)
+            axes.set_xlabel("total TID of the last layer, %")
+        legend_below(canvas, canvas.axes)
+        return canvas

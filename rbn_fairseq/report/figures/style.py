@@ -1,6 +1,6 @@
 """What all figures share: colours, fonts, the sheet they are drawn on, the legend below."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-__all__ = ["GREY", "STYLE", "legend_below", "norm_colours", "plain_log", "sheet"]
+from rbn_fairseq.report.setups import NORM_FAMILIES
+
+__all__ = [
+    "GREY", "STYLE", "Colours", "legend_below", "norm_colours", "placed", "plain_log", "sheet",
+]  # fmt: skip
+
+Colours = Mapping[str, str]  # by norm
 
 GREY = "#777777"  # the paper's numbers, and reference lines
 STYLE: dict[str, Any] = {
@@ -28,17 +34,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
 }
-# Okabe and Ito's palette, told apart by colour-blind readers too.
-_KNOWN = {
-    "LN": "#0072B2",
-    "BN": "#D55E00",
-    "RBN": "#009E73",
-    "auto-RBN": "#00513B",
-    "PN-only": "#CC79A7",
-    "PN+LS": "#56B4E9",
-    "BRN": "#E69F00",
-    "MABN": "#000000",
-}
+_KNOWN = {family.name: family.colour for family in NORM_FAMILIES}
 _OTHERS = ("#8C6D31", "#7B4FB5", "#9AA300", "#A0A0A0")
 
 
@@ -64,6 +60,11 @@ def norm_colours(norms: Sequence[str]) -> dict[str, str]:
         scale = matplotlib.colormaps["cividis"].resampled(len(others))
         found |= {norm: to_hex(scale(number)) for number, norm in enumerate(others)}
     return {norm: _KNOWN.get(norm) or found[norm] for norm in norms}
+
+
+def placed(placement: str, title: str) -> str:
+    """Return a panel's title with its placement before it, if that is known."""
+    return f"{placement}: {title}" if placement else title
 
 
 @contextmanager

@@ -1,50 +1,47 @@
-"""Figure 1, losses and BLEU through training; gradients, learning rate and penalty."""
+"""Figure 1, losses and BLEU through training; the multipliers of --rbn-target-tid."""
 
-from collections.abc import Callable, Iterable
-from typing import Optional
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.figures.curves import figure_of_curves
-from rbn_fairseq.report.figures.missing import Drawn, or_missing
-from rbn_fairseq.report.figures.panel import Panel, curves
-from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.series import Group, Series
+from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.compare import Group, first_seeds
+from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, sheet
 
-__all__ = ["dynamics", "losses", "penalty", "placed"]
+__all__ = ["losses", "multipliers"]
 
-_COMMAND = "`rbn train … --save-dir DIR`"
 _NLL = "bits per target token"
+_RUNS = 4
+_PANELS = (  # quantity, axis, factor
+    ("mean_multiplier", "λ of mean", 1),
+    ("std_multiplier", "λ of std", 1),
+    ("mean_gap", "gap of mean, % of ||σ||", 100),
+    ("std_gap", "gap of std, % of ||σ||", 100),
+)
+# Without the brightest part, which white paper swallows.
+_DEPTHS = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.92, 256)))
 
 
-def placed(placement: str, title: str) -> str:
-    """Return a panel's title with its placement before it, if that is known."""
-    return f"{placement}: {title}" if placement else title
-
-
-def _train(name: str) -> Callable[[Run], Iterable[tuple[float, Optional[float]]]]:
-    return lambda run: ((it.epoch, it.values.get(name)) for it in run.train)
-
-
-def _valid(name: str) -> Callable[[Run], Iterable[tuple[float, Optional[float]]]]:
-    return lambda run: ((it.epoch, getattr(it, name)) for it in run.validations)
-
-
-def losses(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
+def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 1: train and valid nll, and BLEU where it was measured, by epoch."""
-
-    def panel(placement: str, series: tuple[Series, ...], title: str, y: str, read: str) -> Panel:
-        kind, _, name = read.partition(".")
-        values = _train(name) if kind == "train" else _valid(name)
-        heading = placed(placement, title)
-        return Panel(heading, read, "epoch", y, curves(series, colours, values))
-
-    grid = [
-        [
-            panel(placement, group.of(placement), "train nll", _NLL, "train.nll_loss"),
-            panel(placement, group.of(placement), "valid nll", _NLL, "valid.nll_loss"),
-            panel(placement, group.of(placement), "valid BLEU", "BLEU", "valid.bleu"),
-        ]
-        for placement in group.placements
-    ]
+    train, valid = group.frames["train"], group.frames["valid"]
+    grid = []
+    for placement in group.placements:
+        row = []
+        for title, unit, frame, quantity in (
+            ("train nll", _NLL, train, "train.nll_loss"),
+            ("valid nll", _NLL, valid, "valid.nll_loss"),
+            ("valid BLEU", "BLEU", valid, "valid.bleu"),
+        ):
+            own, name = frame[frame["placement"] == placement], quantity.partition(".")[2]
+            lines = curves(own, "epoch", name, colours, not_a_number=name == "nll_loss")
+            row.append(Panel(placed(placement, title), quantity, "epoch", unit, lines))
+        grid.append(row)
     title = "Figure 1: training dynamics"
     caption = (
         "Negative log-likelihood on training and validation sentences, and BLEU of --eval-bleu, "
@@ -53,60 +50,70 @@ def losses(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
         "from about epoch 7 or 8 on."
     )
     notes = []
-    if not any(it.bleu is not None for run in group.runs for it in run.validations):
+    if not valid["bleu"].notna().any():
         notes.append("BLEU by epoch: no run has it. Train with `--eval-bleu` to have it.")
-    figure = figure_of_curves(f"figure1{suffix}", title, caption, grid, notes)
-    return or_missing(figure, title, "no training log", _COMMAND)
+    figure = figure_of_curves("figure1", title, caption, grid, notes)
+    return [figure or Missing(title, "Needs `train.log`, which `rbn train` writes.")]
 
 
-def dynamics(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
-    """Gradient norm and learning rate by epoch."""
-    grid = [
-        [
-            Panel(
-                placed(placement, "gradient norm"), "train.gnorm", "epoch", "norm, mean of updates",
-                curves(group.of(placement), colours, _train("gnorm")), log=True,
-            ),
-            Panel(
-                placed(placement, "learning rate"), "train.lr", "epoch", "learning rate",
-                curves(group.of(placement), colours, _train("lr")), log=True,
-            ),
-        ]
-        for placement in group.placements
-    ]  # fmt: skip
-    title = "Gradient norm and learning rate"
+def _target(group: Group, run: str) -> list[float]:
+    """Return the bounds on mean and standard deviation; none where the settings have none."""
+    text = group.members[run].config.get("criterion", {}).get("rbn_target_tid")
+    try:
+        return [float(part) / 100 for part in str(text).replace(":", ",").split(",")][:2]
+    except ValueError:
+        return []
+
+
+def multipliers(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Multipliers by epoch, a line a batch norm, a row a run; nothing where no run has a target."""
+    frame = group.frames["multipliers"]
+    runs = [run for run in first_seeds(group).index
+            if run in set(frame["run"]) and _target(group, run)]  # fmt: skip
+    if not runs:
+        return []
+    shown = runs[:_RUNS]
+    notes = ()
+    if len(runs) > len(shown):
+        notes = (f"Drawn: the first {len(shown)} of {len(runs)} runs; CSV has all.",)
     caption = (
-        "Norm of the gradient before clipping, averaged over an epoch's updates, and the learning "
-        "rate at the epoch's end. Axes are logarithmic where values span more "
-        "than a factor of ten."
+        "Multipliers of the penalty at the end of each epoch, and what they hold: the smoothed "
+        "distance (root mean square) of batch from running statistics, relative to the batch's "
+        "||σ||, with its target dashed. A line a batch norm. A multiplier grows while its gap is "
+        "above the target, and falls to 0 where the target is slack."
     )
-    figure = figure_of_curves(f"gradients{suffix}", title, caption, grid)
-    return or_missing(figure, title, "no training log", _COMMAND)
+    columns = ["run", "epoch", "layer", *(name for name, *_ in _PANELS)]
+    numbers = pd.concat([frame.loc[frame["run"] == run, columns] for run in runs])
+    title = "Multipliers of the target TID"
+    return [Figure("multipliers", title, caption, lambda: _draw(group, shown), numbers, notes)]
 
 
-def penalty(group: Group, colours: dict[str, str], suffix: str = "") -> Drawn:
-    """RBN's two terms and what they add to the loss, by epoch."""
-    panels = (
-        ("mean term", "rbn_mean", "squared distance"),
-        ("deviation term", "rbn_std", "distance"),
-        ("penalty", "rbn_penalty", "bits per target token"),
-    )
-    grid = [
-        [
-            Panel(
-                placed(placement, name), f"train.{key}", "epoch", unit,
-                curves(group.of(placement), colours, _train(key)), log=True,
-            )
-            for name, key, unit in panels
-        ]
-        for placement in group.placements
-    ]  # fmt: skip
-    title = "Terms of RBN's penalty"
-    caption = (
-        "Distance of batch from population means, and of standard deviations (variances with "
-        "--rbn-convention official), summed over layers, unweighted; what both add to the loss "
-        "with their weights. Averages over each epoch."
-    )
-    figure = figure_of_curves(f"penalty{suffix}", title, caption, grid)
-    command = "`rbn train … --norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.01`"
-    return or_missing(figure, title, "no run with RBN's penalty", command)
+def _draw(group: Group, shown: list[str]) -> Canvas:
+    frame = group.frames["multipliers"]
+    with sheet(len(shown), len(_PANELS), width=3.6) as (canvas, grid):
+        for run, row in zip(shown, grid, strict=True):
+            own = frame[frame["run"] == run]
+            layers = own["layer"].unique()
+            depths = _DEPTHS(np.linspace(0, 1, len(layers)))
+            row[0].set_title(placed(group.runs.at[run, "placement"], run), fontsize=9.5)
+            targets = dict(zip(("mean_gap", "std_gap"), _target(group, run), strict=False))
+            for axes, first, (name, label, factor) in zip(row, grid[0], _PANELS, strict=True):
+                if axes is not first:
+                    axes.sharey(first)
+                for layer, colour in zip(layers, depths, strict=True):
+                    line = own[(own["layer"] == layer) & own[name].notna()]
+                    style = {"color": colour, "markersize": 2.5}
+                    axes.plot(line["epoch"], factor * line[name], "o-", **style)
+                if name in targets:
+                    style = {"color": GREY, "linestyle": "--", "linewidth": 1}
+                    axes.axhline(factor * targets[name], label="target", **style)
+                axes.set(xlabel="epoch", ylabel=label)
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        for axes in grid[0]:
+            axes.set_ylim(bottom=0)
+        legend_below(canvas, canvas.axes)
+        depth = canvas.colorbar(
+            ScalarMappable(cmap=_DEPTHS), ax=canvas.axes, label="depth of the batch norm", pad=0.02
+        )
+        depth.set_ticks([0, 1], labels=["input", "output"])
+        return canvas

@@ -1,0 +1,370 @@
+"""Puts runs into groups and series, averages over seeds, and compares with layer norm."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import pandas as pd
+
+from rbn_fairseq.report.runs import Run
+from rbn_fairseq.report.setups import LENGTH, OF_NORM, PLACEMENTS, Setup, describe, matches
+
+__all__ = [
+    "IDENTITY",
+    "Group",
+    "at_last_epoch",
+    "first_seeds",
+    "gaps_by_epoch",
+    "group_runs",
+    "last_gaps",
+    "last_layer",
+    "points",
+    "variants",
+]
+
+FRAMES = ("valid", "train", "tid", "batching", "conditioning", "cost", "multipliers")
+#: What each row of a group's frames says of its run.
+IDENTITY = ["placement", "norm", "label", "detail", "series", "seed"]
+_NAMES = {
+    "rbn_mean_weight": "λ",
+    "rbn_std_weight": "ν",
+    "rbn_convention": "convention",
+    "rbn_target_tid": "target TID, %",
+    "rbn_target_step": "step",
+    "rbn_target_cap": "cap",
+    "length_mixing": "length mixing",
+}
+_FIRST = ("LN", "BN", "RBN")
+_KINDS = ("compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of the same data and model size, which may be compared.
+
+    Attributes:
+        title: data and size of the model.
+        runs: a row a run, by its name, in the order of tables: fields of :class:`Setup`, and
+            ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
+            in which series of the same norm and placement differ, in words), ``label`` (norm and
+            detail), ``recipe`` (all settings but the norm's and the training's length, as text),
+            ``length``, ``epochs`` (of the last validation), ``directory`` (its name).
+        frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
+            :data:`IDENTITY`; ``scores``: a row a run and kind of BLEU.
+        twice: runs that are left out because another has their settings and seed, with a sentence.
+    """
+
+    title: str
+    runs: pd.DataFrame
+    frames: Mapping[str, pd.DataFrame]
+    members: Mapping[str, Run]
+    twice: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def series(self) -> pd.DataFrame:
+        """A row a series: its first run's."""
+        return self.runs.drop_duplicates("series").set_index("series")
+
+    @property
+    def placements(self) -> list[str]:
+        """Those present, in the order of tables."""
+        present = set(self.runs["placement"])
+        return [placement for placement in PLACEMENTS if placement in present]
+
+    @property
+    def bleu_kind(self) -> str:
+        """The kind of BLEU that most runs have; of several the paper's, on tokens."""
+        counts = self.frames["scores"]["kind"].value_counts()
+        kinds = [*_KINDS, *sorted(set(counts.index) - set(_KINDS))]
+        return max(kinds, key=lambda kind: (counts.get(kind, 0), -kinds.index(kind)))
+
+    @property
+    def bleu(self) -> pd.DataFrame:
+        """The scores of that kind, a row a run that has one."""
+        scores = self.frames["scores"]
+        return scores[scores["kind"] == self.bleu_kind]
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """Each run but layer norm's with the layer norm that it is compared with.
+
+        That has the same placement and recipe, if possible as long a training, and the same seed;
+        where there is none of that seed, all of its seeds are there, a row each. Columns ``run``,
+        ``series`` and ``baseline``, a run's name.
+        """
+        layer = self.runs[self.runs["norm"] == "LN"]
+        rows = []
+        for series, own in self.runs[self.runs["norm"] != "LN"].groupby("series"):
+            first = own.iloc[0]
+            alike = layer[(layer.placement == first.placement) & (layer.recipe == first.recipe)]
+            if not len(alike):
+                continue
+            long = alike[alike.length == first.length]
+            base = alike[alike.series == (long if len(long) else alike).series.iloc[0]]
+            for run, seed in own.seed.items():
+                same = base[base.seed == seed]
+                rows += [(run, series, it) for it in (same if len(same) else base).index]
+        return pd.DataFrame(rows, columns=["run", "series", "baseline"])
+
+
+# Grouping.
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
+    """Name the settings that all of them know."""
+    names = set.intersection(*(set(it) for it in settings))
+    return sorted(name for name in names if not matches(name, free))
+
+
+def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
+    """Say of each in what it differs from the others."""
+    differing = [name for name in shared if len({json.dumps(it[name]) for it in settings}) > 1]
+    short = {name: name.rpartition(".")[2] for name in differing}
+    return [
+        ", ".join(f"{_NAMES.get(short[name], short[name])} {_text(it[name])}" for name in differing)
+        for it in settings
+    ]
+
+
+def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Put series of one placement together that differ in settings of these patterns only.
+
+    Returns:
+        Each set, after the settings in which it differs from the others, in words.
+    """
+    if not len(series):
+        return []
+    shared = _shared(list(series["settings"]), free)
+    keys = series["settings"].map(lambda it: json.dumps([it[name] for name in shared]))
+    sets = [own for _, own in series.groupby(keys, sort=False)]
+    told = _details([own["settings"].iloc[0] for own in sets], shared)
+    return list(zip(told, sets, strict=True))
+
+
+def _rank(row: Any) -> tuple[int, int, int]:
+    part = row.norm.startswith("BN@")  # between LN and BN
+    known = _FIRST.index(row.norm) if row.norm in _FIRST else len(_FIRST)
+    return PLACEMENTS.index(row.placement), 1 if part else known, 0 if part else 1
+
+
+def _number_series(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add ``detail``, ``label``, ``recipe``, ``length`` and ``series``; order by series."""
+    recipe = _shared(list(runs["settings"]), (*OF_NORM, *LENGTH))
+    runs["recipe"] = runs["settings"].map(lambda it: json.dumps([it[name] for name in recipe]))
+    runs["length"] = runs["settings"].map(lambda it: json.dumps([it.get(name) for name in LENGTH]))
+    cells = []
+    for _, alike in runs.groupby(["placement", "norm"], sort=False):
+        for detail, cell in variants(alike, ()):
+            behind = f" ({detail})" if detail else ""
+            cells.append(cell.assign(detail=detail, label=cell["norm"] + behind))
+    cells.sort(key=lambda cell: _rank(cell.iloc[0]))
+    return pd.concat([cell.assign(series=number) for number, cell in enumerate(cells)])
+
+
+def _distinct(runs: pd.DataFrame, twice: list[tuple[str, str]]) -> pd.DataFrame:
+    """Keep one run a series and seed, the longest, in the order of seeds."""
+    ranked = runs.sort_values("epochs", ascending=False, kind="stable")
+    first = ranked.groupby(["series", "seed"], dropna=False).head(1)
+    for run in ranked.index.difference(first.index, sort=False):
+        own = ranked.loc[run]
+        same = first[(first["series"] == own["series"]) & (first["seed"] == own["seed"])]
+        problem = (
+            f"It has the settings and the seed {own['seed']} of {same.index[0]}, which has no "
+            "fewer epochs and is counted alone. Give one of the two."
+        )
+        twice.append((run, problem))
+    return first.sort_values(["series", "seed"], kind="stable")
+
+
+def _scores(runs: Sequence[Run]) -> pd.DataFrame:
+    rows = []
+    for run in runs:
+        for kind, score in run.scores.items():
+            test = score.get("significance") or {}
+            rows.append(
+                (run.name, kind, float(score["bleu"]), str(score.get("signature", "unknown")),
+                 test.get("p"), test.get("against"), test.get("samples"))
+            )  # fmt: skip
+    columns = ["run", "kind", "bleu", "signature", "p", "against", "samples"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _make_group(title: str, members: Sequence[tuple[Run, Setup]]) -> Group:
+    table = pd.DataFrame(
+        [
+            {**vars(setup), "epochs": run.last_epoch or 0, "directory": run.directory.name}
+            for run, setup in members
+        ],
+        index=pd.Index([run.name for run, _ in members], name="run"),
+    )
+    twice: list[tuple[str, str]] = []
+    table = _distinct(_number_series(table), twice)
+    by_name = {run.name: run for run, _ in members}
+    ordered = [by_name[name] for name in table.index]
+    frames = {}
+    for name in FRAMES:
+        parts = [getattr(run, name).assign(run=run.name) for run in ordered]
+        full = [part for part in parts if len(part)] or parts[:1]
+        frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
+    frames["scores"] = _scores(ordered).join(table[[*IDENTITY, "epochs"]], on="run")
+    return Group(title, table, frames, {run.name: run for run in ordered}, tuple(twice))
+
+
+Languages = tuple[tuple[str, Optional[int]], ...]
+
+
+def _languages(setup: Setup, others: Sequence[Setup]) -> Languages:
+    """Return languages and sizes of dictionaries; what is unknown is that of the first like it."""
+    names = [name for name, _ in setup.languages]
+    if names and setup.languages[0][1] is not None:
+        return setup.languages
+    known = (
+        other.languages
+        for other in others
+        if (other.data, other.sizes) == (setup.data, setup.sizes)
+        and any(types is not None for _, types in other.languages)
+        and (not names or names == [name for name, _ in other.languages])
+    )
+    return next(known, setup.languages)
+
+
+def _in_words(languages: Languages) -> str:
+    if not languages:
+        return "languages unknown"
+    types = [str(size) for _, size in languages if size is not None]
+    pair = " to ".join(name for name, _ in languages)
+    return f"{pair}, {' and '.join(types)} types" if types else pair
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Put runs of the same data and model size together, in the order of their first.
+
+    Data are the same where their directory's name, languages and sizes of dictionaries are. Runs
+    whose settings are unknown make a group of their own. Settings that only some runs of a group
+    know are not compared. Of runs with the same settings and seed the longest is counted.
+    """
+    setups = [describe(run) for run in runs]
+    groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
+    for run, setup in zip(runs, setups, strict=True):
+        key = (setup.data, setup.sizes, _languages(setup, setups))
+        groups.setdefault(key, []).append((run, setup))
+    made = []
+    for (data, sizes, languages), members in groups.items():
+        several = len([key for key in groups if key[:2] == (data, sizes)]) > 1
+        name = f"{data} ({_in_words(languages)})" if several else data
+        title = f"{name}; {members[0][1].size}" if sizes else "Settings unknown"
+        made.append(_make_group(title, members))
+    return made
+
+
+def first_seeds(group: Group) -> pd.DataFrame:
+    """Return all runs: BN's before others', and of each the first seed before the second."""
+    runs = group.runs.assign(
+        nth=group.runs.groupby("series").cumcount(), other=group.runs["norm"] != "BN"
+    )
+    return runs.sort_values(["nth", "other"], kind="stable")
+
+
+# Means and gaps.
+
+
+def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Average over seeds at the last epoch that all seeds which have the value have.
+
+    Args:
+        frame: columns ``series``, ``run``, ``epoch`` and the value.
+        value: name of the column.
+
+    Returns:
+        By series: ``mean``, ``std`` (n - 1), ``count``, ``epoch``, and whether some seed has a
+        ``later`` one.
+    """
+    frame = frame[frame[value].notna()]
+    seeds = frame.groupby("series")["run"].transform("nunique")
+    here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
+    shared = frame[here == seeds]
+    last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
+    last = last.drop_duplicates(["run", "epoch"], keep="last")
+    by_series = last.groupby("series")
+    means = by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
+    latest = frame.groupby("series")["epoch"].max()
+    return means.assign(later=latest.reindex(means.index) > means["epoch"])
+
+
+def gaps_by_epoch(group: Group) -> pd.DataFrame:
+    """Return validation nll minus that of layer norm by run and epoch, where both have it.
+
+    Columns ``run``, ``series``, ``epoch``, ``gap`` (bits per target token; positive = worse).
+    """
+    valid = group.frames["valid"].drop_duplicates(["run", "epoch"], keep="last")
+    nll = valid[["run", "epoch", "nll_loss"]]
+    theirs = group.pairs.merge(nll.rename(columns={"run": "baseline"}), on="baseline")
+    number = group.pairs.groupby("run")["baseline"].size()
+    base = theirs.groupby(["run", "series", "epoch"])["nll_loss"].agg(["mean", "count"])
+    base = base.reset_index()
+    base = base[base["count"] == base["run"].map(number)]
+    both = base.merge(nll, on=["run", "epoch"])
+    return both.assign(gap=both["nll_loss"] - both["mean"])[["run", "series", "epoch", "gap"]]
+
+
+def last_layer(group: Group) -> pd.DataFrame:
+    """Return the rows of TID of each run's last batch norm, with TID in per cent."""
+    tid = group.frames["tid"]
+    last = tid[tid["depth"] == tid.groupby("run")["depth"].transform("max")].copy()
+    columns = [name for name in last if name.endswith("_tid")]
+    last[columns] *= 100
+    return last
+
+
+def last_gaps(group: Group) -> pd.DataFrame:
+    """Return gaps to layer norm at the end, by series; positive = worse.
+
+    ``nll``: mean over seeds at the epoch ``epoch``, the last that all seeds and their layer norms
+    have. ``bleu``: of trainings that ended at the same epoch and were scored with the same
+    signature; ``differ`` where the signatures differ.
+    """
+    nll = at_last_epoch(gaps_by_epoch(group), "gap")
+    scores = group.bleu[["run", "bleu", "signature", "epochs"]]
+    both = group.pairs.merge(scores, on="run").merge(
+        scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
+    )
+    same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
+    by_run = both[same].groupby(["series", "run"])[["bleu", "bleu_base"]].mean()
+    bleu = (by_run["bleu_base"] - by_run["bleu"]).groupby("series").mean()
+    differ = (both["signature"] != both["signature_base"]).groupby(both["series"]).any()
+    gaps = pd.DataFrame({"nll": nll["mean"], "epoch": nll["epoch"], "bleu": bleu})
+    return gaps.assign(differ=differ.reindex(gaps.index, fill_value=False).astype(bool))
+
+
+def points(group: Group) -> pd.DataFrame:
+    """Return a row for each series with TID that has a layer norm to be compared with.
+
+    TID in per cent (``tid`` = mean + variance, ``var_tid``) and the gap ``nll`` are of one epoch,
+    the last that the seeds and layer norm have of both; the gap ``bleu`` is there where the
+    trainings ended with it. Fields of the series are there, too.
+    """
+    last, gaps = last_layer(group), gaps_by_epoch(group)
+    at = set(zip(last["run"], last["epoch"], strict=True))
+    known = [pair in at or pair[0] not in set(last["run"])
+             for pair in zip(gaps["run"], gaps["epoch"], strict=True)]  # fmt: skip
+    nll = at_last_epoch(gaps[pd.Series(known, gaps.index, dtype=bool)], "gap")
+    tid = last.merge(nll["epoch"].reset_index(), on=["series", "epoch"])
+    tid = tid.groupby("series")[["mean_tid", "var_tid"]].mean()
+    scored = group.bleu.groupby("series")["epochs"].agg(["min", "max"]).reindex(tid.index)
+    ended = (scored["min"] == nll["epoch"].reindex(tid.index)) & (scored["max"] == scored["min"])
+    own = pd.DataFrame(
+        {
+            "tid": tid["mean_tid"] + tid["var_tid"],
+            "var_tid": tid["var_tid"],
+            "nll": nll["mean"].reindex(tid.index),
+            "bleu": last_gaps(group)["bleu"].reindex(tid.index).where(ended),
+        }
+    )
+    return own.join(group.series)

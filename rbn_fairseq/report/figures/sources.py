@@ -1,0 +1,264 @@
+"""Where TID comes from: sampling of sentences, batches by length, how many batches are joined."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator
+
+from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.compare import Group, first_seeds
+from rbn_fairseq.report.figures.style import (
+    GREY,
+    Colours,
+    legend_below,
+    placed,
+    plain_log,
+    sheet,
+)
+
+__all__ = ["by_buckets", "by_processes", "decomposition"]
+
+_KINDS = {"mean": "mean_tid", "variance": "var_tid"}
+_RUNS = 4
+_PARTS = {"sentence sampling": "#56B4E9", "length bucketing": "#E69F00"}
+_LINES = {"permuted tokens": "-", "independent tokens": ":", "as trained, given length": "--"}
+_MEASURE = (
+    "`rbn tid SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/tid_batching.jsonl` with "
+    "`--tid-batching {}` measures it."
+)
+
+
+def _latest(group: Group) -> pd.DataFrame:
+    """Return the measurements of each run's last checkpoint, by way of making batches."""
+    frame = group.frames["batching"]
+    return frame[frame["update"] == frame.groupby("run")["update"].transform("max")]
+
+
+def _squares(own: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Return one run's parts of squared TID in squared per cent, a row a batch norm."""
+    name = _KINDS[kind]
+    by_way = own.drop_duplicates(["depth", "batching"], keep="last").pivot(
+        index="depth", columns="batching", values=name
+    )
+    squared = (100 * by_way) ** 2
+    trained = own[own["batching"] == "as-trained"].drop_duplicates("depth", keep="last")
+    trained = trained.set_index("depth").sort_index()
+    missing = pd.Series(np.nan, squared.index)
+    return pd.DataFrame(
+        {
+            "sentence sampling": squared["random"],
+            "length bucketing": squared["as-trained"] - squared["random"],
+            "permuted tokens": squared.get("permuted", missing),
+            "independent tokens": (100 * trained[f"independent_{name}"]) ** 2,
+            "as trained, given length": (
+                100 * trained[name.replace("_tid", "_conditional_tid")]
+            ) ** 2,
+        }
+    )  # fmt: skip
+
+
+def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Squared TID by layer as stacked bars, a row a run."""
+    title = "Where TID comes from"
+    latest = _latest(group)
+    ways = latest.groupby("run")["batching"].agg(set)
+    runs = [run for run in first_seeds(group).index
+            if {"as-trained", "random"} <= ways.get(run, set())]  # fmt: skip
+    if not runs:
+        return [Missing(title, _MEASURE.format("as-trained` and `--tid-batching random"))]
+    shown = runs[:_RUNS]
+    parts, negative = [], []
+    for run in runs:
+        for kind in _KINDS:
+            own = _squares(latest[latest["run"] == run], kind)
+            parts.append(own.reset_index().assign(run=run, kind=kind))
+            below = own.index[own["length bucketing"] < 0]
+            if len(below):
+                negative.append(f"{run}, {kind}: {', '.join(f'{depth:g}' for depth in below)}")
+    notes = []
+    if negative:
+        notes.append(
+            "Length bucketing is negative, and drawn as it is, where random batches have more TID "
+            f"than those of training, in the batch norms of {'; '.join(negative)}."
+        )
+    if len(runs) > len(shown):
+        notes.append(f"Drawn: the first {len(shown)} of {len(runs)} runs; CSV has all.")
+    caption = (
+        "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
+        "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
+        "sentences of like length, --length-mixing K of those of K lengths and --length-mixing "
+        "random of any (squared TID as trained minus that of random batches). Reference lines, no "
+        "floor: tokens permuted across batches, and the closed form for independent Gaussian "
+        "tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as "
+        "trained of n tokens; real sentences are stratified, and random batches may lie below. "
+        "Dashed: batches as trained, compared with the population of batches of like length."
+    )
+    short = ("sampling", "bucketing", "permuted", "independent", "given_length")
+    names = dict(zip(parts[0].columns[1:6], short, strict=True))
+    numbers = pd.concat(parts).rename(columns={it: f"{to}_squared_percent"
+                                               for it, to in names.items()})  # fmt: skip
+    numbers = numbers[["run", "kind", "depth", *(f"{it}_squared_percent" for it in short)]]
+    numbers = numbers.astype({"depth": int})
+    if numbers["given_length_squared_percent"].isna().all():
+        numbers = numbers.drop(columns="given_length_squared_percent")
+    draw = lambda: _draw_parts(group, latest, shown)  # noqa: E731
+    return [Figure("batching", title, caption, draw, numbers, tuple(notes))]
+
+
+def _draw_parts(group: Group, latest: pd.DataFrame, shown: Sequence[str]) -> Canvas:
+    with sheet(len(shown), len(_KINDS)) as (canvas, grid):
+        for row, run in zip(grid, shown, strict=True):
+            for axes, kind in zip(row, _KINDS, strict=True):
+                _bars(axes, _squares(latest[latest["run"] == run], kind))
+                heading = placed(group.runs.at[run, "placement"], f"{run}, {kind} TID²")
+                axes.set(title=heading, xlabel="batch norm, from input to output", ylabel="%²")
+                axes.title.set_fontsize(9.5)
+        legend_below(canvas, canvas.axes)
+        return canvas
+
+
+def _bars(axes: Axes, squares: pd.DataFrame) -> None:
+    depths, base = squares.index, squares["sentence sampling"]
+    for name, colour in _PARTS.items():
+        part = squares[name]
+        # A negative part hangs from zero, beside what stands on it.
+        bottom = base.where(part >= 0, 0) if name == "length bucketing" else 0
+        axes.bar(depths, part, 0.7, bottom=bottom, color=colour, label=name)
+    for name, dash in _LINES.items():
+        if squares[name].notna().any():
+            ends = [depth + side for depth in depths for side in (-0.45, 0.45, 0.45)]
+            heights = [h for value in squares[name] for h in (value, value, np.nan)]
+            axes.plot(ends, heights, dash, color="black", linewidth=1.4, label=name)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xticks(depths)
+    axes.grid(axis="x", visible=False)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What a batch is made of, as ``--tid-batching KIND:NUMBER`` says it, and the figure of it."""
+
+    kind: str
+    symbol: str
+    label: str
+    name: str
+    title: str
+    caption: str
+
+    def trained(self, mixing: Optional[float]) -> Optional[int]:
+        """Return the number that the training's own batches have; ``None`` if they have none."""
+        if mixing is None or np.isnan(mixing):  # of random sentences
+            return None
+        if self.kind == "joint" and mixing != 1:
+            return None  # it is not the training's batches that are put together
+        return int(mixing)
+
+
+_DRAWN = (
+    "Grey: proportional to 1/sqrt({}), through the first run's batches as trained. Dotted: random "
+    "batches{}. A line a run; logarithmic axes."
+)
+_BUCKETS = _Axis(
+    "mixed", "K", "length buckets", "buckets",
+    "TID by number of length buckets in a batch",
+    "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
+    "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
+    "without; runs on random batches have none, and are left out. " + _DRAWN.format("K", ""),
+)  # fmt: skip
+_PROCESSES = _Axis(
+    "joint", "W", "processes", "processes",
+    "TID by number of processes with --norm-sync",
+    "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
+    "statistics together; the models were trained as their runs say, without --length-mixing. "
+    + _DRAWN.format("W", " of one process"),
+)  # fmt: skip
+
+
+def by_buckets(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """TID of the last layer against K, the number of length buckets a batch is drawn from."""
+    return _by_number(_BUCKETS, group, colours)
+
+
+def by_processes(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """TID of the last layer against W, the number of processes that share statistics."""
+    return _by_number(_PROCESSES, group, colours)
+
+
+def _numbered(axis: _Axis, group: Group) -> pd.DataFrame:
+    """Return the last batch norm's TID by run and number; ``random`` is without a number."""
+    latest = _latest(group)
+    last = latest[latest["depth"] == latest.groupby("run")["depth"].transform("max")]
+    last = last.drop_duplicates(["run", "batching"], keep="last")
+    rows = []
+    for run, setup in first_seeds(group).iterrows():
+        trained, own = axis.trained(setup["mixing"]), last[last["run"] == run]
+        if trained is None or "as-trained" not in set(own["batching"]):
+            continue
+        found: dict[int, pd.Series] = {}
+        for _, row in own.iterrows():
+            match = re.fullmatch(f"{axis.kind}:([1-9][0-9]*)", row["batching"])
+            if match:
+                found[int(match[1])] = row
+        found[trained] = own[own["batching"] == "as-trained"].iloc[0]
+        if len(found) < 2:
+            continue
+        points = [(str(number), found[number]) for number in sorted(found)]
+        points += [("random", row) for _, row in own[own["batching"] == "random"].iterrows()]
+        rows += [
+            (run, row["norm"], number, row["mean_tid"], row["var_tid"], trained, row["placement"],
+             row["label"])
+            for number, row in points
+        ]  # fmt: skip
+    columns = ["run", "norm", axis.symbol, "mean_tid", "var_tid", "trained", "placement", "label"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Missing]:
+    points = _numbered(axis, group)
+    if not len(points):
+        way = f"as-trained` and `--tid-batching {axis.kind}:4"
+        return [Missing(axis.title, _MEASURE.format(way))]
+    numbers = points.iloc[:, :5].rename(
+        columns={"mean_tid": "mean_tid_last", "var_tid": "var_tid_last"}
+    )
+    draw = lambda: _draw_numbers(axis, points, colours)  # noqa: E731
+    return [Figure(axis.name, axis.title, axis.caption, draw, numbers)]
+
+
+def _draw_numbers(axis: _Axis, points: pd.DataFrame, colours: Colours) -> Canvas:
+    numbered = points[points[axis.symbol] != "random"]
+    numbered = numbered.assign(number=numbered[axis.symbol].astype(int))
+    ticks = sorted(set(numbered["number"]))
+    first = numbered[numbered["run"] == numbered["run"].iloc[0]].set_index("number")
+    start_at = int(first["trained"].iloc[0])
+    with sheet(1, 2) as (canvas, (row,)):
+        for axes, (kind, name) in zip(row, _KINDS.items(), strict=True):
+            start = 100 * first.at[start_at, name]
+            law = [start * np.sqrt(start_at / number) for number in ticks]
+            axes.plot(ticks, law, "-.", color=GREY, label=f"1/sqrt({axis.symbol})")
+            for run, own in numbered.groupby("run", sort=False):
+                about = own.iloc[0]
+                style = {"color": colours[about["norm"]], "linewidth": 1.4}
+                dash = "--" if about["placement"] == "Pre-Norm" else "-"
+                label = placed(about["placement"], about["label"])
+                values = 100 * own[name]
+                axes.plot(
+                    own["number"], values, dash, marker="o", markersize=4, label=label, **style
+                )
+                random = points[(points["run"] == run) & (points[axis.symbol] == "random")]
+                for level in 100 * random[name]:
+                    axes.axhline(level, linestyle=":", **style)
+            plain_log(axes.xaxis)
+            plain_log(axes.yaxis)
+            axes.xaxis.set_major_locator(FixedLocator(ticks))
+            axes.set(
+                title=f"{kind} TID, last layer", xlabel=f"{axis.symbol}, {axis.label}", ylabel="%"
+            )
+        legend_below(canvas, canvas.axes)
+        return canvas

@@ -1,0 +1,207 @@
+"""Figures 2 and 4: TID and deviation of batch statistics, through training and by depth."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.compare import IDENTITY, Group, first_seeds
+from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.style import Colours, placed, sheet
+from rbn_fairseq.report.paper import published
+
+__all__ = ["MEASURE", "average_tid", "depth_map", "deviation", "deviation_by_depth"]
+
+#: What measures TID.
+MEASURE = (
+    "Train with a batch norm, such as `--norm-encoder batch`; the monitor measures TID at every "
+    "epoch. `rbn tid SAVE_DIR --json SAVE_DIR/tid.jsonl` measures it afterwards."
+)
+_WARNING = (
+    "Its model and data (6 + 6 layers, IWSLT14) are not those here unless this section's title "
+    "says so."
+)
+_READINGS = {
+    "deviation": "relative to ||μ|| and ||v|| (relative deviation)",
+    "tid": "relative to ||σ|| (TID)",
+}
+_MAPS = 4
+
+
+def _over_layers(group: Group, placement: str, name: str) -> pd.DataFrame:
+    """Average a quantity over layers by run and epoch; none where a layer lacks it."""
+    tid = group.frames["tid"]
+    own = tid[tid["placement"] == placement]
+    by_epoch = own.groupby(["run", "epoch", *IDENTITY], sort=False, dropna=False)[name]
+    return by_epoch.agg(lambda values: values.mean(skipna=False)).reset_index()
+
+
+def _sampling(group: Group) -> list[str]:
+    """Say on how many batches was measured, and how exactly."""
+    tid = group.frames["tid"]
+    notes = []
+    used = tid[["batches", "total_batches"]].dropna(subset=["batches"]).drop_duplicates()
+    if len(used):
+        pairs = sorted(used.fillna(0).astype(int).itertuples(index=False, name=None))
+        counts = ", ".join(f"{one} of {total}" if total else str(one) for one, total in pairs)
+        notes.append(f"Measured on {counts} training batches.")
+    error = tid[["mean_tid_error", "var_tid_error"]].max(axis=None) if len(tid) else np.nan
+    if not np.isnan(error):
+        notes.append(
+            f"Sampling error of a single layer's TID: at most {100 * error:.2g} percentage points "
+            "at any measurement (standard error over the batches); that of an average over layers "
+            "is another."
+        )
+    if len(tid):
+        modes = " and ".join(sorted({"on" if it else "off" for it in tid["dropout"]}))
+        populations = ", ".join(sorted(set(tid["population"])))
+        notes.append(f"Population: {populations}; dropout {modes}.")
+    return notes
+
+
+def average_tid(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Figure 4: TID averaged over layers through training."""
+    pair = published().average_tid["Transformer"]
+    kinds = tuple(zip(("mean", "variance"), ("mean", "var"), pair, strict=True))
+    grid = []
+    for placement in group.placements:
+        for name, heading in (("tid", "TID"), ("conditional_tid", "TID given length")):
+            row = []
+            for kind, short, value in kinds:
+                column = f"{short}_{name}"
+                lines = curves(
+                    _over_layers(group, placement, column), "epoch", column, colours, 100
+                )
+                references = ((value, "BN on IWSLT14, %"),) if name == "tid" else ()
+                title = placed(placement, f"{kind} {heading}")
+                row.append(
+                    Panel(
+                        title, f"average {column}", "epoch", "%", lines, zero=True,
+                        references=references,
+                    )
+                )  # fmt: skip
+            grid.append(row)
+    title = "Figure 4: average TID"
+    caption = (
+        "TID averaged over all batch norms, by epoch; epoch 0 is before training. The paper draws "
+        "WMT16, CoNLL, IMDB and WT103 in Pre-Norm, where RBN ends below BN, and gives numbers for "
+        "BN on IWSLT14: 2.8 % (mean) and 4.1 % (variance); ResNet18: 0.8 % and 0.9 %. "
+        f"{_WARNING}"
+    )
+    if any(panel.curves for row in grid[1::2] for panel in row):
+        caption += (
+            " Given length: batches compared with the population of batches of like length, in the "
+            "same unit; what is left is not due to bucketing by length."
+        )
+    figure = figure_of_curves("figure4", title, caption, grid, _sampling(group))
+    return [figure or Missing(title, MEASURE)]
+
+
+def deviation(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Figure 2, top: deviation of batches from the population through training."""
+    paper = published().deviation
+    grid = []
+    for placement in group.placements:
+        for reading, heading in (("deviation", "relative deviation"), ("tid", "TID")):
+            row = []
+            for number, (kind, short) in enumerate((("mean", "mean"), ("variance", "var"))):
+                name = f"{short}_{reading}"
+                references = [(pair[number], f"{model}, %") for model, pair in paper.items()]
+                lines = curves(_over_layers(group, placement, name), "epoch", name, colours, 100)
+                shown = tuple(references) if reading == "deviation" else ()
+                title = placed(placement, f"{heading}, {kind}")
+                row.append(Panel(title, name, "epoch", "%", lines, zero=True, references=shown))
+            grid.append(row)
+    title = "Figure 2, top: deviation of batch statistics"
+    caption = (
+        "How far a batch's mean and variance are from the population's, averaged over batches and "
+        f"layers, by both readings of the paper's definition: {' and '.join(_READINGS.values())}. "
+        "The paper ends at 11 % (mean) and 13 % (variance) with a Transformer, 4 % and 4 % with "
+        f"ResNet18. {_WARNING} Epoch 0: before training."
+    )
+    figure = figure_of_curves("figure2_top", title, caption, grid, _sampling(group))
+    return [figure or Missing(title, MEASURE)]
+
+
+def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Figure 2, bottom: by layer, at the last measurement."""
+    tid = group.frames["tid"]
+    last = tid[tid["update"] == tid.groupby("run")["update"].transform("max")]
+    names = {
+        "var_deviation": "variance deviation",
+        "var_tid": "variance TID",
+        "mean_tid": "mean TID",
+    }
+    grid = [
+        [
+            Panel(
+                placed(placement, heading), name, "batch norm, from input to output", "%",
+                curves(last[last["placement"] == placement], "depth", name, colours, 100),
+                zero=True,
+            )
+            for name, heading in names.items()
+        ]
+        for placement in group.placements
+    ]  # fmt: skip
+    title = "Figure 2, bottom: deviation by depth"
+    caption = (
+        "At each run's last measurement. Variance deviation is relative to ||v||, TID to ||σ||. "
+        "The paper: the last batch norms, close to the output, have a large one in the Transformer."
+    )
+    figure = figure_of_curves("figure2_bottom", title, caption, grid)
+    return [figure or Missing(title, MEASURE)]
+
+
+def depth_map(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Figure 2, bottom right: deviation by depth and epoch, a map a run, BN's first."""
+    title = "Figure 2, map: variance deviation by depth and epoch"
+    tid = group.frames["tid"]
+    often = tid.groupby("run")["epoch"].nunique()
+    runs = [run for run in first_seeds(group).index if often.get(run, 0) > 1][:_MAPS]
+    if not runs:
+        return [Missing(title, f"Needs TID of two epochs. {MEASURE}")]
+    drawn = pd.concat([tid[tid["run"] == run] for run in runs])
+    whole = drawn["var_deviation"].notna().all()
+    name, unit = ("var_deviation", "variance deviation, %") if whole else ("var_tid", "var. TID, %")
+    maps = [
+        100 * tid[tid["run"] == run].pivot(index="depth", columns="epoch", values=name)
+        for run in runs
+    ]
+    headings = [
+        f"{placed(group.runs.at[run, 'placement'], group.runs.at[run, 'norm'])}, {run}"
+        for run in runs
+    ]
+    caption = (
+        f"{'Variance deviation, relative to ||v||' if whole else 'Variance TID, relative to ||σ||'}"
+        ", by layer (from input, 1, to output) and epoch. One colour scale for all maps."
+    )
+    numbers = drawn[["run", "epoch", "depth", "layer", name]].astype({"depth": int})
+    draw = lambda: _draw_maps(maps, headings, unit)  # noqa: E731
+    return [Figure("figure2_map", title, caption, draw, numbers)]
+
+
+def _draw_maps(maps: Sequence[Any], headings: Sequence[str], unit: str) -> Canvas:
+    columns = min(2, len(maps))
+    with sheet(-(-len(maps) // columns), columns) as (canvas, grid):
+        axes = [one for row in grid for one in row]
+        top = max((np.nanmax(table.to_numpy()) for table in maps), default=1.0)
+        for one, table, heading in zip(axes, maps, headings, strict=False):
+            epochs = list(table.columns)
+            edges = [*epochs, epochs[-1] + 1]  # an epoch's column begins at its number
+            depths = np.arange(len(table) + 1) + 0.5
+            image = one.pcolormesh(edges, depths, table, cmap="viridis", vmin=0, vmax=top)
+            one.set(title=heading, xlabel="epoch", ylabel="batch norm")
+            one.title.set_fontsize(9.5)
+            one.grid(visible=False)
+            centres = [(a + b) / 2 for a, b in zip(edges[:-1], edges[1:], strict=True)]
+            step = -(-len(epochs) // 8)
+            one.set_xticks(centres[::step], [str(epoch) for epoch in epochs[::step]])
+            one.yaxis.set_major_locator(MaxNLocator(integer=True))
+        for one in axes[len(maps) :]:
+            one.axis("off")
+        canvas.colorbar(image, ax=axes, label=unit)
+        return canvas

@@ -1,0 +1,179 @@
+"""Placement, norm and seed of runs; groups, means over seeds, gaps to layer norm."""
+
+import json
+import statistics
+
+import pytest
+from run_directories import configuration, norm, tid_line, write_lines, write_run
+
+from rbn_fairseq.report.compare import (
+    at_last_epoch,
+    first_seeds,
+    gaps_by_epoch,
+    group_runs,
+    last_gaps,
+    points,
+)
+from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.setups import describe
+
+
+@pytest.mark.parametrize(
+    "plan, changes, name, bottom",
+    [
+        ("layer", {}, "LN", 0),
+        ("batch", {}, "BN", 2),
+        ("batch@0:layer", {}, "BN@0", 1),
+        ("batch@0-1:layer", {}, "BN@0-1", 2),
+        ("groupscale+power", {}, "PN+LS", None),
+        ("batch", {"criterion.rbn_std_weight": 1.0}, "RBN", None),
+        ("renorm", {"criterion.rbn_std_weight": 1.0}, "BRN with penalty", None),
+        ("batch", {"criterion.rbn_target_tid": "1,1"}, "auto-RBN", None),
+        ("batch", {"model.norm_batch_length_bins": 16}, "BN by length", None),
+        ("layer", {"model.norm_decoder": "rms"}, "LN, decoder rms", None),
+        ("batch@1.ffn:rms", {}, "batch@1.ffn:rms", None),
+    ],
+)
+def test_names_of_norms(make, plan, changes, name, bottom):
+    setup = describe(make("x", plan, changes=changes))
+    assert (setup.norm, setup.bottom, setup.placement) == (name, bottom, "Post-Norm")
+
+
+def test_setup(make):
+    changes = {
+        "task.data": "data/iwslt/bin", "task.source_lang": "de", "task.target_lang": "en",
+        "task.length_mixing": "random", "model.norm_placement": "sub",
+    }  # fmt: skip
+    setup = describe(make("x", "RBN", "Pre-Norm", 3, changes, weights=(60, 0)))
+    assert (setup.placement, setup.seed, setup.data) == ("Sub-LN", 3, "iwslt/bin")
+    assert (setup.mean_weight, setup.std_weight, setup.mixing) == (60, 0, None)
+    assert setup.languages == (("de", None), ("en", None))
+    assert setup.size == "2 + 2 layers, width 128, feed-forward 256, heads 4"
+
+
+def test_a_model_that_is_not_ours(tmp_path):
+    cfg = configuration()
+    sizes = {key: it for key, it in {
+        f"{side}_{size}": 2 for side in ("encoder", "decoder")
+        for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+    }.items()}  # fmt: skip
+    cfg["model"] = {"_name": "transformer", "encoder_normalize_before": True, **sizes}
+    directory = write_run(tmp_path / "x", configuration())
+    (directory / "run.json").write_text(json.dumps({"config": cfg}))
+    setup = describe(read_run("x", directory))
+    assert (setup.norm, setup.placement) == ("transformer", "Pre-Norm")
+
+
+def test_settings_unknown(tmp_path):
+    directory = write_run(tmp_path / "x", configuration())
+    (directory / "run.json").unlink()
+    setup = describe(read_run("name", directory))
+    assert (setup.norm, setup.placement, setup.sizes) == ("name", "", ())
+
+
+def test_seeds_make_a_series_and_settings_several(make, group):
+    runs = [make(f"bn{seed}", "BN", seed=seed) for seed in (2, 1)]
+    runs += [make(f"rbn{weight}", "RBN", weights=(weight, 0)) for weight in (1, 60)]
+    runs += [make("ln"), make("pre", placement="Pre-Norm")]
+    one = group(runs)
+    assert list(one.runs.index) == ["ln", "bn1", "bn2", "rbn1", "rbn60", "pre"]
+    assert list(one.runs["series"]) == [0, 1, 1, 2, 3, 4]
+    assert list(one.series["label"]) == ["LN", "BN", "RBN (λ 1)", "RBN (λ 60)", "LN"]
+    assert one.placements == ["Post-Norm", "Pre-Norm"]
+    assert list(first_seeds(one).index) == ["bn1", "ln", "rbn1", "rbn60", "pre", "bn2"]
+
+
+def test_what_shapes_no_training_makes_no_series(make, group):
+    free = {
+        "task.tid_batches": 7, "task.no_tid": True, "task.conditioning_interval": 9,
+        "dataset.num_workers": 4, "dataset.max_tokens_valid": 9, "task.eval_bleu": True,
+        "optimization.update_freq": [1],
+    }  # fmt: skip
+    one = group([make("a"), make("b", seed=2, changes=free)])
+    assert list(one.runs["series"]) == [0, 0]
+
+
+def test_data_and_sizes_make_groups(make):
+    runs = [make("a"), make("b", changes={"task.data": "other"}),
+            make("c", changes={"model.encoder_layers": 3})]  # fmt: skip
+    assert [list(one.runs.index) for one in group_runs(runs)] == [["a"], ["b"], ["c"]]
+
+
+def test_vocabularies_make_groups(tmp_path, make):
+    def run(name, types, **languages):
+        cfg = configuration(seed=len(name), **norm("LN"), **languages)
+        sizes = dict.fromkeys(("de", "en"), types) if types else None
+        return read_run(name, write_run(tmp_path / name, cfg, dictionaries=sizes))
+
+    named = {"task.source_lang": "de", "task.target_lang": "en"}
+    runs = [run("small", 100), run("large", 200), run("unknown", None, **named)]
+    assert [list(one.runs.index) for one in group_runs(runs)] == [["small", "unknown"], ["large"]]
+
+
+def test_of_two_runs_with_one_seed_the_longer_counts(make, group):
+    one = group([make("short", nll=(5.0,)), make("long", nll=(5.0, 4.0))])
+    assert list(one.runs.index) == ["long"]
+    ((name, problem),) = one.twice
+    assert name == "short" and "long" in problem
+
+
+def test_means_at_the_last_epoch_of_all_seeds(make, group):
+    one = group([make("a", nll=(5.0, 4.0, 3.0)), make("b", seed=2, nll=(6.0, 4.5))])
+    mean = at_last_epoch(one.frames["valid"], "nll_loss").loc[0]
+    assert mean["mean"] == statistics.fmean((4.0, 4.5))
+    assert mean["std"] == pytest.approx(statistics.stdev((4.0, 4.5)))
+    assert (mean["count"], mean["epoch"], mean["later"]) == (2, 2, True)
+
+
+def test_gaps_are_to_the_same_seed(make, group):
+    runs = [
+        make(f"ln{seed}", seed=seed, nll=(5.0, 4.0 + seed), bleu=30.0 + seed) for seed in (1, 2)
+    ]
+    runs += [make(f"bn{seed}", "BN", seed=seed, nll=(5.5, 6.0), bleu=30.0) for seed in (1, 2, 3)]
+    one = group(runs)
+    gaps = gaps_by_epoch(one).set_index(["run", "epoch"])["gap"]
+    assert gaps["bn1", 2] == 1.0 and gaps["bn2", 2] == 0.0
+    assert gaps["bn3", 2] == 6.0 - statistics.fmean((5.0, 6.0))  # there is no LN of seed 3
+    (last,) = last_gaps(one).to_dict("records")
+    assert last["nll"] == pytest.approx(statistics.fmean((1.0, 0.0, 0.5)))
+    assert last["bleu"] == pytest.approx(statistics.fmean((1.0, 2.0, 1.5)))
+    assert last["epoch"] == 2 and not last["differ"]
+
+
+def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
+    other = {"optimization.lr": [0.1]}
+    one = group([make("ln", changes=other), make("bn", "BN"), make("bn2", "BN", "Pre-Norm")])
+    assert not len(one.pairs)
+    longer = {"optimization.max_epoch": 30}
+    one = group([make("long", changes=longer), make("same"), make("bn3", "BN")])
+    assert list(one.pairs["baseline"]) == ["same"]
+
+
+def test_scores_that_cannot_be_compared(make, group, tmp_path):
+    one = group([make("ln", nll=(5.0,), bleu=30.0), make("bn", "BN", nll=(5.0, 4.0), bleu=29.0)])
+    assert last_gaps(one)["bleu"].isna().all()  # other epochs
+    runs = [make("ln2", bleu=30.0), make("bn2", "BN", bleu=29.0)]
+    path = tmp_path / "bn2" / "score.json"
+    path.write_text(path.read_text().replace("tok:13a", "tok:none"))
+    one = group([runs[0], read_run("bn2", runs[1].directory)])
+    gaps = last_gaps(one)
+    assert gaps["bleu"].isna().all() and gaps["differ"].all()
+
+
+def test_points_are_of_one_epoch(main, group):
+    one = points(group(main)).set_index("label")
+    assert one.loc["BN", ["var_tid", "nll", "bleu"]].tolist() == pytest.approx([10, 0.5, 1.5])
+    assert one.at["RBN", "tid"] == pytest.approx(5.0)
+    assert one.at["RBN", "nll"] == -0.25
+
+
+def test_points_where_tid_ends_earlier(make, group, tmp_path):
+    runs = [
+        make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0),
+        make("bn", "BN", nll=(5.5, 4.75, 3.0), bleu=1),
+    ]
+    lines = [tid_line(epoch, 0, 0.01 * epoch, 0.02 * epoch) for epoch in (0, 1, 2)]
+    write_lines(tmp_path / "bn" / "tid.jsonl", lines)
+    one = points(group([runs[0], read_run("bn", runs[1].directory)])).iloc[0]
+    assert one["nll"] == 0.75 and one["var_tid"] == pytest.approx(4.0)
+    assert one[["bleu"]].isna().all()  # of epoch 3
