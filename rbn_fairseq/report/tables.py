@@ -128,8 +128,8 @@ class _Tables:
         spreads = [it.removesuffix(SEEDS) + SPREAD for it in optional if it.endswith(SEEDS)]
         frame = frame.drop(columns=[*optional, *spreads])
         notes = [
-            "Mean over seeds ± sample standard deviation (n - 1), n seeds. Grey: the paper's "
-            "numbers, means of at least three seeds, of its own model and data."
+            "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
+            "means of at least three seeds, of its own model and data."
         ]
         if any("BLEU" in column for column in frame):
             signatures = sorted(set(self.group.bleu["signature"]))
