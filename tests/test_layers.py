@@ -9,7 +9,7 @@ import rbn_fairseq
 ROOT = Path(rbn_fairseq.__file__).parent
 #: Each may import what stands before it; those in one line do not import each other.
 LAYERS = (
-    ("version", "files", "recipes"),
+    ("version", "writing", "recipes"),
     ("norms",),
     ("diagnostics",),
     ("models",),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbn_fairseq.checkpoints.files import write_checkpoint
-from rbn_fairseq.files import check_output, flush, write_whole
+from rbn_fairseq.writing import check_output, flush, write_whole
 
 
 def write_state(path, size):

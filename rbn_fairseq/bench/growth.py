@@ -8,9 +8,9 @@ from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.bench.norm_times import Conditions, fixed_case, time_norms
 from rbn_fairseq.bench.rounds import FLOOR, Row
-from rbn_fairseq.files import unfinished
 from rbn_fairseq.report.figures.style import GREY, legend_below, norm_colours, plain_log, sheet
 from rbn_fairseq.report.setups import FAMILIES
+from rbn_fairseq.writing import unfinished
 
 __all__ = ["SWEEPS", "draw_growth", "time_growth"]
 

@@ -10,10 +10,10 @@ from typing import Any
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST, mend
-from rbn_fairseq.files import flush
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
 from rbn_fairseq.norms.moments import process_rank
+from rbn_fairseq.writing import flush
 
 __all__ = ["Resume"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rbn_fairseq.files import unfinished
+from rbn_fairseq.writing import unfinished
 
 __all__ = [
     "damage",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
-from rbn_fairseq.files import unfinished
+from rbn_fairseq.writing import unfinished
 
 __all__ = ["LAST", "mend", "newest_whole", "remove_unfinished"]
 

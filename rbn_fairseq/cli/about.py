@@ -10,7 +10,7 @@ import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, console, write_json
-from rbn_fairseq.files import check_output
+from rbn_fairseq.writing import check_output
 
 __all__ = ["norms", "options", "recipes", "user_dir"]
 

@@ -10,7 +10,7 @@ import typer
 
 from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.options import Device, Json, Overwrite, UserDir, check_json, choose_device
-from rbn_fairseq.files import check_output
+from rbn_fairseq.writing import check_output
 
 __all__ = ["app"]
 

@@ -22,7 +22,7 @@ from rbn_fairseq.cli.options import (
     choose_device,
     progress,
 )
-from rbn_fairseq.files import check_output
+from rbn_fairseq.writing import check_output
 
 __all__ = ["average", "fold", "recalibrate"]
 

@@ -15,7 +15,7 @@ import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.options import Overwrite, UserDir
-from rbn_fairseq.files import check_output
+from rbn_fairseq.writing import check_output
 
 __all__ = [
     "LOG_DATES",

@@ -11,7 +11,7 @@ import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.files import check_output, write_whole
+from rbn_fairseq.writing import check_output, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -249,7 +249,7 @@ def check_json(path: Optional[Path], inputs: Sequence[Path] = (), overwrite: boo
     """Refuse, before any work, a file that --json may not write.
 
     Raises:
-        ValueError: see :func:`rbn_fairseq.files.check_output`.
+        ValueError: see :func:`rbn_fairseq.writing.check_output`.
     """
     if path is not None and path != STDOUT:
         check_output("--json", path, inputs, overwrite)

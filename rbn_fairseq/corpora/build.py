@@ -29,7 +29,7 @@ from rbn_fairseq.corpora.text import (
     sha256,
     write_lines,
 )
-from rbn_fairseq.files import write_whole
+from rbn_fairseq.writing import write_whole
 
 __all__ = [
     "Recipe",

@@ -9,7 +9,7 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.files import write_whole
+from rbn_fairseq.writing import write_whole
 
 __all__ = ["read_records", "write_layers", "write_multipliers", "write_records"]
 

@@ -17,10 +17,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from rbn_fairseq.files import write_whole
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
 from rbn_fairseq.norms import NoNorm
 from rbn_fairseq.version import __version__
+from rbn_fairseq.writing import write_whole
 
 __all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "write_run_file"]
 

@@ -18,7 +18,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from rbn_fairseq.files import write_whole
 from rbn_fairseq.quickstart.corpus import Data, prepare
 from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
@@ -28,6 +27,7 @@ from rbn_fairseq.report.page import render
 from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
 from rbn_fairseq.version import __version__
+from rbn_fairseq.writing import write_whole
 
 __all__ = ["NORMS", "quickstart"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rbn_fairseq.files import write_whole
 from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.page import GENERATOR, Drawing, render, to_svg
+from rbn_fairseq.writing import write_whole
 
 __all__ = ["check_directory", "to_latex", "to_markdown", "write_report"]
 
