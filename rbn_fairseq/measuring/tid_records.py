@@ -44,15 +44,14 @@ class How:
     """How something was measured.
 
     Attributes:
-        batches: how many there are to measure on, of which a sample may have been used; ``None``
-            where those measured are no sample.
+        batches: how many there are to measure on, of which a sample may have been used.
         population: the estimate, one of ``POPULATIONS``.
         batching: how sentences were put into batches.
         dropout: whether it was on.
         length_groups: number of groups of batches of like length, for conditional TID.
     """
 
-    batches: Optional[int]
+    batches: int
     population: str = "mean-of-batches"
     batching: str = "as-trained"
     dropout: bool = False
@@ -119,9 +118,8 @@ def norm_records(
     """
     records = []
     for name, moments in layers.items():
-        value, error = tid(moments, how.population), None
-        if how.batches is not None:
-            error = tid_error(moments, how.batches, how.population)
+        value = tid(moments, how.population)
+        error = tid_error(moments, how.batches, how.population)
         given_length = conditional_tid(moments, how.length_groups, how.population)
         relative = deviation(moments, how.population)
         mean, var = population(moments, how.population)
@@ -137,8 +135,8 @@ def norm_records(
                 "layer": name,
                 "mean_tid": value.mean,
                 "var_tid": value.var,
-                "mean_tid_error": error.mean if error else None,
-                "var_tid_error": error.var if error else None,
+                "mean_tid_error": error.mean,
+                "var_tid_error": error.var,
                 "mean_conditional_tid": given_length.mean if given_length else None,
                 "var_conditional_tid": given_length.var if given_length else None,
                 "mean_deviation": relative.mean,
