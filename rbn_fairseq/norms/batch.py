@@ -13,7 +13,7 @@ from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviat
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
-from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
+from rbn_fairseq.norms.tokens import BatchLayout, sentences_of
 
 __all__ = ["BatchNorm", "BatchNormOptions"]
 
@@ -111,6 +111,7 @@ class BatchNorm(PopulationNorm):
         if population is None:
             population = _population(channels, self.options)
         self.population = population
+        self.by_length = population.by_length  # a look at a submodule takes long
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
@@ -140,7 +141,7 @@ class BatchNorm(PopulationNorm):
         # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
-        by_length = self.population.by_length  # the kernels know of no bins
+        by_length = self.by_length  # the kernels know of no bins
         momentum = 0.0 if by_length or scope.frozen.get() else self.population.momentum
         y, mean, var, n, before, after, share = normalise_rows(
             rows, self.weight, self.bias, self.population.get(), momentum=momentum,
@@ -194,12 +195,7 @@ class BatchNorm(PopulationNorm):
             batch = self.population.describe(batch, rows, layout, self.sync)
         super()._record(batch, rows, layout)
 
-    def _evaluate(self, x: Tensor, tokens: Optional[Tokens]) -> Tensor:
-        if not self.population.by_length:
-            return super()._evaluate(x, tokens)
-        return on_rows(self._by_length, x, tokens, by_sentence=True)
-
-    def _by_length(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+    def _evaluate_by_length(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         assert isinstance(self.population, PopulationByLength)
         layout = sentences_of(layout)
         scale, shift = self._map(*self.population.look_up(layout.lengths))  # (B, C)

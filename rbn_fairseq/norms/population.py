@@ -311,6 +311,8 @@ class PopulationNorm(Norm):
 
     Attributes:
         population: the running statistics.
+        by_length: whether they are by sentence length, so that evaluation, too, asks which sentence
+            a row is of.
         sync: whether the batch is that of all processes together.
         repeatable: whether training divides by what the batch alone says, so that a forward can
             be repeated when the running statistics have moved.
@@ -319,6 +321,7 @@ class PopulationNorm(Norm):
     repeatable: ClassVar[bool] = False
 
     population: RunningStatistics
+    by_length: bool = False
     sync: bool
     _keeps = False
     _kept: Optional[tuple[Tensor, Tensor]] = None
@@ -335,10 +338,12 @@ class PopulationNorm(Norm):
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
         if self.training:
-            return on_rows(self._train, x, tokens, self.population.by_length)
+            return on_rows(self._train, x, tokens, self.by_length)
+        if self.by_length:
+            return on_rows(self._evaluate_by_length, x, tokens, by_sentence=True)
         if tokens is not None:
             tokens.check(x)
-        return self._evaluate(x, tokens)
+        return self._evaluate(x)
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
@@ -356,6 +361,9 @@ class PopulationNorm(Norm):
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         raise NotImplementedError
 
+    def _evaluate_by_length(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        raise NotImplementedError
+
     def make_generation_fast_(self, **_: Any) -> None:
         """Compute scale and shift of evaluation once, where no gradient is wanted.
 
@@ -364,7 +372,7 @@ class PopulationNorm(Norm):
         """
         self._keeps = True
 
-    def _evaluate(self, x: Tensor, tokens: Optional[Tokens]) -> Tensor:
+    def _evaluate(self, x: Tensor) -> Tensor:
         captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if not self._keeps or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())
