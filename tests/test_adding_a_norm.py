@@ -14,7 +14,15 @@ import torch
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models import config
-from rbn_fairseq.norms import NORMS, Norm, NormOptions, NormPlace, build_norm, register_norm
+from rbn_fairseq.norms import (
+    _FOLLOWERS,
+    NORMS,
+    Norm,
+    NormOptions,
+    NormPlace,
+    build_norm,
+    register_norm,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding-a-norm.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -22,11 +30,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 @pytest.fixture
 def norms(monkeypatch):
-    """The registry, which is as it was before when the test is over."""
+    """The registry, which is as it was before when the test is over; so are fairseq's options."""
     registry = dict(NORMS)
     yield monkeypatch
     NORMS.clear()
     NORMS.update(registry)
+    for follow in _FOLLOWERS:
+        follow()
 
 
 @pytest.fixture
