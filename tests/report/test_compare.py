@@ -87,7 +87,7 @@ def test_what_shapes_no_training_makes_no_series(make, group):
     free = {
         "task.tid_batches": 7, "task.no_tid": True, "task.conditioning_interval": 9,
         "dataset.num_workers": 4, "dataset.max_tokens_valid": 9, "task.eval_bleu": True,
-        "optimization.update_freq": [1],
+        "optimization.update_freq": [1], "task.max_tokens": 9,
     }  # fmt: skip
     one = group([make("a"), make("b", seed=2, changes=free)])
     assert list(one.runs["series"]) == [0, 0]
@@ -118,11 +118,13 @@ def test_of_two_runs_with_one_seed_the_longer_counts(make, group):
 
 
 def test_means_at_the_last_epoch_of_all_seeds(make, group):
-    one = group([make("a", nll=(5.0, 4.0, 3.0)), make("b", seed=2, nll=(6.0, 4.5))])
+    last = (4.0, 4.5, 7.0)
+    runs = [make("a", nll=(5.0, last[0], 3.0)), make("b", seed=2, nll=(6.0, last[1]))]
+    one = group([*runs, make("c", seed=3, nll=(6.0, last[2]))])
     mean = at_last_epoch(one.frames["valid"], "nll_loss").loc[0]
-    assert mean["mean"] == statistics.fmean((4.0, 4.5))
-    assert mean["std"] == pytest.approx(statistics.stdev((4.0, 4.5)))
-    assert (mean["count"], mean["epoch"], mean["later"]) == (2, 2, True)
+    assert mean["mean"] == pytest.approx(statistics.fmean(last))
+    assert mean["std"] == pytest.approx(statistics.stdev(last))
+    assert (mean["count"], mean["epoch"], mean["later"]) == (3, 2, True)
 
 
 def test_gaps_are_to_the_same_seed(make, group):
