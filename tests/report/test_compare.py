@@ -89,7 +89,7 @@ def test_what_shapes_no_training_makes_no_series(make, group):
         "dataset.num_workers": 4, "dataset.max_tokens_valid": 9, "task.eval_bleu": True,
         "optimization.update_freq": [1], "task.max_tokens": 9,
     }  # fmt: skip
-    one = group([make("a"), make("b", seed=2, changes=free)])
+    one = group([make("a", changes={"task.max_tokens": 8}), make("b", seed=2, changes=free)])
     assert list(one.runs["series"]) == [0, 0]
 
 
