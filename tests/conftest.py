@@ -23,9 +23,30 @@ torch.set_num_threads(1)
 # What takes long and is one piece for a worker.
 LONG = ("end_to_end", "distributed", "quickstart", "scripts")
 
+# Tests of the nightly tier; files may name their own with `pytestmark`.
+NIGHTLY = ("fuzz", "gpu")
+# Tests of the integration tier: they start processes, or train.
+INTEGRATION = ("end_to_end", "distributed", "quickstart", "scripts", "bench", "cli", "report")
+TRAINED = {"data_bin", "varied", "corpus", "rbn_run", "plain_run", "forked"}
 
+
+def tier(item: pytest.Item) -> str:
+    """Return a test's tier: core (in process, no training), integration, or nightly."""
+    named = {"core", "integration", "nightly"} & {mark.name for mark in item.iter_markers()}
+    if named:
+        return named.pop()
+    directories = item.path.parent.parts
+    if set(NIGHTLY) & set(directories):
+        return "nightly"
+    trained = TRAINED & set(getattr(item, "fixturenames", ()))
+    return "integration" if trained or set(INTEGRATION) & set(directories) else "core"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes long where workers share the tests, so that none ends alone with it."""
+    """Mark each test's tier; begin with what takes long where workers share the tests."""
+    for item in items:
+        item.add_marker(tier(item))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not any(word in item.nodeid for word in LONG))
 
