@@ -23,10 +23,14 @@ torch.set_num_threads(1)
 # What takes long and is one piece for a worker.
 LONG = ("end_to_end", "distributed", "quickstart", "scripts")
 
-# Tests of the nightly tier; files may name their own with `pytestmark`.
-NIGHTLY = ("fuzz", "gpu")
-# Tests of the integration tier: they start processes, or train.
-INTEGRATION = ("end_to_end", "distributed", "quickstart", "scripts", "bench", "cli", "report")
+# Directories and files of tests of the nightly tier, and of integration: those start processes,
+# train, or run kernels in an interpreter. A test may name another tier by its mark.
+NIGHTLY = {"fuzz", "gpu", "test_corruption", "test_interruption", "test_norms_train"}
+INTEGRATION = set(
+    "end_to_end distributed quickstart scripts bench cli report corpora test_fold test_kernels "
+    "test_kernels_anywhere test_registration test_without_fairseq test_composing test_examples "
+    "test_adding_a_norm".split()
+)
 TRAINED = {"data_bin", "varied", "corpus", "rbn_run", "plain_run", "forked"}
 
 
@@ -35,11 +39,11 @@ def tier(item: pytest.Item) -> str:
     named = {"core", "integration", "nightly"} & {mark.name for mark in item.iter_markers()}
     if named:
         return named.pop()
-    directories = item.path.parent.parts
-    if set(NIGHTLY) & set(directories):
+    places = {*item.path.parent.parts, item.path.stem}
+    if NIGHTLY & places:
         return "nightly"
     trained = TRAINED & set(getattr(item, "fixturenames", ()))
-    return "integration" if trained or set(INTEGRATION) & set(directories) else "core"
+    return "integration" if trained or INTEGRATION & places else "core"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
