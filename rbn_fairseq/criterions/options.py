@@ -46,7 +46,7 @@ class RBNPenaltyConfig(FairseqDataclass):
     rbn_target_tid: Optional[str] = field(
         default=None,
         metadata={
-            "help": "RBN: bounds on every batch norm's mean and standard-deviation TID, in per "
+            "help": "RBN, experimental: bounds on every batch norm's mean and standard-deviation TID, in per "
             "cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a multiplier of its "
             "own in place of the two weights, per token (per sentence with --sentence-avg); needs "
             "--task translation_rbn"
@@ -55,17 +55,17 @@ class RBNPenaltyConfig(FairseqDataclass):
     rbn_target_step: float = field(
         default=1e-5,
         metadata={
-            "help": "RBN: step size of those multipliers: with every update, each grows by it "
-            "times (smoothed squared gap / squared target - 1), or by it where that is above 1; "
-            "positive"
+            "help": "RBN, experimental: step size of the multipliers of --rbn-target-tid: with "
+            "every update, each grows by it times (smoothed squared gap / squared target - 1), or "
+            "by it where that is above 1; positive"
         },
     )
     rbn_target_cap: float = field(
         default=0.01,
         metadata={
-            "help": "RBN: no multiplier grows beyond this, and its penalty adds no more to the "
-            "loss per token, in nats and on average over batches, however far out of reach the "
-            "target is; positive"
+            "help": "RBN, experimental: no multiplier of --rbn-target-tid grows beyond this, and "
+            "its penalty adds no more to the loss per token, in nats and on average over batches, "
+            "however far out of reach the target is; positive"
         },
     )
     rbn_warmup_updates: int = field(
