@@ -46,10 +46,10 @@ class RBNPenaltyConfig(FairseqDataclass):
     rbn_target_tid: Optional[str] = field(
         default=None,
         metadata={
-            "help": "RBN, experimental: bounds on every batch norm's mean and standard-deviation TID, in per "
-            "cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a multiplier of its "
-            "own in place of the two weights, per token (per sentence with --sentence-avg); needs "
-            "--task translation_rbn"
+            "help": "RBN, experimental: bounds on every batch norm's mean and standard-deviation "
+            "TID, in per cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a "
+            "multiplier of its own in place of the two weights, per token (per sentence with "
+            "--sentence-avg); needs --task translation_rbn"
         },
     )
     rbn_target_step: float = field(
