@@ -117,7 +117,7 @@ def read_generated(path: Path) -> list[Translation]:
             command was stopped, or the target side is not in the data).
     """
     if not path.is_file():
-        raise ValueError(f"There is no output of fairseq-generate `{path}`.")
+        raise ValueError(f"There is no file `{path}`. Name one with the output of `rbn generate`.")
     fields: dict[int, dict[str, str]] = {}
     for line in read_text(path).splitlines():
         match = re.match(r"([STD])-(\d+)\t(.*)", line)

@@ -16,9 +16,10 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure speed: norms, training, translation.",
-    epilog="Times are ratios, interleaved in one run. On the CPU freed memory is kept (glibc's "
-    "mallopt): page faults would fall on one setting or another by chance.",
+    help="Measure speed and memory: norms, training, translation.",
+    epilog="What is compared is timed in turn, in one process, and shown as ratios. On the CPU all "
+    "but `train` keep freed memory (glibc's mallopt): page faults would fall on one setting or "
+    "another by chance.",
 )
 
 _PASS_ON = {"allow_extra_args": True}
@@ -27,18 +28,18 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 _Data = Annotated[Path, typer.Argument(metavar="DATA-BIN", help="Data for fairseq.")]
 _Rounds = Annotated[
-    int, typer.Option(min=1, help="Turns of each that are counted; one more warms up.")
+    int, typer.Option(min=1, help="Number of rounds that are counted; one more warms up.")
 ]
-_Threads = Annotated[int, typer.Option(min=1, help="Of torch, on the CPU.")]
+_Threads = Annotated[int, typer.Option(min=1, help="Number of torch's threads on the CPU.")]
 
 _Norms = Annotated[
     str,
     typer.Option(
-        help="Names joined by commas, of `rbn norms` or compositions `a+b`; `torch-batch` is "
-        "torch's own batch norm. `layer` is always measured."
+        help="Norms to time, joined by commas: names of `rbn norms`, compositions `a+b`, or "
+        "`torch-batch`, torch's own batch norm. `layer` is always timed."
     ),
 ]
-_Depth = Annotated[int, typer.Option(min=1, help="Norms one after another.")]
+_Depth = Annotated[int, typer.Option(min=1, help="Number of norms in the stack.")]
 _Settings = Annotated[
     Optional[list[str]],
     typer.Option(
@@ -125,31 +126,37 @@ def norm(
         ),
     ] = None,
     norms: _Norms = "batch",
-    channels: Annotated[str, typer.Option(help="C, joined by commas.")] = "512",
+    channels: Annotated[str, typer.Option(help="Numbers of channels, joined by commas.")] = "512",
     tokens: Annotated[
         Optional[str],
         typer.Option(
-            help=f"Tokens of a batch, joined by commas, without DATA-BIN. (default: {_TOKENS})"
+            help=f"Tokens of a batch, joined by commas; without DATA-BIN. (default: {_TOKENS})"
         ),
     ] = None,
     name: Annotated[
-        Optional[str], typer.Option(help="Of the data, for the cases. (default: its directory's)")
+        Optional[str],
+        typer.Option(help="What the table calls the data. (default: the directory's name)"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Of a batch of DATA-BIN.")] = 4096,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch of DATA-BIN.")] = 4096,
     batches: Annotated[
-        int, typer.Option(min=0, help="Batches of DATA-BIN, drawn uniformly; 0 = all.")
+        int, typer.Option(min=0, help="Number of batches of DATA-BIN, a uniform sample; 0 = all.")
     ] = 24,
-    seed: Annotated[int, typer.Option(min=0, help="Of that draw.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of that sample.")] = 1,
     evaluation: Annotated[
-        bool, typer.Option("--evaluation", help="Only the forward, in evaluation.")
+        bool, typer.Option("--evaluation", help="Time the forward alone, in evaluation.")
     ] = False,
     depth: _Depth = 12,
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16, joined by commas.")
+        str,
+        typer.Option(
+            help="Types of the activations: float32, bfloat16 or float16, joined by commas."
+        ),
     ] = "float32",
     rounds: _Rounds = 20,
     device: Device = None,
-    threads: Annotated[str, typer.Option(help="Of torch, on the CPU, joined by commas.")] = "1",
+    threads: Annotated[
+        str, typer.Option(help="Numbers of torch's threads on the CPU, joined by commas.")
+    ] = "1",
     json: Json = None,
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
@@ -201,18 +208,21 @@ def scaling(
         str, typer.Option(help="What grows: `tokens`, `channels` or `layers`.")
     ] = "tokens",
     values: Annotated[
-        Optional[str], typer.Option(help="That it takes, joined by commas. (default: by sweep)")
+        Optional[str], typer.Option(help="Its values, joined by commas. (default: by sweep)")
     ] = None,
     norms: _Norms = "batch",
-    channels: Annotated[int, typer.Option(min=1, help="C.")] = 512,
-    tokens: Annotated[int, typer.Option(min=32, help="Of a batch.")] = 4096,
+    channels: Annotated[int, typer.Option(min=1, help="Number of channels.")] = 512,
+    tokens: Annotated[int, typer.Option(min=32, help="Tokens of a batch.")] = 4096,
     depth: _Depth = 12,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the activations: float32, bfloat16 or float16.")
+    ] = "float32",
     rounds: _Rounds = 10,
     device: Device = None,
     threads: _Threads = 1,
     figure: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
+        Optional[Path],
+        typer.Option(metavar="FILE", help="Also draw the times: a .png, .svg or .pdf."),
     ] = None,
     json: Json = None,
     overwrite: Overwrite = False,
@@ -251,7 +261,7 @@ def train(
     setting: _Settings = None,
     mixing: _Mixing = None,
     rounds: _Rounds = 10,
-    updates: Annotated[int, typer.Option(min=1, help="Updates a turn.")] = 2,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of a setting in a round.")] = 2,
     device: Device = None,
     threads: _Threads = 1,
     json: Json = None,
@@ -295,10 +305,10 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    subset: Annotated[str, typer.Option(help="Of the data.")] = "test",
-    batches: Annotated[int, typer.Option(min=1, help="Batches a turn, drawn uniformly.")] = 2,
+    subset: Annotated[str, typer.Option(help="Which part of the data is translated.")] = "test",
+    batches: Annotated[int, typer.Option(min=1, help="Batches of a round, drawn uniformly.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Tokens of every translation.")] = 20,
-    beam: Annotated[int, typer.Option(min=1, help="Width of the search.")] = 5,
+    beam: Annotated[int, typer.Option(min=1, help="Width of the beam search.")] = 5,
     rounds: _Rounds = 10,
     device: Device = None,
     threads: _Threads = 1,
@@ -336,7 +346,7 @@ def tid(
     context: typer.Context,
     data: _Data,
     rounds: _Rounds = 10,
-    batches: Annotated[int, typer.Option(min=2, help="Batches a turn.")] = 20,
+    batches: Annotated[int, typer.Option(min=2, help="Batches of a round.")] = 20,
     device: Device = None,
     threads: _Threads = 1,
     json: Json = None,

@@ -201,8 +201,8 @@ def table(
     runs: Annotated[
         Path,
         typer.Option(
-            help="Directory of the runs that scripts/BENCHMARK/train.sh and evaluate.sh made, "
-            "PLACEMENT-NORM-seedN."
+            help="Directory of the runs that `rbn run` trained and `rbn evaluate` scored, "
+            "PLACEMENT-NORM-seedSEED."
         ),
     ],
     json: Json = None,
@@ -223,7 +223,7 @@ def table(
         )
     if not runs.is_dir():
         raise ValueError(
-            f"--runs: there is no directory `{runs}`. scripts/{benchmark}/train.sh trains runs in "
+            f"--runs: there is no directory `{runs}`. `rbn run {benchmark}` trains runs in "
             f"runs/{benchmark}, or where its --runs says."
         )
     kinds = BENCHMARKS[benchmark].kinds

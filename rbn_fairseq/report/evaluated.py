@@ -249,9 +249,7 @@ def _row(benchmark: Benchmark, own: pd.DataFrame) -> dict[str, Any]:
 
 def _notes(benchmark: Benchmark, runs: pd.DataFrame, differs: Sequence[str]) -> list[str]:
     if not len(runs):
-        return [
-            "no run is evaluated yet: train.sh and evaluate.sh of the benchmark's scripts make them"
-        ]
+        return ["no run is evaluated yet: `rbn run` trains runs, `rbn evaluate` scores them"]
     first = runs.iloc[0]
     pairs = first["about"].get("pairs") or {}
     parts = [str(first["about"].get("corpus") or f"data in {first['settings']['data']}")]
