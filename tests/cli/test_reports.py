@@ -56,7 +56,8 @@ def test_score_with_raw_references(generated, tmp_path):
 
 
 def test_score_refusals(capsys, generated, tmp_path):
-    assert "There is no output" in user_error(capsys, "score", tmp_path / "none", "--lang", "en")
+    missing_file = str(tmp_path / "none")
+    assert missing_file in user_error(capsys, "score", missing_file, "--lang", "en")
     missing = ("--reference", tmp_path / "none")
     line = user_error(capsys, "score", generated, "--lang", "en", *missing)
     assert "There is no file" in line and str(tmp_path / "none") in line
