@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -177,15 +177,16 @@ def _print_table(console: "Console", table: "Table") -> None:
     texts = table.texts()
     if console.is_terminal:
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-        for column in texts:
+        for place, column in enumerate(texts):
             words = column.replace(" ", "\n").replace("-", "-\n")
             style = "dim" if table.is_paper(0, column) else ""
-            grid.add_column(words, justify="right", no_wrap=True, style=style)
+            side: Literal["left", "right"] = "right" if place else "left"
+            grid.add_column(words, justify=side, no_wrap=True, style=style)
         for row in texts.itertuples(index=False):
             grid.add_row(*map(Text, row))
         console.print(grid)
     else:
-        sides = ["right"] * len(texts.columns)
+        sides = ["left", *["right"] * (len(texts.columns) - 1)]
         drawn = texts.to_markdown(
             index=False, tablefmt="pipe", colalign=sides, disable_numparse=True
         )

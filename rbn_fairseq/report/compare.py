@@ -34,6 +34,7 @@ _NAMES = {
     "rbn_target_step": "step",
     "rbn_target_cap": "cap",
     "length_mixing": "length mixing",
+    "init_from": "from",
 }
 _FIRST = ("LN", "BN", "RBN")
 _KINDS = ("compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
@@ -74,7 +75,9 @@ class Group:
 
     @property
     def bleu_kind(self) -> str:
-        """The kind of BLEU that most runs have; of several the paper's, on tokens."""
+        """The kind of BLEU that most runs have; of several, or without scores, that on tokens."""
+        if not len(self.frames["scores"]):
+            return "tokenised"
         counts = self.frames["scores"]["kind"].value_counts()
         kinds = [*_KINDS, *sorted(set(counts.index) - set(_KINDS))]
         return max(kinds, key=lambda kind: (counts.get(kind, 0), -kinds.index(kind)))
@@ -124,11 +127,15 @@ def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> 
 
 
 def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
-    """Say of each in what it differs from the others."""
+    """Say of each in what it differs from the others; an option that is not set is left out."""
     differing = [name for name in shared if len({json.dumps(it[name]) for it in settings}) > 1]
     short = {name: name.rpartition(".")[2] for name in differing}
     return [
-        ", ".join(f"{_NAMES.get(short[name], short[name])} {_text(it[name])}" for name in differing)
+        ", ".join(
+            f"{_NAMES.get(short[name], short[name])} {_text(it[name])}"
+            for name in differing
+            if it[name] is not None
+        )
         for it in settings
     ]
 

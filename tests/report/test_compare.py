@@ -83,6 +83,17 @@ def test_seeds_make_a_series_and_settings_several(make, group):
     assert list(first_seeds(one).index) == ["bn1", "ln", "rbn1", "rbn60", "pre", "bn2"]
 
 
+def test_an_option_that_is_not_set_is_left_out_of_a_label(make, group):
+    runs = [make(name, "BN", changes={"task.init_from": start}) for name, start in
+            (("new", None), ("old", "old.pt"))]  # fmt: skip
+    assert set(group(runs).series["label"]) == {"BN", "BN (from old.pt)"}
+
+
+def test_kind_of_bleu(make, group, tmp_path):
+    assert group([make("ln"), make("bn", "BN")]).bleu_kind == "tokenised"
+    assert group([make("scored", bleu=30.0)]).bleu_kind == "sacrebleu"
+
+
 def test_what_shapes_no_training_makes_no_series(make, group):
     free = {
         "task.tid_batches": 7, "task.no_tid": True, "task.conditioning_interval": 9,
