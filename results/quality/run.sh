@@ -14,7 +14,7 @@ train_fairseq() { # NAME OPTIONS...
     [[ -f $out/checkpoint$epochs.pt ]] && return
     mkdir -p "$out"
     for side in encoder decoder; do
-        shape+=(--$side-embed-dim 128 --$side-ffn-embed-dim 256 --$side-attention-heads 4)
+        shape+=("--$side-embed-dim" 128 "--$side-ffn-embed-dim" 256 "--$side-attention-heads" 4)
     done
     fairseq-train "$bin" --arch transformer "${shape[@]}" --encoder-layers 4 --decoder-layers 2 \
         --share-all-embeddings --dropout 0.1 \
