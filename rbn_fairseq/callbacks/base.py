@@ -178,6 +178,12 @@ class WithCallbacks(FairseqTask):
         whole = cfg._get_root() if isinstance(cfg, DictConfig) else cfg
         self.training = Training(whole, cfg, self)
         self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
+        if len(self._running) < len(self.callbacks):
+            names = ", ".join(kind.__name__ for kind in self.callbacks)
+            raise ValueError(
+                f"Checkpoints keep the state of callbacks by their classes' names, and of {names} "
+                "two are the same. Rename one."
+            )
         self._lost_update = -1
 
     def _call(self, hook: str, *arguments: Any) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 import runs
+from rbn_fairseq.callbacks import Callback
+from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from trainings import task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRAIN = (
@@ -77,3 +80,10 @@ def test_the_page_adds_a_callback_to_translation(data_bin, tmp_path):
         "--max-epoch", 1, "--disable-validation",
     )  # fmt: skip
     assert re.search(r"epoch 1: \d+ batches", log)
+
+
+def test_two_callbacks_of_one_name_are_refused():
+    """A checkpoint would keep the state of one."""
+    other = type("Trouble", (Callback,), {})
+    with pytest.raises(ValueError, match="Trouble"):
+        task(Trouble, other)
