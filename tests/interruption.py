@@ -159,6 +159,13 @@ def state(path):
     }
 
 
+def about(path):
+    """Return what a run.json says but of each start, and of where the run is."""
+    run = json.loads(path.read_text())
+    run["config"]["checkpoint"].pop("save_dir")
+    return {name: value for name, value in run.items() if name != "starts"}
+
+
 def same(one, other):
     """Compare nested structures of tensors."""
     if isinstance(one, torch.Tensor):
@@ -181,7 +188,9 @@ def differences(directory, reference, spare=frozenset()):
         one, other = directory / name, reference / name
         if name == "train.log":  # of the clock, and of each start
             continue
-        if name.endswith(".jsonl"):
+        if name == "run.json":
+            found += [name] * (about(one) != about(other))
+        elif name.endswith(".jsonl"):
             found += [name] * (one.read_text() != other.read_text())
         elif not is_whole(one):
             found.append(f"{name}: damaged")
