@@ -7,12 +7,11 @@ from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.bins import give_length_bins
 from rbn_fairseq.measuring.session import Session
-from rbn_fairseq.norms import LengthBins
+from rbn_fairseq.norms import LengthBins, split_statistics
 from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["recalibrate_state"]
 
-_STATISTICS = ".population."
 _AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
 
 
@@ -59,10 +58,9 @@ def recalibrate_state(
     batches = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(batches), model)
     used = recalibrate(model, samples, session.adapter.run_norms, population)
-    weights = {name: value for name, value in state["model"].items() if _STATISTICS not in name}
-    ours = model.state_dict()
-    statistics = {name: value.cpu() for name, value in ours.items() if _STATISTICS in name}
-    state["model"] = weights | statistics
+    weights, _ = split_statistics(state["model"])
+    _, statistics = split_statistics(model.state_dict())
+    state["model"] = weights | {name: value.cpu() for name, value in statistics.items()}
     note = {"batches": used, "seed": seed, "population": population, **settings}
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
     return bins
