@@ -76,6 +76,13 @@ def test_imports_point_down():
     assert not up
 
 
+def test_the_report_reads_files_alone():
+    reached = {
+        package(it) for module, them in GRAPH.items() if package(module) == "report" for it in them
+    }
+    assert reached <= {"report", "recipes", "version", "writing"}
+
+
 def test_no_circles():
     inner = {
         module: {other for other in others if other != REGISTERS}

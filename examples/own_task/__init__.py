@@ -18,6 +18,7 @@ from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
 from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.measuring.adapters import DecoderOnly
 from rbn_fairseq.measuring.records import write_records
+from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.tasks.repairs import FairseqRepairs
 
 
@@ -34,7 +35,8 @@ class EmbeddingNorm(Callback):
         norm = model.decoder.embed_tokens.weight.detach().norm(dim=1).mean().item()
         growth = None if self._before is None else norm / self._before
         record = {"epoch": epoch, "update": self.training.updates, "norm": norm, "growth": growth}
-        write_records(self.training.save_dir / "embedding.jsonl", [record])
+        if process_rank() == 0:
+            write_records(self.training.save_dir / "embedding.jsonl", [record])
         self._before = norm
 
     def state_dict(self) -> dict[str, Any]:

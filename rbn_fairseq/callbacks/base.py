@@ -61,12 +61,16 @@ class Training:
 class Callback:
     """One concern of a training. Every method does nothing unless it is overridden.
 
+    Methods run on every process, unless said otherwise.
+
     Args:
         training: the training around it.
     """
 
     #: Its options, which become those of the task; a field is named as on the command line.
     options: ClassVar[Optional[type[FairseqDataclass]]] = None
+    #: What models and criterions need it for, which ask :meth:`WithCallbacks.provides`.
+    provides: ClassVar[str] = ""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -103,7 +107,9 @@ class Callback:
 
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
-        """Run around forward and backward of a micro-batch; exceptions pass through.
+        """Run around forward and backward of a micro-batch: a context manager that yields once.
+
+        Exceptions pass through it.
 
         Args:
             sample: fairseq's batch.
@@ -124,10 +130,17 @@ class Callback:
         """Act before a validation, at the end of an epoch or in its midst."""
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
-        """Act before the validation that ends an epoch."""
+        """Act before the validation that ends an epoch.
+
+        fairseq has no other sign of an epoch's end: without a validation
+        (``--disable-validation``, ``--validate-interval``) this is not called.
+        """
 
     def before_save(self) -> None:
-        """Act before a checkpoint is written, also fairseq's ``crash.pt``."""
+        """Act before a checkpoint is written, also fairseq's ``crash.pt``; may come twice.
+
+        Like ``state_dict`` and ``after_save`` on the process that writes alone.
+        """
 
     def after_save(self) -> None:
         """Act after checkpoints were written."""
@@ -147,8 +160,7 @@ def options_of(callbacks: Sequence[type[Callback]]) -> tuple[type[FairseqDatacla
 
 def with_options(base: type[Any], callbacks: Sequence[type[Callback]]) -> type[Any]:
     """Return the configuration of a task, ``base``, with the options of callbacks."""
-    name = f"{base.__name__}WithCallbacks"
-    text = f"{base.__doc__} And those of callbacks."
+    name, text = f"{base.__name__}WithCallbacks", f"Options of {base.__name__} and of callbacks."
     return dataclass(type(name, (*options_of(callbacks), base), {"__doc__": text}))
 
 
@@ -169,8 +181,6 @@ class WithCallbacks(FairseqTask):
     callbacks: ClassVar[tuple[type[Callback], ...]] = ()
     #: The kind of task.
     adapter: ClassVar[TaskAdapter]
-    #: What models and criterions ask for before they rely on callbacks.
-    has_callbacks: ClassVar[bool] = True
 
     def __init__(self, cfg: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
@@ -185,6 +195,10 @@ class WithCallbacks(FairseqTask):
                 "two are the same. Rename one."
             )
         self._lost_update = -1
+
+    def provides(self, what: str) -> bool:
+        """Tell whether a callback takes care of something."""
+        return any(kind.provides == what for kind in self.callbacks)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._running.values():
@@ -298,15 +312,18 @@ class WithCallbacks(FairseqTask):
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps for every process."""
         inherited: dict[str, Any] = getattr(super(), "get_checkpoint_dict", dict)()
-        name = type(self).__name__
+        name = type(self).__name__  # by which fairseq looks for it
+        self._call("before_save")
         states = {kind: callback.state_dict() for kind, callback in self._running.items()}
-        return {**inherited, name: {**inherited.get(name, {}), "callbacks": states}}
+        ours = {"updates": self.training.updates, "callbacks": states}
+        return {**inherited, name: {**inherited.get(name, {}), **ours}}
 
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
         """Read it."""
         inherited = getattr(super(), "set_checkpoint_dict", None)
         if inherited is not None:
             inherited(state)
+        self.training.updates = state.get("updates", 0)
         states = state.get("callbacks", {})
         for kind, callback in self._running.items():
             if kind in states:

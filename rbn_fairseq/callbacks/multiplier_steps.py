@@ -30,6 +30,8 @@ class MultiplierSteps(Callback):
     - At the end of every epoch ``SAVE_DIR/multipliers.jsonl`` gets a line for each batch norm.
     """
 
+    provides = "penalty"
+
     _read = False  # whether a checkpoint's multipliers were, or there is none
 
     @property

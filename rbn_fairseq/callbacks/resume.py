@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
@@ -69,6 +69,8 @@ class Resume(Callback):
         else:
             if not cfg.no_last_checkpoints:
                 mend(last.parent)
+            elif last.exists() and not is_whole(last):
+                raise ValueError(f"`{last}` is damaged. Remove it to start anew.")
             other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
                 start, resumes = Path(other), bool(cfg.continue_once)

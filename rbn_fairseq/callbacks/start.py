@@ -85,7 +85,7 @@ class Start(Callback):
             ValueError: naming the part of the data.
         """
         trains = split == self.training.train_subset
-        if trains and self.training.adapter.target_lengths(dataset) is None:
+        if trains and not self.training.adapter.has_targets(dataset):
             raise ValueError(
                 f"The data's part `{split}` has one side alone, so that there is nothing to train "
                 "on: `rbn doctor --data DATA-BIN` tells which. Make it with fairseq-preprocess."
@@ -119,10 +119,11 @@ class Start(Callback):
         line = describe_norms(norms, pre, has_population_norm(model), bins)
         criterion, iterator = self.training.criterion, self.training.batches
         if isinstance(criterion, RBNPenalty) and criterion.rbn.penalises:
-            by_sentence = bool(getattr(criterion, "sentence_avg", False))
             lengths = self.training.adapter.target_lengths(iterator.dataset)
-            size = mean_size(iterator.frozen_batches, None if by_sentence else lengths)
-            unit = "sentence" if by_sentence else "token"
+            if getattr(criterion, "sentence_avg", False):
+                lengths = None
+            size = mean_size(iterator.frozen_batches, lengths)
+            unit = "token" if lengths is not None else "sentence"
             line += " | " + describe_penalty(criterion.rbn, size, unit, world_size(norms.sync))
         logger.info("norms: %s", line)
         if bins > 1 and world_size(norms.sync) > 1:

@@ -27,7 +27,9 @@ def _build(state: dict[str, Any]) -> nn.Module:
     sides = ("encoder", "decoder")
     sizes = (len(state["model"][f"{side}.embed_tokens.weight"]) for side in sides)
     source, target = map(_dictionary, sizes)
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, has_callbacks=True)
+    task = SimpleNamespace(
+        source_dictionary=source, target_dictionary=target, provides=lambda what: True
+    )
     # What --encoder-embed-path started from is in the weights; its file may be gone.
     paths = {f"{side}_embed_path": None for side in sides}
     cfg = Namespace(**{**state["cfg"]["model"], **paths})

@@ -71,7 +71,7 @@ def mend(directory: Path) -> None:
     last = directory / LAST
     others = [path for path in _saved(directory) if path.is_file()]
     updates = _updates(last)
-    if updates is not None:
+    if updates is not None or is_whole(last):
         written = last.stat().st_mtime
         others = [path for path in others if path.stat().st_mtime > written]
     newest = _newest(others)

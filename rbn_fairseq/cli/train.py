@@ -176,7 +176,8 @@ def _check(cfg: Any) -> None:
     _, iterator = checkpoint_utils.load_checkpoint(cfg.checkpoint, trainer)
     updates = trainer.get_num_updates()
     begins = f"goes on from update {updates:,}" if updates else "begins anew"
-    if not last.exists() and cfg.checkpoint.restore_file == LAST:
+    mends = not cfg.checkpoint.no_last_checkpoints and cfg.checkpoint.restore_file == LAST
+    if mends and not last.exists():
         kept = newest_whole(last.parent)  # which a training would go on from
         begins = f"goes on from {kept.name}" if kept else begins
     parameters = sum(weight.numel() for weight in model.parameters())

@@ -7,6 +7,8 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from rbn_fairseq.models.refusals import task_provides
+
 __all__ = ["RBNPenaltyConfig", "check_options", "parse_target"]
 
 _WEIGHTS = ("rbn_mean_weight", "rbn_std_weight")
@@ -140,7 +142,7 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
         "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
     }
     for option, given in guided.items():
-        if given and not getattr(task, "has_callbacks", False):
+        if given and not task_provides(task, "penalty"):
             raise ValueError(
                 f"{option} follows the updates of the training, which the criterion alone does "
                 "not know. Train with --task translation_rbn, or leave it out."

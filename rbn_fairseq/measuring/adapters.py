@@ -54,6 +54,10 @@ class TaskAdapter(ABC):
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the part of a model that has running statistics; never the output projection."""
 
+    def has_targets(self, dataset: Any) -> bool:
+        """Tell whether there is something to train on."""
+        return True
+
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""
         parts = self.source_lengths(dataset), self.target_lengths(dataset)
@@ -89,6 +93,10 @@ class EncoderDecoder(TaskAdapter):
     def target_lengths(self, dataset: Any) -> Optional[Lengths]:
         """Return the target tokens of each pair."""
         return getattr(dataset, "tgt_sizes", None)
+
+    def has_targets(self, dataset: Any) -> bool:
+        """Tell whether the data has a second side; data sets of other kinds do not say."""
+        return getattr(dataset, "tgt_sizes", ()) is not None
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder, and the decoder if it has running statistics."""

@@ -69,7 +69,7 @@ def compose(
     several times as many positions as fairseq's do; ``rbn_transformer`` computes the real tokens.
 
     Args:
-        batches: indices of sentences; those to mix or to draw_batches from anew are fairseq's own.
+        batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
         batching: one of the names above.
         seed: of the composition.
         lengths: number of tokens of each sentence, by index; read for ``random`` only.
@@ -262,7 +262,7 @@ def draw_batches(batches: Sequence[Any], number: int, seed: int) -> list[Any]:
     Args:
         batches: lists of sentence indices.
         number: how many; 0 = all.
-        seed: of the draw_batches.
+        seed: of the draw.
 
     Returns:
         The batches drawn, in the order given.

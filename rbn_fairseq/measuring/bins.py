@@ -18,6 +18,7 @@ __all__ = [
     "cut_bins",
     "give_length_bins",
     "sentence_lengths",
+    "warn_of_few_tokens",
 ]
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,7 @@ def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.nd
 def cut_bins(
     lengths: np.ndarray, number: int, rule: str, option: str = "--length"
 ) -> Optional[LengthBins]:
-    """Cut training lengths into bins, and warn of a bin with few tokens.
-
-    The variance of a handful of tokens may be anything, 0 too, and inference divides by its root.
+    """Cut training lengths into bins.
 
     Args:
         lengths: of the training sentences.
@@ -71,9 +70,16 @@ def cut_bins(
     if number == 1:
         return None
     try:
-        bins = cut_lengths(lengths.tolist(), number, rule)
+        return cut_lengths(lengths.tolist(), number, rule)
     except ValueError as error:
         raise ValueError(f"{option}-{'bins' if rule == QUANTILES else 'edges'}: {error}") from None
+
+
+def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
+    """Warn of the bin with the fewest training tokens if they are few.
+
+    The variance of a handful of tokens may be anything, 0 too, and inference divides by its root.
+    """
     tokens, edges = np.histogram(lengths, bins.edges, weights=lengths)
     thinnest = int(tokens.argmin())
     if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
@@ -84,7 +90,6 @@ def cut_bins(
             edges[thinnest],
             edges[thinnest + 1],
         )
-    return bins
 
 
 def bins_to_compare(session: Session, number: int, rule: str) -> Optional[LengthBins]:
@@ -130,5 +135,7 @@ def give_length_bins(session: Session, number: int, rule: str) -> Optional[Lengt
         )
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     bins = cut_bins(lengths, number, rule)
+    if bins is not None:
+        warn_of_few_tokens(bins, lengths)
     set_length_bins(model, bins)
     return bins

@@ -186,7 +186,7 @@ def cost_of_checkpoint(
     Args:
         session: the checkpoint.
         number: of training batches for estimates; 0 = all.
-        seed: of their draw_batches, and of the random batches.
+        seed: of their draw, and of the random batches.
         length_bins: number of bins of sentence lengths; 1 = without ``length-conditional``.
         length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
         progress: wraps batches, with a label, to show how far it is.

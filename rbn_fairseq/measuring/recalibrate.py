@@ -34,7 +34,7 @@ def recalibrate_state(
         session: of this checkpoint; its model gets the statistics, too.
         state: the checkpoint's content, whose weights are the session's.
         number: of training batches to measure on; 0 = all.
-        seed: of their draw_batches.
+        seed: of their draw.
         population: the estimate, one of ``ESTIMATES``.
         length_bins: number of bins of sentence lengths; ``None`` = those that it has.
         length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.

@@ -195,7 +195,7 @@ def _earlier_starts(path: Path) -> Sequence[Any]:
 
 
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Write ``run.json``; where the training goes on, its earlier starts are kept.
+    """Write ``run.json``; where the training goes on counting updates, earlier starts are kept.
 
     Args:
         directory: that of the checkpoints.

@@ -68,7 +68,7 @@ class Session:
             epoch=1,
         )
         # Not an option of every task.
-        buckets = parse_mixing(getattr(self.task.cfg, "length_mixing", 1))
+        buckets = parse_mixing(getattr(self.task.training.options, "length_mixing", 1))
         if buckets != 1 and iterator.frozen_batches:
             mix(iterator, buckets, self.adapter.tokens(dataset))
         return dataset, iterator

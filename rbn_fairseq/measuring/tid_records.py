@@ -84,7 +84,7 @@ def measure_checkpoint(
         batching: how sentences are put into batches, see
             :func:`~rbn_fairseq.measuring.batches.compose`.
         number: of batches; 0 = all.
-        seed: of their draw_batches, and of the composition.
+        seed: of their draw, and of the composition.
         dropout: whether it is on.
         progress: wraps the batches, to show how far it is.
 

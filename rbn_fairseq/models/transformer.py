@@ -25,7 +25,7 @@ from rbn_fairseq.models.decoder import RBNTransformerDecoder, padded_extra
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.linear import centre_weights
 from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
-from rbn_fairseq.models.refusals import OF_MODEL, refuse
+from rbn_fairseq.models.refusals import OF_MODEL, refuse, task_provides
 from rbn_fairseq.models.state_dicts import (
     check_dictionaries,
     drop_length_bins,
@@ -193,13 +193,13 @@ class RBNTransformerModel(TransformerModelBase):
                 "Norms with batch statistics in the decoder: in training, they let a position see "
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
-        if has_population_norm(self) and not getattr(task, "has_callbacks", False):
+        if has_population_norm(self) and not task_provides(task, "running statistics"):
             logger.warning(
                 "This task does not care for running statistics: in training, dropped updates "
                 "move them, processes do not agree on them, TID is not measured, and modes that "
                 "they do not go with are not refused. Use --task translation_rbn."
             )
-        if populations_by_length(self) and not getattr(task, "has_callbacks", False):
+        if populations_by_length(self) and not task_provides(task, "length bins"):
             logger.warning(
                 "--norm-batch-length-bins: this task does not cut bins: in a training that begins "
                 "with it, all sentences share one. Use --task translation_rbn."

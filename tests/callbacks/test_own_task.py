@@ -10,6 +10,7 @@ import runs
 from rbn_fairseq.callbacks import Callback
 from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 from trainings import task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,7 +52,7 @@ def test_language_modelling_resumes_bit_for_bit(text, tmp_path):
     assert first["growth"] is None and second["growth"] == second["norm"] / first["norm"]
 
 
-def test_other_dictionaries_are_refused(text, data_bin, tmp_path):
+def test_other_dictionaries_are_refused(text, tmp_path):
     runs.call("train", text, *TRAIN, "--max-update", 1, "--save-dir", tmp_path)
     other = tmp_path / "other"
     other.mkdir()
@@ -87,3 +88,9 @@ def test_two_callbacks_of_one_name_are_refused():
     other = type("Trouble", (Callback,), {})
     with pytest.raises(ValueError, match="Trouble"):
         task(Trouble, other)
+
+
+def test_a_task_says_what_its_callbacks_provide():
+    some, all_of_them = task(Trouble), task(*TranslationRBNTask.callbacks)
+    for what in ("running statistics", "penalty", "length bins"):
+        assert all_of_them.provides(what) and not some.provides(what)

@@ -135,6 +135,14 @@ def test_a_whole_last_one_is_not_left_for_an_older_file(saved):
     assert contents(saved)["checkpoint_last.pt"] == 30
 
 
+def test_a_whole_file_that_is_not_understood_is_left(saved):
+    """Of a type that is not read, say: the next step refuses it, and names the type."""
+    torch.save({"model": {}, "mine": saved}, saved / "checkpoint_last.pt")
+    before = (saved / "checkpoint_last.pt").read_bytes()
+    mend(saved)
+    assert (saved / "checkpoint_last.pt").read_bytes() == before
+
+
 def test_damage_from_long_ago_is_left_alone(saved):
     cut(saved / "checkpoint_1_10.pt")
     os.utime(saved / "checkpoint_1_10.pt", (9e8, 9e8))

@@ -430,7 +430,7 @@ def test_refuses_targets(task, text):
     ids=["target", "warm-up"],
 )
 def test_refuses_tasks_that_do_not_tell_of_updates(task, options):
-    other = Namespace(**{**vars(task), "has_callbacks": False})
+    other = Namespace(**{**vars(task), "provides": lambda what: False})
     name = next(iter(options))
     message = f"^--{name.replace('_', '-')} .*--task translation_rbn, or leave it out"
     for unaware in (other, Namespace(target_dictionary=task.target_dictionary)):
