@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["QUANTILES", "LengthBins", "check_rule", "cut_lengths", "neighbours"]
+__all__ = ["QUANTILES", "LengthBins", "check_rule", "cut_lengths", "neighbours", "share_out"]
 
 QUANTILES = "quantiles"
 
@@ -56,7 +56,7 @@ def check_rule(rule: str, bins: int) -> None:
         )
 
 
-def _share_out(weights: np.ndarray, bins: int) -> np.ndarray:
+def share_out(weights: np.ndarray, bins: int) -> np.ndarray:
     """Cut a row of weights into parts of about equal sums, each with at least one.
 
     Returns:
@@ -96,7 +96,7 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
                 f"few for {bins} bins. Ask for at most {len(different)}."
             )
         between = (different[:-1] + different[1:]) / 2
-        begins = _share_out(counts.astype(np.float64), bins)
+        begins = share_out(counts.astype(np.float64), bins)
         inner = between[begins - 1]
     else:
         inner = np.array(_read_edges(rule))
