@@ -16,7 +16,8 @@ train_fairseq() { # NAME OPTIONS...
     for side in encoder decoder; do
         shape+=("--$side-embed-dim" 128 "--$side-ffn-embed-dim" 256 "--$side-attention-heads" 4)
     done
-    fairseq-train "$bin" --arch transformer "${shape[@]}" --encoder-layers 4 --decoder-layers 2 \
+    # fairseq reads its own checkpoints in the way that torch refuses from 2.6 on
+    TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 fairseq-train "$bin" --arch transformer "${shape[@]}" --encoder-layers 4 --decoder-layers 2 \
         --share-all-embeddings --dropout 0.1 \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' \
