@@ -90,6 +90,13 @@ def test_two_callbacks_of_one_name_are_refused():
         task(Trouble, other)
 
 
+def test_updates_are_known_after_a_resume():
+    before, after = task(Trouble), task(Trouble)
+    before.training.updates = 7
+    after.set_checkpoint_dict(before.get_checkpoint_dict()[type(before).__name__])
+    assert after.training.updates == 7
+
+
 def test_a_task_says_what_its_callbacks_provide():
     some, all_of_them = task(Trouble), task(*TranslationRBNTask.callbacks)
     for what in ("running statistics", "penalty", "length bins"):
