@@ -26,7 +26,7 @@ DIFFERENCES = {
 
 
 def read(runs: Path) -> pd.DataFrame:
-    """Return validation nll, bits a token: a row an epoch, columns kind (norm and sampler), seed."""
+    """Return validation nll, bits a token: a row an epoch; columns norm and sampler, and seed."""
     curves = {}
     for log in sorted(runs.glob("*/train.log")):
         if name := re.fullmatch(r"(\w+)-(\w+)-seed(\d+)", log.parent.name):
