@@ -5,19 +5,19 @@ from pathlib import Path
 
 from command import rbn
 
-README = Path(__file__).parents[2] / "README.md"
+COMMANDS = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def test_options_are_those_of_the_plugin():
     text = rbn("options").stdout
     told = set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE))
-    rows = re.search(r"## Options of the plugin.*?\n## ", README.read_text(), re.DOTALL)[0]
+    rows = COMMANDS.read_text().split("## Options of the plugin")[1]
     first_columns = " ".join(re.findall(r"^\| ([^|]*) \|", rows, re.MULTILINE))
-    in_readme = set(re.findall(r"--[a-z][\w-]+", first_columns))
-    assert len(in_readme) > 20 and in_readme <= told
+    in_page = set(re.findall(r"--[a-z][\w-]+", first_columns))
+    assert len(in_page) > 20 and in_page <= told
     assert not {"--dropout", "--label-smoothing", "--left-pad-source", "--save-dir"} & told
-    # Of all others the README says where to look: parameters of norms, steps of multipliers.
-    for name in told - in_readme:
+    # Of all others the page says where to look: parameters of norms, steps of multipliers.
+    for name in told - in_page:
         assert re.match("--norm-[a-z]+-[a-z]|--rbn-target-(step|cap)", name), name
 
 
