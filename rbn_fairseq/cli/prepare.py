@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make a corpus of the paper: tokenised, cleaned, split, in pieces, binary.",
+    help="Prepare a corpus of the paper: tokenise, clean, split, apply BPE, make it binary.",
 )
 
 _Jobs = Annotated[
@@ -26,7 +26,7 @@ _Allow = Annotated[
     bool,
     typer.Option(
         "--allow-nonstandard",
-        help="Go on where the text is not the standard, and mark it as such.",
+        help="Go on if the text is not the standard, and mark the data as such.",
     ),
 ]
 
@@ -42,13 +42,8 @@ def _print_summary(about: dict[str, Any], out: Path) -> None:
     typer.echo(f"corpus      {about['corpus']}")
     typer.echo(f"pairs       {pairs}")
     typer.echo(f"tokeniser   {about['tokeniser'] or 'none; the text was tokenised before'}")
-    if about["tokenised_differently"] is not None:
-        typer.echo(
-            f"            sacremoses would tokenise {about['tokenised_differently']:,} lines of "
-            "valid and test otherwise"
-        )
     typer.echo(
-        f"pieces      {about['merges']:,} merges, {about['types']:,} types in the dictionary"
+        f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
     )
     typer.echo(f"for fairseq {out / 'bin'}")
     if about["standard"]:
@@ -91,14 +86,14 @@ def iwslt14(
     ] = None,
     bpe_codes: Annotated[
         Optional[Path],
-        typer.Option(metavar="FILE", help="Take these merges; learn none."),
+        typer.Option(metavar="FILE", help="Merges of subword-nmt to use instead of learning them."),
     ] = None,
     allow_nonstandard: _Allow = False,
 ) -> None:
     """Prepare IWSLT14 German-English as fairseq's prepare-iwslt14.sh does.
 
-    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --output. The text is compared
-    with the standard one. What is finished is not done again.
+    Leaves text/ (tokenised), bpe/ (subword units) and bin/ (for fairseq) in --output. The text is
+    compared with the standard one. What is finished is not done again.
     """
     from rbn_fairseq.corpora.iwslt14 import MERGES, IWSLT14FromArchive, IWSLT14FromTokenised
 
@@ -161,7 +156,7 @@ def wmt16(
         assert archive is not None
         if merges is not None:
             raise ValueError(
-                f"--merges {merges} is for --from-raw: the archive is in pieces already. Leave "
+                f"--merges {merges} is for --from-raw: the archive has BPE applied already. Leave "
                 "out --merges."
             )
         recipe = WMT16FromArchive(archive, workers)

@@ -1,16 +1,14 @@
-"""A corpus in stages, each whole or absent: text, pieces (BPE), binary data."""
+"""A corpus in stages, each whole or absent: text, BPE, binary data."""
 
 import io
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -23,8 +21,9 @@ from rbn_fairseq.corpora.text import (
     SPLITS,
     Say,
     announced,
-    check_pairs,
+    count_pairs,
     map_chunks,
+    process_pool,
     read_lines,
     sha256,
     write_lines,
@@ -34,11 +33,10 @@ from rbn_fairseq.writing import write_whole
 __all__ = [
     "Recipe",
     "Standard",
-    "Tokenised",
+    "apply_merges",
     "binarise",
     "build",
     "check_codes",
-    "cut_pieces",
     "learn_merges",
 ]
 
@@ -58,7 +56,7 @@ class Standard:
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def differences(self, text: Path, pairs: Mapping[str, int]) -> list[str]:
-        """Compare a directory of text that has ``pairs``; one sentence a difference."""
+        """Return the differences of a directory of text with ``pairs``, a sentence each."""
         differences = [
             f"{split} has {pairs[split]:,} pairs, the standard has {expected:,}"
             for split, expected in self.pairs.items()
@@ -88,58 +86,51 @@ def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> 
         learn_bpe(lines, file, merges)
 
 
-def check_codes(codes: Path) -> int:
-    """Return how many merges a file of codes has.
-
-    Raises:
-        ValueError: if it is not one; subword-nmt would end the process.
-    """
-    if not codes.is_file():
-        raise ValueError(f"--bpe-codes: there is no file `{codes}`.")
-    merges = list(read_lines(codes))
-    header = 0
-    if merges and merges[0].startswith("#version:"):
-        if merges[0].split() != ["#version:", "0.2"] and merges[0].split() != ["#version:", "0.1"]:
-            raise ValueError(f"--bpe-codes: `{codes}` is of a version not known, {merges[0]!r}.")
-        header = 1
-    for number, merge in enumerate(merges[header:], header + 1):
-        if len(merge.strip("\r\n ").split(" ")) != 2:
-            raise ValueError(
-                f"--bpe-codes: line {number} of `{codes}` is not two pieces and a space between: "
-                f"{merge[:50]!r}. It must be what subword-nmt learn-bpe wrote."
-            )
-    if len(merges) == header:
-        raise ValueError(f"--bpe-codes: `{codes}` holds no merges.")
-    return len(merges) - header
-
-
 @cache  # in the processes, each of which serves one file of codes
 def _read_codes(codes: Path) -> BPE:
     with codes.open(encoding="utf-8", newline="\n") as file:
         return BPE(file)
 
 
-def _cut(codes: Path, lines: Sequence[str]) -> list[str]:
+def check_codes(codes: Path) -> int:
+    """Return how many merges a file of codes has.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    if not codes.is_file():
+        raise ValueError(f"--bpe-codes: there is no file `{codes}`.")
+    refusal = io.StringIO()
+    try:
+        with redirect_stderr(refusal):
+            return len(_read_codes(codes).bpe_codes)
+    except (SystemExit, ValueError) as error:  # subword-nmt would end the process
+        reason = refusal.getvalue().split("\n")[0] or error
+        raise ValueError(
+            f"--bpe-codes: `{codes}` must be what subword-nmt learn-bpe wrote. {reason}"
+        ) from None
+
+
+def _apply(codes: Path, lines: Sequence[str]) -> list[str]:
     bpe = _read_codes(codes)
     return [bpe.process_line(line) for line in lines]
 
 
-def cut_pieces(
+def apply_merges(
     text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int, say: Say
 ) -> None:
-    """Cut all files of ``text`` into pieces, and write them to ``directory``."""
-    ignore = (signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is for the parent
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=ignore) as executor:
+    """Write all files of ``text`` in subword units to ``directory``."""
+    with process_pool(jobs) as pool:
         for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
-            cut = map_chunks(partial(_cut, codes), read_lines(text / name), executor, 2 * jobs)
-            write_lines(directory / name, announced(cut, f"cutting {name}", say))
+            units = map_chunks(partial(_apply, codes), read_lines(text / name), pool, 2 * jobs)
+            write_lines(directory / name, announced(units, f"applying BPE to {name}", say))
 
 
 def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None:
     """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, one dictionary.
 
     Args:
-        text: directory of pieces.
+        text: directory of text in subword units.
         out: directory to make.
         langs: source and target.
         options: further ones of fairseq-preprocess.
@@ -156,34 +147,20 @@ def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None
         raise ValueError("fairseq-preprocess failed: " + output.split("\n")[-1][-500:])
 
 
-@dataclass(frozen=True)
-class Tokenised:
-    """Record of a text's tokenisation.
-
-    Attributes:
-        tokeniser: with its version; ``None`` = the text came tokenised.
-        perl: whether it was Moses' own script; ``None`` = no tokeniser ran.
-        differing: validation and test lines, of both languages, that sacremoses tokenises
-            otherwise; ``None`` = the two did not both run.
-    """
-
-    tokeniser: Optional[str] = None
-    perl: Optional[bool] = None
-    differing: Optional[int] = None
-
-
 class Recipe(ABC):
     """The steps that make one corpus, and its standard.
 
     Attributes:
         name: of the corpus.
         langs: source and target.
+        standard: the text that others train on.
         options: of fairseq-preprocess, for this corpus.
         raw: whether raw text is kept, in a stage of its own.
     """
 
     name: ClassVar[str]
     langs: ClassVar[tuple[str, str]]
+    standard: ClassVar[Standard]
     options: ClassVar[tuple[str, ...]] = ()
     raw: ClassVar[bool] = False
     jobs: int
@@ -197,28 +174,29 @@ class Recipe(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def write_text(self, directory: Path, say: Say) -> Tokenised:
-        """Write tokenised text without BPE."""
+    def write_text(self, directory: Path, say: Say) -> Optional[str]:
+        """Write tokenised text without BPE; return the tokeniser, ``None`` if it came tokenised."""
 
-    @abstractmethod
     def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Tell how the text differs from the standard, and whether that is in order."""
+        """Return the text's differences from the standard, and whether they are acceptable."""
+        differences = self.standard.differences(text, pairs)
+        return differences, not differences
 
     @abstractmethod
     def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
-        """Write the text in pieces, and the code."""
+        """Write the text in subword units, and the merges as ``code``."""
 
-    def count_merges(self, pieces: Path) -> int:
+    def count_merges(self, bpe: Path) -> int:
         """Count the merges of the BPE, which may be fewer than were asked for."""
-        return check_codes(pieces / "code")
+        return check_codes(bpe / "code")
 
     def bpe_differences(self) -> list[str]:
-        """Tell how the pieces differ from the standard, given the same text."""
+        """Return the differences of the BPE from the standard, given the same text."""
         return []
 
 
-def _load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _load(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _save(path: Path, value: Any) -> None:
@@ -226,32 +204,24 @@ def _save(path: Path, value: Any) -> None:
 
 
 def _claim(out: Path, request: Mapping[str, Any]) -> None:
-    """Note in ``out`` what it is for, unless something else is there."""
+    """Write ``out/request.json``.
+
+    Raises:
+        ValueError: if ``out`` holds a stage of another request, or of no request.
+    """
     note = out / "request.json"
-    begun = any((out / stage).exists() for stage in ("raw", "text", "bpe", "bin"))
-    if not begun:  # what an earlier call was refused, a wrong archive say, binds nobody
+    if not any((out / stage).exists() for stage in ("raw", "text", "bpe", "bin")):
         out.mkdir(parents=True, exist_ok=True)
         _save(note, request)
         return
-    way_out = "Choose another directory with --output, or remove that one."
-    if not note.exists():
+    earlier = _load(note) if note.exists() else {}
+    if earlier != request:
+        keys = [key for key in {**earlier, **request} if earlier.get(key) != request.get(key)]
         raise ValueError(
-            f"--output: `{out}` holds something that is not from this command. {way_out}"
+            f"--output: `{out}` was not made for this request, but for `{note.name}` in it, with "
+            f"another value of {', '.join(keys)}. Choose another directory with --output, or "
+            "remove that one."
         )
-    before = _load(note)
-    if before != request:
-        keys = [key for key in {**before, **request} if before.get(key) != request.get(key)]
-        parts = (
-            f"{key} was {_short(before.get(key))}, now {_short(request.get(key))}" for key in keys
-        )
-        raise ValueError(
-            f"--output: `{out}` was made for another request: {'; '.join(parts)}. {way_out}"
-        )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:60] + "…"
 
 
 def _stage(directory: Path, make: Callable[[Path], None]) -> None:
@@ -265,25 +235,11 @@ def _stage(directory: Path, make: Callable[[Path], None]) -> None:
     unfinished.rename(directory)
 
 
-def _refusal(recipe: Recipe, differences: Sequence[str], tokenised: Tokenised) -> str:
-    reason = ""
-    if tokenised.perl is False:
-        reason = (
-            f" It was tokenised by {tokenised.tokeniser}, because Perl, with its standard modules, "
-            "is missing: that is the likely reason. Install it (apt-get install perl) and call "
-            "again."
-        )
-    return (
-        f"This is not the standard {recipe.name}: {'; '.join(differences)}.{reason} With "
-        "--allow-nonstandard it is prepared as it is, and marked as not standard."
-    )
-
-
 def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
     """Make a corpus in ``out``, or go on where an earlier call was stopped.
 
-    ``out/text`` has tokenised text, ``out/bpe`` the pieces and the code, ``out/bin`` what fairseq
-    reads and ``about.json``, which is returned.
+    ``out/text`` has tokenised text, ``out/bpe`` the same in subword units and the merges,
+    ``out/bin`` what fairseq reads and ``about.json``, which is returned.
 
     Args:
         recipe: which corpus, of what.
@@ -299,26 +255,36 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
     _claim(out, request)
     if (out / "bin").exists():
         say(f"`{out}` is finished already; nothing was done")
-        return dict(_load(out / "bin" / "about.json"))
+        return _load(out / "bin" / "about.json")
 
     def text(directory: Path) -> None:
-        say("making the text")
-        tokenised = recipe.write_text(directory, say)
-        pairs = check_pairs(directory, recipe.langs)
-        differences, in_order = recipe.judge(directory, pairs)
-        if not (in_order or allow_nonstandard):
-            raise ValueError(_refusal(recipe, differences, tokenised))
+        say("writing the tokenised text")
+        tokeniser = recipe.write_text(directory, say)
+        pairs = {split: count_pairs(directory, split, recipe.langs) for split in SPLITS}
+        differences, acceptable = recipe.judge(directory, pairs)
+        if not (acceptable or allow_nonstandard):
+            reason = ""
+            if tokeniser is not None and tokeniser.startswith("sacremoses"):
+                reason = (
+                    f" It was tokenised by {tokeniser}, because Perl, with its standard modules, "
+                    "is missing: that is the likely reason. Install it (apt-get install perl) and "
+                    "call again."
+                )
+            raise ValueError(
+                f"This is not the standard {recipe.name}: {'; '.join(differences)}.{reason} With "
+                "--allow-nonstandard it is prepared as it is, and marked as not standard."
+            )
         for difference in differences:
             say(f"  not the standard: {difference}")
-        note = {"pairs": pairs, "differences": differences, **asdict(tokenised)}
+        note = {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
         _save(directory / "about.json", note)
 
-    def pieces(directory: Path) -> None:
-        say("cutting it into pieces")
+    def bpe(directory: Path) -> None:
+        say("applying BPE")
         recipe.write_bpe(out / "text", directory, say)
 
     def binary(directory: Path) -> None:
-        say("making it binary")
+        say("running fairseq-preprocess")
         workers = ("--workers", str(recipe.jobs))
         binarise(out / "bpe", directory, recipe.langs, *recipe.options, *workers)
         note = _load(out / "text" / "about.json")
@@ -331,7 +297,6 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             "differences": differences,
             "pairs": note["pairs"],
             "tokeniser": note["tokeniser"],
-            "tokenised_differently": note["differing"],
             "merges": recipe.count_merges(out / "bpe"),
             "types": types,
             "request": request,
@@ -341,6 +306,6 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
     if recipe.raw:
         _stage(out / "raw", recipe.write_raw)
     _stage(out / "text", text)
-    _stage(out / "bpe", pieces)
+    _stage(out / "bpe", bpe)
     _stage(out / "bin", binary)
-    return dict(_load(out / "bin" / "about.json"))
+    return _load(out / "bin" / "about.json")

@@ -8,21 +8,20 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from rbn_fairseq.corpora.build import (
     Recipe,
     Standard,
-    Tokenised,
+    apply_merges,
     check_codes,
-    cut_pieces,
     learn_merges,
 )
 from rbn_fairseq.corpora.moses import Tokeniser
 from rbn_fairseq.corpora.text import (
     SPLITS,
-    Pair,
     Say,
     announced,
     clean_pair,
@@ -93,6 +92,7 @@ class _IWSLT14(Recipe):
 
     name: ClassVar[str] = "IWSLT14 De-En"
     langs: ClassVar[tuple[str, str]] = ("de", "en")
+    standard: ClassVar[Standard] = STANDARD
     path: Path
     jobs: int
     learnt: int = MERGES
@@ -112,10 +112,6 @@ class _IWSLT14(Recipe):
             "codes": None if self.codes is None else sha256(self.codes),
         }
 
-    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        differences = STANDARD.differences(text, pairs)
-        return differences, not differences
-
     def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
         code = directory / "code"
         if self.codes is None:
@@ -123,7 +119,7 @@ class _IWSLT14(Recipe):
             learn_merges(text, code, self.langs, self.learnt)
         else:
             shutil.copyfile(self.codes, code)
-        cut_pieces(text, code, directory, self.langs, self.jobs, say)
+        apply_merges(text, code, directory, self.langs, self.jobs, say)
 
     def bpe_differences(self) -> list[str]:
         if self.codes is not None and sha256(self.codes) != STANDARD_CODES:
@@ -145,23 +141,23 @@ class IWSLT14FromTokenised(_IWSLT14):
         """Return the hash of each file."""
         return {"sha256": {path.name: sha256(path) for path in self._paths()}}
 
-    def write_text(self, directory: Path, say: Say) -> Tokenised:
+    def write_text(self, directory: Path, say: Say) -> Optional[str]:
         """Copy the text, decompressed."""
         for path in self._paths():
             write_lines(directory / path.name.removesuffix(".gz"), read_lines(path))
-        return Tokenised()
+        return None
 
     def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Compare with the standard; a part of its training text is in order."""
-        differences, in_order = super().judge(text, pairs)
-        whole = STANDARD.pairs["train"]
+        """Compare with the standard; less of its training text is acceptable."""
+        differences, acceptable = super().judge(text, pairs)
+        whole = self.standard.pairs["train"]
         # Validation and test are the standard: part of the training text was left out on purpose.
         if len(differences) == 1 and pairs["train"] < whole:
             return [
                 f"this is a subset: {pairs['train']:,} of {whole:,} training pairs; the numbers "
                 "are not comparable with the paper's"
             ], True
-        return differences, in_order
+        return differences, acceptable
 
 
 @dataclass(frozen=True)
@@ -174,51 +170,36 @@ class IWSLT14FromArchive(_IWSLT14):
             raise ValueError(f"--archive: there is no file `{self.path}`.")
         return {"archive": sha256(self.path)}
 
-    def write_text(self, directory: Path, say: Say) -> Tokenised:
+    def write_text(self, directory: Path, say: Say) -> str:
         """Unpack, tokenise, clean and split."""
         unpacked = directory / "archive"
         unpacked.mkdir()
         say(f"  unpacking {self.path}")
-        names = [_train_name(lang) for lang in self.langs]
-        names += [_talk_name(talk, lang) for talk in _TALKS for lang in self.langs]
-        extract(self.path, names, unpacked)
+        talks = [_talk_name(talk, lang) for talk in _TALKS for lang in self.langs]
+        extract(self.path, [*map(_train_name, self.langs), *talks], unpacked)
         tokenise = Tokeniser(self.jobs)
         say(f"  tokenising with {tokenise.name}")
-        raw = [list(_train_lines(unpacked / _train_name(lang))) for lang in self.langs]
-        talks = [
-            [line for talk in _TALKS for line in _talk_lines(unpacked / _talk_name(talk, lang))]
-            for lang in self.langs
-        ]
+        sides = []
+        for lang in self.langs:
+            tokens = tokenise(_train_lines(unpacked / _train_name(lang)), lang)
+            sides.append(list(announced(tokens, f"tokenising {_train_name(lang)}", say)))
+            talks = (_talk_lines(unpacked / _talk_name(talk, lang)) for talk in _TALKS)
+            test = tokenise(chain.from_iterable(talks), lang)
+            write_lines(directory / f"test.{lang}", map(lower_case, test))
         shutil.rmtree(unpacked)
-        if len(raw[0]) != len(raw[1]):
+        source, target = sides
+        if len(source) != len(target):
             raise ValueError(
-                f"--archive: {_train_name('de')} has {len(raw[0]):,} sentences, "
-                f"{_train_name('en')} {len(raw[1]):,}; they must be each other's translations. It "
+                f"--archive: {_train_name('de')} has {len(source):,} sentences, "
+                f"{_train_name('en')} {len(target):,}; they must be each other's translations. It "
                 "is not the archive it should be."
             )
-        tokens = [
-            list(announced(tokenise(lines, lang), f"tokenising {_train_name(lang)}", say))
-            for lines, lang in zip(raw, self.langs, strict=True)
-        ]
-        cleaned_pairs = []
-        for number, pair in enumerate(zip(*tokens, strict=True)):
-            cleaned = clean_pair(*pair, longest=_LONGEST, ratio=_RATIO)
-            if cleaned is not None:
-                cleaned_pairs.append((number, (lower_case(cleaned[0]), lower_case(cleaned[1]))))
-        parts: dict[str, list[Pair]] = {"train": [], "valid": []}
-        valid = []
-        for count, (number, cleaned) in enumerate(cleaned_pairs, 1):
-            parts["train" if count % _EVERY else "valid"].append(cleaned)
-            if count % _EVERY == 0:
-                valid.append(number)
-        for split, pairs in parts.items():
-            write_pairs(directory, split, self.langs, pairs)
-        differing = None
-        for side, lang in enumerate(self.langs):
-            test = list(tokenise(talks[side], lang))
-            write_lines(directory / f"test.{lang}", map(lower_case, test))
-            before = [*(raw[side][number] for number in valid), *talks[side]]
-            after = [*(tokens[side][number] for number in valid), *test]
-            count = tokenise.differing(before, after, lang)
-            differing = None if count is None else (differing or 0) + count
-        return Tokenised(tokenise.name, tokenise.perl, differing)
+        cleaned = (
+            clean_pair(*pair, longest=_LONGEST, ratio=_RATIO)
+            for pair in zip(source, target, strict=True)
+        )
+        pairs = [(lower_case(pair[0]), lower_case(pair[1])) for pair in cleaned if pair is not None]
+        write_pairs(directory, "valid", self.langs, pairs[_EVERY - 1 :: _EVERY])
+        del pairs[_EVERY - 1 :: _EVERY]
+        write_pairs(directory, "train", self.langs, pairs)
+        return tokenise.name

@@ -1,10 +1,9 @@
-"""Moses' tokeniser, in Perl where that runs, else its port to Python."""
+"""Moses' tokeniser: the Perl script where that runs, else sacremoses, its port to Python."""
 
 import importlib.util
-import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Optional
 
 from sacremoses import MosesTokenizer
 
-from rbn_fairseq.corpora.text import map_chunks
+from rbn_fairseq.corpora.text import map_chunks, process_pool
 
 __all__ = ["Tokeniser"]
 
@@ -20,7 +19,7 @@ __all__ = ["Tokeniser"]
 _SAMPLE, _SAMPLE_TOKENS = "It's 5,300.", "It &apos;s 5,300 ."
 
 
-def _script() -> Optional[Path]:
+def _find_script() -> Optional[Path]:
     # The class of this package is not used: it asks Moses to split at hyphens, too.
     package = importlib.util.find_spec("mosestokenizer")
     if package is None or package.origin is None:
@@ -29,15 +28,15 @@ def _script() -> Optional[Path]:
 
 
 def _run_perl(script: Path, lang: str, lines: Sequence[str]) -> list[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         ["perl", str(script), "-q", "-l", lang],
         input="".join(line + "\n" for line in lines).encode(),
         capture_output=True,
     )
-    if done.returncode != 0:
-        message = done.stderr.decode(errors="replace").strip().split("\n")[-1]
-        raise ValueError(f"Moses' tokeniser ended with exit status {done.returncode}: {message}")
-    tokenised = done.stdout.decode("utf-8").split("\n")[:-1]
+    if process.returncode != 0:
+        message = process.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise ValueError(f"Moses' tokeniser ended with exit status {process.returncode}: {message}")
+    tokenised = process.stdout.decode("utf-8").split("\n")[:-1]
     if len(tokenised) != len(lines):
         raise ValueError(
             f"Moses' tokeniser was given {len(lines)} lines and returned {len(tokenised)}."
@@ -69,41 +68,24 @@ class Tokeniser:
         jobs: processes at a time.
 
     Attributes:
-        perl: whether it is Moses' own script; else it is sacremoses.
-        name: what it is, with the version.
+        name: the tokeniser with its version; it begins with ``sacremoses`` if Perl does not run.
     """
 
     def __init__(self, jobs: int):
-        self._jobs, self._script = jobs, _script()
-        self.perl = self._script is not None and _perl_works(self._script)
-        package = "mosestokenizer" if self.perl else "sacremoses"
-        script = "Moses tokenizer.perl 1.1, " if self.perl else ""
-        self.name = f"{script}{package} {metadata.version(package)}"
-
-    def _executor(self, perl: bool) -> Executor:
-        if perl:  # the threads only wait for their processes
-            return ThreadPoolExecutor(self._jobs)
-        ignore = (signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is for the parent
-        return ProcessPoolExecutor(self._jobs, initializer=signal.signal, initargs=ignore)
-
-    def _tokenise(self, lines: Iterable[str], lang: str, perl: bool) -> Iterator[str]:
-        function = partial(_run_perl, self._script, lang) if perl else partial(_run_port, lang)
-        with self._executor(perl) as executor:
-            yield from map_chunks(function, lines, executor, ahead=2 * self._jobs)
+        self._jobs, script = jobs, _find_script()
+        self._script = script if script is not None and _perl_works(script) else None
+        package = "sacremoses" if self._script is None else "mosestokenizer"
+        self.name = f"{package} {metadata.version(package)}"
+        if self._script is not None:
+            self.name = f"Moses tokenizer.perl 1.1, {self.name}"
 
     def __call__(self, lines: Iterable[str], lang: str) -> Iterator[str]:
         """Tokenise lines of a language, as many lines as there are."""
-        return self._tokenise(lines, lang, self.perl)
-
-    def differing(self, lines: Iterable[str], tokenised: Iterable[str], lang: str) -> Optional[int]:
-        """Count the lines that sacremoses tokenises otherwise; ``None`` = Perl did not run.
-
-        Args:
-            lines: before.
-            tokenised: what this tokeniser made of them.
-            lang: their language.
-        """
-        if not self.perl:
-            return None
-        other = self._tokenise(lines, lang, perl=False)
-        return sum(ours != theirs for ours, theirs in zip(tokenised, other, strict=True))
+        if self._script is None:
+            function = partial(_run_port, lang)
+            pool: Executor = process_pool(self._jobs)
+        else:  # the threads only wait for their processes
+            function = partial(_run_perl, self._script, lang)
+            pool = ThreadPoolExecutor(self._jobs)
+        with pool:
+            yield from map_chunks(function, lines, pool, ahead=2 * self._jobs)

@@ -7,28 +7,29 @@ import gzip
 import hashlib
 import re
 import shutil
+import signal
 import tarfile
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Optional, Self
+from typing import Optional
 
 __all__ = [
     "SPLITS",
     "Pair",
     "Say",
     "announced",
-    "check_pairs",
     "clean_pair",
     "count_pairs",
     "extract",
     "find_text",
     "lower_case",
     "map_chunks",
+    "process_pool",
     "read_lines",
     "sha256",
     "write_lines",
@@ -43,8 +44,7 @@ _CHUNK = 5_000  # lines
 # What Perl calls white space; Python also counts four control characters.
 _SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 _LONGEST_WORD = 1_000  # characters
-_MOST = 64 << 30  # bytes of all members of an archive: several times what a corpus has
-_LONGEST = 1 << 20  # bytes of a long name or other attributes, which tarfile reads in one piece
+_MOST = 64 << 30  # bytes that are taken from an archive: several times what a corpus has
 
 
 def find_text(option: str, directory: Path, name: str) -> Path:
@@ -102,32 +102,24 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def announced(lines: Iterable[str], what: str, say: Say, interval: float = 30.0) -> Iterator[str]:
-    """Hand ``lines`` through, and say now and then how many there were.
-
-    Args:
-        lines: any lines.
-        what: is being done with them.
-        say: takes a line for the user.
-        interval: seconds between two such lines.
-    """
+def announced(lines: Iterable[str], task: str, say: Say, interval: float = 30.0) -> Iterator[str]:
+    """Yield ``lines``, and every ``interval`` seconds say how many of them ``task`` has done."""
     reported = time.monotonic()
     for number, line in enumerate(lines, 1):
         yield line
         if time.monotonic() - reported > interval:
             reported = time.monotonic()
-            say(f"  {what}: {number:,} lines so far")
+            say(f"  {task}: {number:,} lines so far")
 
 
-def _count(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     number = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):  # noqa: B007
-            if b"\r" in line:
-                raise ValueError(
-                    f"Line {number} of `{path.name}` holds a carriage return, where fairseq would "
-                    "end the line. Take them out: sed -i 's/\\r//g'."
-                )
+    for number, line in enumerate(read_lines(path), 1):
+        if "\r" in line:
+            raise ValueError(
+                f"Line {number} of `{path.name}` holds a carriage return, where fairseq would end "
+                "the line. Take them out: sed -i 's/\\r//g'."
+            )
     return number
 
 
@@ -135,28 +127,24 @@ def count_pairs(directory: Path, split: str, langs: Sequence[str]) -> int:
     """Count the pairs of ``SPLIT.{source,target}``.
 
     Raises:
-        ValueError: if the two sides are not equally long, or fairseq would see other lines.
+        ValueError: if there are none, the two sides are not equally long, or fairseq would end
+            lines elsewhere.
     """
-    source, target = (_count(directory / f"{split}.{lang}") for lang in langs)
+    source, target = (_count_lines(directory / f"{split}.{lang}") for lang in langs)
     if source != target:
         raise ValueError(
             f"{split}.{langs[0]} has {source:,} lines, {split}.{langs[1]} {target:,}. Line k of "
             "one must translate line k of the other."
         )
+    if source == 0:
+        raise ValueError(f"{split}.{langs[0]} and {split}.{langs[1]} have no lines.")
     return source
 
 
-def check_pairs(directory: Path, langs: Sequence[str]) -> dict[str, int]:
-    """Count the pairs of ``{train,valid,test}.{source,target}``.
-
-    Raises:
-        ValueError: as ``count_pairs``, or if a part is empty.
-    """
-    pairs = {split: count_pairs(directory, split, langs) for split in SPLITS}
-    for split, number in pairs.items():
-        if number == 0:
-            raise ValueError(f"{split}.{langs[0]} and {split}.{langs[1]} have no lines.")
-    return pairs
+def process_pool(jobs: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that leave the user's interrupt to this one."""
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=ignore)
 
 
 def map_chunks(
@@ -166,14 +154,9 @@ def map_chunks(
     ahead: int,
     size: int = _CHUNK,
 ) -> Iterator[str]:
-    """Apply ``function`` to runs of ``size`` lines.
+    """Apply ``function``, which keeps the number of lines, to chunks of ``size`` lines in order.
 
-    Args:
-        function: makes a list of a list, equally long.
-        lines: are read no further ahead than needed, because they may not fit in memory.
-        executor: runs the function.
-        ahead: chunks that may wait for their turn.
-        size: lines of a chunk.
+    At most ``ahead`` chunks wait for their turn, because a corpus may not fit in memory.
     """
     rest = iter(lines)
     waiting: deque[Future[list[str]]] = deque()
@@ -215,63 +198,32 @@ def lower_case(line: str) -> str:
     return line.replace("Σ", "σ").lower()
 
 
-class _Header(tarfile.TarInfo):
-    """A header whose size neither fills the memory nor leads tarfile back to where it was."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
-        header = super().frombuf(buf, encoding, errors)
-        if header.size < 0 or (header.size > _LONGEST and not header.isreg()):
-            raise tarfile.ReadError(f"the size of {header.name!r} is {header.size}")
-        return header
-
-
-def _fault(member: tarfile.TarInfo, room: int) -> Optional[str]:
-    # Not by tarfile's own filters: the first releases of Python 3.11 lack them.
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        return "it leads out of the directory"
-    if not (member.isreg() or member.isdir()):
-        return "it is a link or a device"
-    if not 0 <= member.size <= room:
-        return f"its size is {member.size:,} bytes, of at most {_MOST:,} for all members together"
-    return None
-
-
-def _take(
-    tar: tarfile.TarFile, wanted: Collection[str], missing: set[str], directory: Path
-) -> Optional[str]:
-    """Write members up to the first that is not safe; return which that is, and why."""
-    room = _MOST
-    for member in tar:
-        fault = _fault(member, room)
-        if fault is not None:
-            return f"{member.name!r} is not safe to unpack ({fault})"
-        room -= member.size
-        name = PurePosixPath(member.name).name
-        content = tar.extractfile(member) if member.isreg() and name in wanted else None
-        if content is not None:
-            with (directory / name).open("wb") as file:
-                shutil.copyfileobj(content, file)
-            missing.discard(name)
-    while tar.fileobj is not None and tar.fileobj.read(1 << 20):
-        pass  # to the checksum of what was compressed, which is behind the last member
-    return None
-
-
 def extract(archive: Path, wanted: Collection[str], directory: Path) -> None:
-    """Write the members called ``wanted``, in whatever folder of the archive, to ``directory``.
+    """Write the files called ``wanted``, in whatever folder of a tar archive, to ``directory``.
+
+    Nothing else of the archive is written; links and devices are not followed.
 
     Raises:
-        ValueError: if the archive cannot be read to its end, any member would leave the directory,
-            they are together larger than any corpus, or one that is wanted is missing.
+        ValueError: if the archive cannot be read to its end, a file that is wanted is missing, or
+            they are together larger than any corpus.
     """
     if not archive.is_file():
         raise ValueError(f"--archive: there is no file `{archive}`.")
-    missing = set(wanted)
+    missing, size = set(wanted), 0
     try:
-        with tarfile.open(archive, "r:*", tarinfo=_Header) as tar:
-            unsafe = _take(tar, wanted, missing, directory)
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = PurePosixPath(member.name).name
+                if not member.isreg() or name not in missing:
+                    continue
+                missing.discard(name)
+                size += member.size
+                content = tar.extractfile(member)
+                if size <= _MOST and content is not None:
+                    with (directory / name).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass  # to the checksum of compressed data, which is behind the last member
     except Exception as error:  # tarfile and what decompresses have many words for damage
         if isinstance(error, OSError) and error.errno is not None:  # the system's: a full disk
             raise
@@ -279,13 +231,8 @@ def extract(archive: Path, wanted: Collection[str], directory: Path) -> None:
             f"--archive: `{archive}` cannot be read to its end: it is no tar archive, or damaged, "
             "or its download was cut short. Remove it and get it anew."
         ) from error
-    if unsafe is not None:
-        raise ValueError(
-            f"--archive: `{archive}` was refused, its member {unsafe}. It is not the archive it "
-            "should be; remove it and get it anew."
-        )
-    if missing:
-        raise ValueError(
-            f"--archive: `{archive}` lacks {', '.join(sorted(missing))}: it is not the archive it "
-            "should be."
-        )
+    problem = f"lacks {', '.join(sorted(missing))}" if missing else ""
+    if size > _MOST:
+        problem = f"holds {size:,} bytes of text, of at most {_MOST:,}"
+    if problem:
+        raise ValueError(f"--archive: `{archive}` {problem}: it is not the archive it should be.")

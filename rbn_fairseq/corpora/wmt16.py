@@ -1,12 +1,12 @@
-"""WMT16 English-German: Google's archive, in pieces already, or raw text."""
+"""WMT16 English-German: Google's archive, with BPE already applied, or raw text."""
 
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Optional
 
-from rbn_fairseq.corpora.build import Recipe, Standard, Tokenised, cut_pieces, learn_merges
+from rbn_fairseq.corpora.build import Recipe, Standard, apply_merges, learn_merges
 from rbn_fairseq.corpora.moses import Tokeniser
 from rbn_fairseq.corpora.text import (
     Pair,
@@ -43,6 +43,7 @@ class _WMT16(Recipe):
 
     name: ClassVar[str] = "WMT16 En-De"
     langs: ClassVar[tuple[str, str]] = ("en", "de")
+    standard: ClassVar[Standard] = STANDARD
     options: ClassVar[tuple[str, ...]] = ("--nwordssrc", _TYPES, "--nwordstgt", _TYPES)
     path: Path
     jobs: int
@@ -50,14 +51,14 @@ class _WMT16(Recipe):
 
 @dataclass(frozen=True)
 class WMT16FromArchive(_WMT16):
-    """Google's ``wmt16_en_de.tar.gz``, tokenised, cleaned and cut into pieces.
+    """Google's ``wmt16_en_de.tar.gz``, tokenised, cleaned, in subword units.
 
     Attributes:
         path: the archive.
         jobs: processes at a time.
     """
 
-    def count_merges(self, pieces: Path) -> int:
+    def count_merges(self, bpe: Path) -> int:
         """Return what the names in the archive say."""
         return MERGES
 
@@ -77,30 +78,25 @@ class WMT16FromArchive(_WMT16):
         extract(self.path, set(files.values()), directory)
         return {name: directory / member for name, member in files.items()}
 
-    def write_text(self, directory: Path, say: Say) -> Tokenised:
-        """Unpack, and join the pieces to words."""
+    def write_text(self, directory: Path, say: Say) -> Optional[str]:
+        """Unpack, and join subword units to words."""
         unpacked = directory / "archive"
         unpacked.mkdir()
         for name, path in self._unpack(unpacked, say).items():
-            whole = (line.replace("@@ ", "") for line in read_lines(path))
-            write_lines(directory / name, announced(whole, f"joining the pieces of {name}", say))
+            words = (line.replace("@@ ", "") for line in read_lines(path))
+            write_lines(directory / name, announced(words, f"undoing BPE in {name}", say))
         shutil.rmtree(unpacked)
-        return Tokenised()
-
-    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Compare the numbers of pairs with the standard."""
-        differences = STANDARD.differences(text, pairs)
-        return differences, not differences
+        return None
 
     def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
-        """Unpack the pieces as they are."""
+        """Unpack the subword units as they are."""
         for name, path in self._unpack(directory, say).items():
             path.rename(directory / name)
 
 
 @dataclass(frozen=True)
 class WMT16FromRaw(_WMT16):
-    """Raw text: tokenised, cleaned and cut into pieces here.
+    """Raw text: tokenised and cleaned here, with BPE learnt on it.
 
     Attributes:
         path: directory with ``{train,newstest2013,newstest2014}.{en,de}``.
@@ -131,26 +127,21 @@ class WMT16FromRaw(_WMT16):
         for lang in self.langs:
             write_lines(directory / f"test.{lang}", self._lines("test", lang))
 
-    def write_text(self, directory: Path, say: Say) -> Tokenised:
-        """Tokenise all, clean what is for training."""
+    def write_text(self, directory: Path, say: Say) -> str:
+        """Tokenise all parts, clean the training part."""
         uncleaned = directory / "uncleaned"
         uncleaned.mkdir()
         tokenise = Tokeniser(self.jobs)
         say(f"  tokenising with {tokenise.name}")
-        differing = None
-        for lang in self.langs:
-            for split in _STEMS:
+        for split in _STEMS:
+            for lang in self.langs:
                 tokens = tokenise(self._lines(split, lang), lang)
                 path = (uncleaned if split == "train" else directory) / f"{split}.{lang}"
                 write_lines(path, announced(tokens, f"tokenising {split}.{lang}", say))
-                if split != "train":
-                    before = self._lines(split, lang)
-                    count = tokenise.differing(before, read_lines(path), lang)
-                    differing = None if count is None else (differing or 0) + count
         count_pairs(uncleaned, "train", self.langs)
         write_pairs(directory, "train", self.langs, self._clean(uncleaned))
         shutil.rmtree(uncleaned)
-        return Tokenised(tokenise.name, tokenise.perl, differing)
+        return tokenise.name
 
     def _clean(self, directory: Path) -> Iterator[Pair]:
         sides = [read_lines(directory / f"train.{lang}") for lang in self.langs]
@@ -160,16 +151,16 @@ class WMT16FromRaw(_WMT16):
                 yield pair
 
     def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Tell that raw text is never the standard; that is in order."""
+        """Return that raw text is never the standard, which is acceptable."""
         counts = ", ".join(f"{pairs[split]:,}" for split in _STEMS)
-        standard = ", ".join(f"{number:,}" for number in STANDARD.pairs.values())
+        standard = ", ".join(f"{number:,}" for number in self.standard.pairs.values())
         return [
             f"made from raw text ({counts} pairs), not from Google's archive ({standard}); the "
             "numbers are not comparable with the paper's"
         ], True
 
     def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
-        """Learn the merges and cut the text."""
+        """Learn the merges and apply them."""
         say(f"  learning {self.merges:,} merges")
         learn_merges(text, directory / "code", self.langs, self.merges)
-        cut_pieces(text, directory / "code", directory, self.langs, self.jobs, say)
+        apply_merges(text, directory / "code", directory, self.langs, self.jobs, say)
