@@ -13,10 +13,10 @@ import sentencepiece
 from rich.console import Console
 
 from rbn_fairseq.corpora.build import binarise
-from rbn_fairseq.corpora.text import SPLITS, Pair
+from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
 from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_pairs, shares_words
 
-__all__ = ["Data", "prepare", "read_text", "split_pages", "write_text"]
+__all__ = ["Data", "prepare", "read_text", "split_pages"]
 
 _TRAIN, _VALID, _TEST = 13_000, 500, 300
 _LONGEST = 60  # words of a side of a help page's paragraph
@@ -65,43 +65,41 @@ def split_pages(
     """
     order = sorted(pages)
     random.Random(seed).shuffle(order)
-    wanted = {"test": test, "valid": valid, "train": train}
-    parts: dict[str, list[Pair]] = {name: [] for name in wanted}
+    unread = iter(order)
+    parts: dict[str, list[Pair]] = {}
     seen: set[str] = set()
-    unfilled = list(wanted)
-    for page in order:
-        if not unfilled:
-            break
-        part = parts[unfilled[0]]
-        for source, target in pages[page]:
-            if source not in seen and target not in seen:
-                seen.update((source, target))
-                part.append((source, target))
-        if len(part) >= wanted[unfilled[0]]:
-            del part[wanted[unfilled[0]] :]
-            unfilled.pop(0)
+    for part, number in ("test", test), ("valid", valid), ("train", train):
+        pairs = parts[part] = []
+        while len(pairs) < number and (page := next(unread, None)) is not None:
+            for source, target in pages[page]:
+                if source not in seen and target not in seen:
+                    seen.update((source, target))
+                    pairs.append((source, target))
+        del pairs[number:]
     if not parts["train"]:
-        number = sum(map(len, pages.values()))
         raise ValueError(
-            f"{number} pairs on {len(pages)} pages are too few: {test} are for the test and "
-            f"{valid} for validation."
+            f"{sum(map(len, pages.values()))} pairs on {len(pages)} pages are too few: {test} are "
+            f"for the test and {valid} for validation."
         )
-    return {name: parts[name] for name in SPLITS}
+    return {split: parts[split] for split in SPLITS}
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_side(path: Path) -> list[str]:
+    """Read one side; white space is collapsed, as fairseq would end lines at some of it."""
     if not path.is_file():
         raise ValueError(
             f"--data: there is no file `{path}`. PREFIX is a directory, PREFIX/train.de and so on, "
             "or what comes before .train.de, .valid.de, .test.de."
         )
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise ValueError(f"--data: line {line} of `{path}` is not UTF-8.") from error
-    lines = text.removesuffix("\n").split("\n") if text else []
-    return [" ".join(line.split()) for line in lines]
+    lines = [" ".join(line.removeprefix("\ufeff").split()) for line in read_lines(path)]
+    if not lines:
+        raise ValueError(f"--data: the file `{path}` is empty.")
+    if "" in lines:
+        raise ValueError(
+            f"--data: line {lines.index('') + 1} of `{path}` is empty. Take such lines out of both "
+            "files."
+        )
+    return lines
 
 
 def read_text(prefix: str, source_lang: str, target_lang: str) -> dict[str, list[Pair]]:
@@ -109,42 +107,23 @@ def read_text(prefix: str, source_lang: str, target_lang: str) -> dict[str, list
 
     Raises:
         ValueError: if a file is missing, empty or not UTF-8, the two sides have different numbers
-            of lines, or a line is empty; the message names file and line.
+            of lines, or a line is empty; the message names the file.
     """
     base = f"{prefix}/" if Path(prefix).is_dir() else f"{prefix}."
     parts = {}
     for split in SPLITS:
         paths = [Path(f"{base}{split}.{lang}") for lang in (source_lang, target_lang)]
-        sides = [_read_lines(path) for path in paths]
-        shorter, longer = sorted(zip(sides, paths, strict=True), key=lambda side: len(side[0]))
-        if len(shorter[0]) < len(longer[0]):
+        source, target = map(_read_side, paths)
+        if len(source) != len(target):
             raise ValueError(
-                f"--data: `{longer[1]}` has {len(longer[0])} lines, `{shorter[1]}` "
-                f"{len(shorter[0])}: line {len(shorter[0]) + 1} of `{longer[1]}` has no partner. "
-                "Line k of one file must translate line k of the other."
+                f"--data: `{paths[0]}` has {len(source)} lines, `{paths[1]}` {len(target)}. Line k "
+                "of one file must translate line k of the other."
             )
-        for lines, path in zip(sides, paths, strict=True):
-            if not lines:
-                raise ValueError(f"--data: the file `{path}` is empty.")
-            empty = next((number for number, line in enumerate(lines, 1) if not line), 0)
-            if empty:
-                raise ValueError(
-                    f"--data: line {empty} of `{path}` is empty. Take such lines out of both files."
-                )
-        parts[split] = list(zip(*sides, strict=True))
+        parts[split] = list(zip(source, target, strict=True))
     return parts
 
 
-def write_text(directory: Path, parts: Mapping[str, Sequence[Pair]], langs: Sequence[str]) -> None:
-    """Write each part as ``PART.LANG``, one sentence a line."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, pairs in parts.items():
-        for side, lang in enumerate(langs):
-            lines = "".join(pair[side] + "\n" for pair in pairs)
-            (directory / f"{name}.{lang}").write_text(lines, encoding="utf-8")
-
-
-def _own_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
+def _user_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
     parts = read_text(prefix, *langs)
     if len(parts["train"]) < _FEWEST:
         raise ValueError(
@@ -174,11 +153,6 @@ def _help_packages(out: Path) -> str:
     return f"LibreOffice help, Debian packages {packages.replace('%3a', ':')}"
 
 
-def _fingerprint(parts: Mapping[str, Sequence[Pair]]) -> str:
-    text = json.dumps([parts[split] for split in SPLITS], ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
     paths = [text / f"train.{lang}" for lang in langs]
     characters = set().union(*(path.read_text(encoding="utf-8") for path in paths))
@@ -200,20 +174,27 @@ def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
 def _build(
     directory: Path, parts: Mapping[str, list[Pair]], langs: Sequence[str]
 ) -> dict[str, int]:
-    write_text(directory / "text", {"train": parts["train"]}, langs)
-    model = _learn_pieces(directory / "text", directory / "spm.model", langs)
-    short: dict[str, list[Pair]] = {}
-    for split, pairs in parts.items():
-        pieces = [tuple(" ".join(model.encode(side, out_type=str)) for side in p) for p in pairs]
-        fits = [max(side.count(" ") for side in p) < _LONGEST_PIECES for p in pieces]
-        short[split] = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
-        short_pieces = [(p[0], p[1]) for p, fit in zip(pieces, fits, strict=True) if fit]
-        write_text(directory / "pieces", {split: short_pieces}, langs)
-        if not short_pieces:
+    """Write text, pieces and binary data of sentences that are not too long; count their pairs."""
+    text, pieces = directory / "text", directory / "pieces"
+    text.mkdir()
+    pieces.mkdir()
+    write_pairs(text, "train", langs, parts["train"])
+    model = _learn_pieces(text, directory / "spm.model", langs)
+    pairs = {}
+    for split, sentences in parts.items():
+        short, encoded = [], []
+        for pair in sentences:
+            source, target = (model.encode(side, out_type=str) for side in pair)
+            if max(len(source), len(target)) <= _LONGEST_PIECES:
+                short.append(pair)
+                encoded.append((" ".join(source), " ".join(target)))
+        if not short:
             raise ValueError(f"--data: no {split} pair is shorter than {_LONGEST_PIECES} pieces.")
-    write_text(directory / "text", short, langs)
-    binarise(directory / "pieces", directory / "bin", langs)
-    return {split: len(pairs) for split, pairs in short.items()}
+        write_pairs(text, split, langs, short)
+        write_pairs(pieces, split, langs, encoded)
+        pairs[split] = len(short)
+    binarise(pieces, directory / "bin", langs)
+    return pairs
 
 
 def prepare(
@@ -237,15 +218,16 @@ def prepare(
             f"--source-lang {source_lang} --target-lang {target_lang}: the help pages are taken as "
             "de-en. Other languages need text of your own: --data PREFIX."
         )
-    parts = None if data is None else _own_text(data, langs)
-    wanted = {
-        "languages": f"{source_lang}-{target_lang}",
-        "sha256": None if parts is None else _fingerprint(parts),
-    }
+    parts = None if data is None else _user_text(data, langs)
+    digest = None
+    if parts is not None:
+        text = json.dumps([parts[split] for split in SPLITS], ensure_ascii=False)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    request = {"languages": f"{source_lang}-{target_lang}", "sha256": digest}
     note = directory / "about.json"
     if note.exists():
         about = json.loads(note.read_text(encoding="utf-8"))
-        if about["request"] != wanted:
+        if about["request"] != request:
             raise ValueError(
                 f"`{out}` was made from other text ({about['text']}, "
                 f"{about['request']['languages']}). Choose another directory with --output, or "
@@ -258,11 +240,8 @@ def prepare(
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             pairs = _build(unfinished, parts, langs)
-            about = {"text": data or _help_packages(out), "pairs": pairs, "request": wanted}
+            about = {"text": data or _help_packages(out), "pairs": pairs, "request": request}
             (unfinished / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
             unfinished.rename(directory)
-    source, reference = (
-        (directory / "text" / f"test.{lang}").read_text(encoding="utf-8").split("\n")[:-1]
-        for lang in langs
-    )
+    source, reference = (list(read_lines(directory / "text" / f"test.{lang}")) for lang in langs)
     return Data(directory / "bin", source, reference, about)

@@ -3,13 +3,11 @@
 import ctypes
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -37,6 +35,13 @@ _ENVIRONMENT = {
     "LOGLEVEL": "INFO",  # the display reads the log
     "LC_ALL": "C.UTF-8",
 }
+_POLL = 0.5  # seconds
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:  # in the child, before the command starts
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,11 @@ class Step:
     """One command of a job.
 
     Attributes:
-        label: what the display says.
+        label: its name in the display.
         arguments: of ``rbn``.
         output: file for what the command prints.
         weight: expected part of the job's time.
-        done: tells how far the command is, between 0 and 1.
+        done: returns the part of the command that is done, between 0 and 1.
     """
 
     label: str
@@ -59,16 +64,13 @@ class Step:
 
     @property
     def mark(self) -> Path:
-        """File that tells, when the command has run to its end, what it was."""
+        """File with the commands up to this one, once it has run to its end."""
         return self.output.with_name(f".{self.output.name}.done")
 
-
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _die_with_parent() -> None:  # in the child, before the command starts
-    if _LIBC is not None:
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    @property
+    def errors(self) -> Path:
+        """File for what the command prints to stderr."""
+        return self.output.with_name(f"{self.output.name}.err")
 
 
 @dataclass
@@ -80,8 +82,6 @@ class Job:
 
     name: str
     steps: Sequence[Step]
-    label: str = field(default="waiting", init=False)
-    _stopped: bool = field(default=False, init=False)
     _process: Optional[subprocess.Popen[bytes]] = field(default=None, init=False)
 
     def _history(self, number: int) -> str:
@@ -106,28 +106,43 @@ class Job:
             done += self.steps[finished].weight * min(1.0, self.steps[finished].done())
         return done / sum(step.weight for step in self.steps)
 
-    def run(self) -> None:
-        """Run what is left.
+    def label(self) -> str:
+        """Return what the job is doing."""
+        if self.is_finished():
+            return "done"
+        return "waiting" if self._process is None else self.steps[self._finished()].label
+
+    def advance(self) -> None:
+        """Start the next command if none is running, or take note of the end of one that was.
 
         Raises:
-            ValueError: if a command fails; the message ends with the last lines it printed.
+            ValueError: if a command failed; the message ends with the last lines it printed.
         """
-        for number in range(self._finished(), len(self.steps)):
-            if not self._stopped:
-                self.label = self.steps[number].label
-                self._run(self.steps[number])
-            if not self._stopped:
-                self.steps[number].mark.write_text(self._history(number))
-        self.label = "done"
+        number = self._finished()
+        if number == len(self.steps):
+            return
+        step = self.steps[number]
+        if self._process is None:
+            self._process = self._start(step)
+        status = self._process.poll()
+        if status is None:
+            return
+        self._process = None
+        if status != 0:
+            log = step.errors if step.errors.stat().st_size > 0 else step.output
+            last_lines = log.read_text(errors="replace").splitlines()[-5:]
+            raise ValueError(
+                f"{self.name}: {step.label} failed with exit status {status}. The last lines of "
+                f"`{log}`:\n" + "\n".join(line[:300] for line in last_lines)
+            )
+        step.mark.write_text(self._history(number))
 
-    def _run(self, step: Step) -> None:
+    def _start(self, step: Step) -> subprocess.Popen[bytes]:
         step.output.parent.mkdir(parents=True, exist_ok=True)
         step.mark.unlink(missing_ok=True)
-        command = [*_RBN, *step.arguments]
-        errors = step.output.with_name(step.output.name + ".err")
-        with step.output.open("wb") as out, errors.open("wb") as err:
-            self._process = subprocess.Popen(
-                command,
+        with step.output.open("wb") as out, step.errors.open("wb") as err:
+            return subprocess.Popen(
+                [*_RBN, *step.arguments],
                 stdout=out,
                 stderr=err,
                 stdin=subprocess.DEVNULL,
@@ -135,58 +150,21 @@ class Job:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        if self._stopped:  # while the command was starting
-            self._process.terminate()
-        status = self._process.wait()
-        if self._stopped:
-            return
-        if status != 0:
-            log = errors if errors.stat().st_size > 0 else step.output
-            last_lines = log.read_text(errors="replace").splitlines()[-5:]
-            full = shutil.disk_usage(step.output.parent).free < 2**25
-            hint = " The disk is full: make room, and call again." if full else ""
-            raise ValueError(
-                f"{self.name}: {step.label} failed with exit status {status}.{hint} The last lines "
-                f"of `{log}`:\n" + "\n".join(line[:300] for line in last_lines)
-            )
 
     def stop(self) -> None:
         """End the running command."""
-        self._stopped = True
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.terminate()
+            self._process.wait()
 
 
-def _bars(jobs: Sequence[Job], console: Console) -> Progress:
-    """Return a bar for each job, and one for all of them together."""
-    progress = Progress(
-        "{task.description}",
-        BarColumn(bar_width=30),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        speed_estimate_period=300.0,  # seconds; averaging and translating show no progress
-    )
-    for job in jobs:
-        progress.add_task(job.name, total=1.0, completed=job.fraction())
-    progress.add_task("all", total=len(jobs), completed=sum(job.fraction() for job in jobs))
-    return progress
-
-
-def _update(progress: Progress, jobs: Sequence[Job]) -> None:
-    *bars, together = progress.task_ids
-    fractions = [job.fraction() for job in jobs]
-    for bar, job, fraction in zip(bars, jobs, fractions, strict=True):
-        progress.update(bar, completed=fraction, description=f"{job.name}: {job.label}")
-    progress.update(together, completed=sum(fractions))
-
-
-def _line(progress: Progress, jobs: Sequence[Job]) -> str:
-    """Return the progress of all jobs and the time left in one line."""
+def _show(progress: Progress, jobs: Sequence[Job]) -> str:
+    """Update the bars, and return their state in one line."""
     *bars, together = progress.tasks
+    for bar, job in zip(bars, jobs, strict=True):
+        description = f"{job.name}: {job.label()}"
+        progress.update(bar.id, completed=job.fraction(), description=description)
+    progress.update(together.id, completed=sum(bar.completed for bar in bars))
     left = together.time_remaining
     minutes = "time left: not known yet" if left is None else f"about {left / 60:.0f} min left"
     return " | ".join([*(f"{bar.description} {bar.percentage:.0f} %" for bar in bars), minutes])
@@ -202,25 +180,32 @@ def run_jobs(jobs: Sequence[Job], workers: int, console: Console, interval: floa
     Raises:
         ValueError: if a job fails.
     """
-    printed = time.monotonic()
-    labels: list[str] = []
-    pool = ThreadPoolExecutor(workers)
+    progress = Progress(
+        "{task.description}",
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=300.0,  # seconds; averaging and translating show no progress
+    )
+    for job in jobs:
+        progress.add_task(job.name, total=1.0, completed=job.fraction())
+    progress.add_task("all", total=len(jobs), completed=sum(job.fraction() for job in jobs))
+    printed, printed_labels = 0.0, [""]
     try:
-        with _bars(jobs, console) as progress:
-            running = [pool.submit(job.run) for job in jobs]
-            while True:
-                done, unfinished = wait(running, timeout=0.5, return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-                if not unfinished:
-                    return
-                _update(progress, jobs)
-                now = [job.label for job in jobs]
-                due = now != labels or time.monotonic() - printed > interval
+        with progress:
+            while unfinished := [job for job in jobs if not job.is_finished()]:
+                for job in unfinished[:workers]:
+                    job.advance()
+                line, labels = _show(progress, jobs), [job.label() for job in jobs]
+                due = labels != printed_labels or time.monotonic() - printed > interval
                 if due and not console.is_terminal:
-                    labels, printed = now, time.monotonic()
-                    console.print(_line(progress, jobs), soft_wrap=True)
+                    printed, printed_labels = time.monotonic(), labels
+                    console.print(line, soft_wrap=True)
+                time.sleep(_POLL)
     finally:
         for job in jobs:
             job.stop()
-        pool.shutdown(cancel_futures=True)

@@ -4,12 +4,9 @@ The two packages are downloaded and unpacked, not installed. Their pages are tra
 another, paragraph by paragraph: a paragraph has the same file and element id in both.
 """
 
-import os
 import re
 import shutil
 import subprocess
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,10 +18,6 @@ _PACKAGES = {
     "libreoffice-help-de": "usr/share/libreoffice/help/de/text",
     "libreoffice-help-en-us": "usr/share/libreoffice/help/en-US/text",
 }
-_OWN_TEXT = (
-    "Or give text of your own: --data PREFIX --source-lang de --target-lang en "
-    "(PREFIX/train.de, PREFIX/train.en and so on for valid and test)."
-)
 
 
 class _Paragraphs(HTMLParser):
@@ -67,20 +60,17 @@ def shares_words(source: str, target: str) -> bool:
     return len(left & right) > min(len(left), len(right)) / 4
 
 
-def _download(package: str, directory: Path) -> Path:
-    for older in directory.glob(f"{package}_*.deb"):
-        older.unlink()
-    command = ["apt-get", "download", package]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
-    archives = sorted(directory.glob(f"{package}_*.deb"))
-    if done.returncode != 0 or not archives:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
-        reason = errors[-1][2:].strip() if errors else "no reason given"
+def _run(command: list[str], directory: Path) -> None:
+    try:
+        subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip().split("\n")[-1]
         raise ValueError(
-            f"`{' '.join(command)}` failed: {reason}. Check the network and, as root, run "
-            f"`apt-get update`. {_OWN_TEXT}"
-        )
-    return archives[0]
+            f"The text comes from Debian packages, but `{' '.join(command)}` failed: {reason}. Run "
+            "this on Debian or Ubuntu (a container will do), after `apt-get update` as root. Or "
+            "give text of your own: --data PREFIX --source-lang de --target-lang en "
+            "(PREFIX/train.de, PREFIX/train.en and so on for valid and test)."
+        ) from None
 
 
 def fetch_pages(directory: Path) -> tuple[Path, Path]:
@@ -92,46 +82,33 @@ def fetch_pages(directory: Path) -> tuple[Path, Path]:
     Raises:
         ValueError: if apt is missing or the download fails; the message tells what to do.
     """
-    missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
-    roots = []
-    for package, pages in _PACKAGES.items():
-        root = directory / package
-        if not root.is_dir():
-            if missing:
-                raise ValueError(
-                    f"The text comes from Debian packages, but there is no `{missing[0]}` here. "
-                    f"Run this on Debian or Ubuntu (a container will do). {_OWN_TEXT}"
-                )
-            directory.mkdir(parents=True, exist_ok=True)
-            archive = _download(package, directory)
-            unfinished = directory / f"{package}.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            command = ["dpkg-deb", "-x", str(archive), str(unfinished)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise ValueError(f"`{archive}` cannot be unpacked: {done.stderr.strip()}.")
-            unfinished.rename(root)
-        roots.append(root / pages)
-    return roots[0], roots[1]
-
-
-def _read_pair_of_pages(german: Path, english: Path, name: str) -> list[Pair]:
-    paths = (german / name, english / name)
-    source, target = (read_page(path.read_text(encoding="utf-8")) for path in paths)
-    return [
-        (source[paragraph], text)
-        for paragraph, text in target.items()
-        if source.get(paragraph) and len(text.split()) >= 4
-    ]
+    for package in _PACKAGES:
+        if (directory / package).is_dir():
+            continue
+        directory.mkdir(parents=True, exist_ok=True)
+        for archive in directory.glob(f"{package}_*.deb"):
+            archive.unlink()
+        _run(["apt-get", "download", package], directory)
+        (archive,) = directory.glob(f"{package}_*.deb")
+        unpacked = directory / f"{package}.unfinished"
+        shutil.rmtree(unpacked, ignore_errors=True)
+        _run(["dpkg-deb", "-x", archive.name, unpacked.name], directory)
+        unpacked.rename(directory / package)
+    german, english = (directory / package / pages for package, pages in _PACKAGES.items())
+    return german, english
 
 
 def read_pairs(german: Path, english: Path) -> dict[str, list[Pair]]:
     """Return the pairs of paragraphs with at least four English words, by page."""
-    names = sorted(
-        str(path.relative_to(english))
-        for path in english.rglob("*.html")
-        if (german / path.relative_to(english)).is_file()
-    )
-    with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        read = pool.map(partial(_read_pair_of_pages, german, english), names, chunksize=50)
-        return dict(zip(names, read, strict=True))
+    pages = {}
+    for path in english.rglob("*.html"):
+        name = str(path.relative_to(english))
+        if (german / name).is_file():
+            source = read_page((german / name).read_text(encoding="utf-8"))
+            target = read_page(path.read_text(encoding="utf-8"))
+            pages[name] = [
+                (source[paragraph], text)
+                for paragraph, text in target.items()
+                if source.get(paragraph) and len(text.split()) >= 4
+            ]
+    return pages

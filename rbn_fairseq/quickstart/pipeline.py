@@ -2,11 +2,8 @@
 
 import fcntl
 import json
-import os
-import platform
 import re
 import shlex
-import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +21,8 @@ from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.page import render
-from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
+from rbn_fairseq.report.runs import LOG, RUN_FILE, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
-from rbn_fairseq.version import __version__
 from rbn_fairseq.writing import write_whole
 
 __all__ = ["NORMS", "quickstart"]
@@ -45,7 +41,6 @@ _RECIPE = (
     "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
     f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED}"
 ).split()
-_SPACE = 2**29  # bytes on the disk
 
 
 def _epochs_done(log: Path) -> float:
@@ -55,40 +50,28 @@ def _epochs_done(log: Path) -> float:
     return float(epochs[-1]) if epochs else 0.0
 
 
-def _occupied(directory: Path, why: str) -> ValueError:
-    return ValueError(
-        f"`{directory}` {why}. Choose another place with --output, or remove that directory."
-    )
-
-
-def _begin(directory: Path, recipe: Sequence[str], epochs: int) -> dict[str, Any]:
+def _claim(directory: Path, recipe: Sequence[str], epochs: int) -> None:
     """Make a run's directory, or go on with it if it holds the same run with no more epochs.
-
-    Returns:
-        What the run was begun with: machine and versions.
 
     Raises:
         ValueError: if the directory holds something else.
     """
     note = directory / "begun.json"
-    if note.exists():
-        begun: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-        if begun["recipe"] != list(recipe):
-            raise _occupied(directory, "was trained with another recipe or on another device")
-        if begun["epochs"] > epochs:
-            raise _occupied(directory, f"was trained for {begun['epochs']} epochs, not {epochs}")
-        write_whole(note, json.dumps({**begun, "epochs": epochs}, indent=1))
-        return begun
-    if directory.exists() and any(directory.iterdir()):
-        raise _occupied(directory, "holds something that no quickstart made")
-    directory.mkdir(exist_ok=True)
-    begun = {"recipe": list(recipe), "epochs": epochs}
-    begun |= {"machine": _machine(), "versions": _versions()}
-    write_whole(note, json.dumps(begun, indent=1))
-    return begun
+    begun = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+    if begun is not None:
+        free = begun["recipe"] == list(recipe) and begun["epochs"] <= epochs
+    else:
+        free = not (directory.exists() and any(directory.iterdir()))
+    if not free:
+        raise ValueError(
+            f"`{directory}` holds something else, or a training with another recipe, on another "
+            f"device or for more than {epochs} epochs. Choose another place with --output, or "
+            "remove that directory."
+        )
+    write_whole(note, json.dumps({"recipe": list(recipe), "epochs": epochs}, indent=1))
 
 
-def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, Any]]:
+def _job(name: str, out: Path, data: Data, epochs: int) -> Job:
     directory = out / name
     log, averaged = directory / LOG, directory / "average.pt"
     device = () if torch.cuda.is_available() else ("--cpu",)
@@ -100,7 +83,7 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
         average += ("--recalibrate",)
     generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
-    begun = _begin(directory, recipe, epochs)
+    _claim(directory, recipe, epochs)
     steps = (
         Step(
             "training",
@@ -112,7 +95,7 @@ def _job(name: str, out: Path, data: Data, epochs: int) -> tuple[Job, dict[str, 
         Step("averaging", average, directory / "average.out", weight=0.04),
         Step("translating", generate, directory / "generate.txt", weight=0.06),
     )
-    return Job(name, steps), begun
+    return Job(name, steps)
 
 
 @contextmanager
@@ -128,15 +111,6 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _check_space(out: Path) -> None:
-    free = shutil.disk_usage(out).free
-    if free < _SPACE and not (out / "data").exists():
-        raise ValueError(
-            f"The disk of `{out}` has {free / 2**20:.0f} MiB left; the quickstart needs "
-            f"{_SPACE / 2**20:.0f}. Make room, or choose another place with --output."
-        )
-
-
 def _score(directory: Path, data: Data, lang: str) -> tuple[list[str], Score]:
     translations = read_generated(directory / "generate.txt")
     hypotheses = [translation.hypothesis for translation in translations]
@@ -146,17 +120,13 @@ def _score(directory: Path, data: Data, lang: str) -> tuple[list[str], Score]:
     return hypotheses, score
 
 
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    names = ("torch", "ve-fairseq", "sacrebleu", "sentencepiece")
-    return {"rbn_fairseq": __version__, **{name: version(name) for name in names}}
-
-
-def _machine() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+def _first_start(directory: Path) -> dict[str, Any]:
+    """Return the machine and the versions that a training was begun on."""
+    run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+    start = run["starts"][0]
+    machine = start["machine"]
+    name = machine["processor"] if machine["device"] == "cpu" else machine["device"]
+    return {"machine": name, "versions": start["versions"]}
 
 
 def _sample(data: Data, hypotheses: dict[str, list[str]], number: int = 10) -> list[dict[str, str]]:
@@ -218,13 +188,12 @@ def quickstart(
         What ``results.json`` holds (docs/diagnostics.md).
 
     Raises:
-        ValueError: if the data cannot be used, a run fails, or the disk is full.
+        ValueError: if the data cannot be used, or a run fails.
     """
     out.mkdir(parents=True, exist_ok=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _alone(out):
-            _check_space(out)
             prepared = prepare(out, data, source_lang, target_lang, console)
             pairs = prepared.about["pairs"]
             console.print(
@@ -234,11 +203,11 @@ def quickstart(
                 soft_wrap=True,
             )
             copying = bleu(prepared.source, prepared.reference, lang=target_lang)
-            jobs, begun = zip(*(_job(name, out, prepared, epochs) for name in NORMS), strict=True)
+            jobs = [_job(name, out, prepared, epochs) for name in NORMS]
             if not all(job.is_finished() for job in jobs):
                 console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
                 run_jobs(jobs, workers, console)
-            return _conclude(out, prepared, jobs, begun, copying, target_lang, console)
+            return _conclude(out, prepared, jobs, copying, target_lang, console)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -247,7 +216,6 @@ def _conclude(
     out: Path,
     data: Data,
     jobs: Sequence[Job],
-    begun: Sequence[dict[str, Any]],
     copying: Score,
     target_lang: str,
     console: Console,
@@ -262,23 +230,23 @@ def _conclude(
         "runs": {
             run.name: {
                 "commands": ["rbn " + shlex.join(step.arguments) for step in job.steps],
-                "machine": note["machine"],
-                "versions": note["versions"],
+                **_first_start(run.directory),
                 **run.to_dict(),
             }
-            for run, job, note in zip(runs, jobs, begun, strict=True)
+            for run, job in zip(runs, jobs, strict=True)
         },
         "translations": _sample(data, hypotheses),
     }
     write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
+    begun = results["runs"]["layer"]
     sentences = ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items())
     about = (
         ("text", data.about["text"]),
         ("sentences", sentences),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
         ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
-        ("machine", begun[0]["machine"]),
-        ("versions", ", ".join(map(" ".join, begun[0]["versions"].items()))),
+        ("machine", begun["machine"]),
+        ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
     )
     colours = norm_colours(list(_FAMILIES.values()))
     translations = Sentences(

@@ -2,15 +2,16 @@
 
 import pytest
 
-from rbn_fairseq.corpora.text import SPLITS
-from rbn_fairseq.quickstart.corpus import read_text, split_pages, write_text
+from rbn_fairseq.corpora.text import SPLITS, write_pairs
+from rbn_fairseq.quickstart.corpus import read_text, split_pages
 
 PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
 
 
 @pytest.fixture
 def text(tmp_path):
-    write_text(tmp_path, PARTS, ("de", "en"))
+    for split, pairs in PARTS.items():
+        write_pairs(tmp_path, split, ("de", "en"), pairs)
     return tmp_path
 
 
@@ -24,7 +25,7 @@ def test_directory_and_prefix(text, tmp_path_factory):
 
 def test_white_space_is_collapsed(text):
     # fairseq ends a line at any of these, sentencepiece does not.
-    (text / "train.de").write_text("ein\u2028Satz\t \nzwei\rWörter \r\ndrei\n", newline="")
+    (text / "train.de").write_text("\ufeffein\u2028Satz\t \nzwei\rWörter \r\ndrei\n", newline="")
     assert [pair[0] for pair in read_text(str(text), "de", "en")["train"]] == [
         "ein Satz",
         "zwei Wörter",
@@ -36,10 +37,10 @@ def test_white_space_is_collapsed(text):
     "name, content, expected",
     [
         ("train.en", None, "there is no file"),
-        ("valid.en", b"one\ntwo\n", "line 3 of `{text}/valid.de` has no partner"),
-        ("valid.de", b"eins\n", "line 2 of `{text}/valid.en` has no partner"),
+        ("valid.en", b"one\ntwo\n", "`{text}/valid.de` has 3 lines, `{text}/valid.en` 2"),
+        ("valid.de", b"", "the file `{text}/valid.de` is empty"),
         ("test.de", b"eins\n \ndrei\n", "line 2 of `{text}/test.de` is empty"),
-        ("train.de", b"eins\nzwei \xe4\ndrei\n", "line 2 of `{text}/train.de` is not UTF-8"),
+        ("train.de", b"eins\nzwei \xe4\ndrei\n", "Line 2 of `{text}/train.de` is not UTF-8"),
     ],
 )
 def test_what_is_refused(text, name, content, expected):

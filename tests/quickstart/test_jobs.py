@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rbn_fairseq.quickstart import jobs
 from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
 
 TREE = Path(__file__).resolve().parent.parent.parent
@@ -25,6 +26,7 @@ def programs(monkeypatch, tmp_path):
     (package / "__main__.py").write_text("import sys\nexec(sys.argv[1])\n")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setattr(jobs, "_POLL", 0.02)
 
 
 def step(directory, label, code, **options):
@@ -158,7 +160,7 @@ def test_killed_parent_leaves_no_command_behind(tmp_path):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(tmp_path, terminal):
     out = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-    code = "import time; time.sleep(1.2)"
+    code = "import time; time.sleep(0.2)"
     run_jobs([Job("layer", [step(tmp_path, "training", code, done=lambda: 0.5)])], 1, out)
     shown = out.file.getvalue()
     assert "layer: training" in shown and "50%" in shown.replace(" ", "")

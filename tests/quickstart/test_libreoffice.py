@@ -1,12 +1,7 @@
 """The help pages: paragraphs by id, pairs of pages, and what is said where apt is missing."""
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from rbn_fairseq.quickstart import libreoffice
 from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_page, read_pairs, shares_words
 
 PAGE = """<html><body><p>no id</p>
@@ -61,25 +56,29 @@ def test_pairs_of_pages(tmp_path):
 
 
 def test_without_apt(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ValueError, match="no `apt-get` here.*--data PREFIX"):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="`apt-get download .*--data PREFIX"):
         fetch_pages(tmp_path / "debian")
 
 
+def program(path, code):
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+
+
 def test_fetched_once(tmp_path, monkeypatch):
-    commands = []
-
-    def run(command, **options):
-        commands.append(command[0])
-        if command[0] == "apt-get":
-            (options["cwd"] / f"{command[2]}_1_all.deb").touch()
-        else:
-            Path(command[3]).mkdir()
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(libreoffice.subprocess, "run", run)
+    log = tmp_path / "log"
+    program(tmp_path / "apt-get", f'echo apt-get >>{log}; touch "$2_4%3a1_all.deb"')
+    program(tmp_path / "dpkg-deb", f'echo dpkg-deb >>{log}; test -e "$2" && mkdir "$3"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     first = fetch_pages(tmp_path / "debian")
-    assert commands == ["apt-get", "dpkg-deb", "apt-get", "dpkg-deb"]
+    assert log.read_text().split() == ["apt-get", "dpkg-deb"] * 2
     assert fetch_pages(tmp_path / "debian") == first
-    assert len(commands) == 4
+    assert len(log.read_text().split()) == 4
+
+
+def test_a_failure_is_explained(tmp_path, monkeypatch):
+    program(tmp_path / "apt-get", "echo 'E: Unable to locate package' >&2; exit 100")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ValueError, match="failed: E: Unable to locate package.*apt-get update"):
+        fetch_pages(tmp_path / "debian")
