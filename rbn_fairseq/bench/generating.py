@@ -8,7 +8,7 @@ import torch
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 
 from rbn_fairseq.bench.rounds import Row, milliseconds, summarise, take_turns
-from rbn_fairseq.bench.trainers import check_batches, dtype_of, fairseq_options, set_up
+from rbn_fairseq.bench.trainers import build_all, dtype_of, fairseq_options, set_up
 from rbn_fairseq.measuring.batches import collate, draw_batches
 
 __all__ = ["FLOOR", "PLACEMENTS", "default_settings", "time_inference"]
@@ -16,23 +16,23 @@ __all__ = ["FLOOR", "PLACEMENTS", "default_settings", "time_inference"]
 FLOOR = "none"  # the setting without norms
 
 
-def _in_layers(norm: str) -> str:
-    return f"--norm-encoder {norm} --norm-decoder {norm}"
-
-
 _BEFORE = "--encoder-normalize-before --decoder-normalize-before"
-
-
-def _pre(norm: str, last: str) -> str:
-    return f"{_BEFORE} {_in_layers(norm)} --norm-encoder-final {norm} --norm-decoder-final {last}"
-
-
+_POST = "--norm-encoder {0} --norm-decoder {0}"
+_PRE = f"{_BEFORE} {_POST} --norm-encoder-final {{0}} --norm-decoder-final {{1}}"
 # `folded` is what `rbn fold` leaves of `batch`: nothing where a linear layer follows.
 PLACEMENTS = {
-    "post-norm": {name: _in_layers(name) for name in ("layer", "batch")}
-    | {"folded": _in_layers("affine"), FLOOR: _in_layers("none")},
-    "pre-norm": {name: _pre(name, name) for name in ("layer", "batch")}
-    | {"folded": _pre("none", "affine"), FLOOR: _pre("none", "none")},
+    "post-norm": {
+        "layer": _POST.format("layer"),
+        "batch": _POST.format("batch"),
+        "folded": _POST.format("affine"),
+        FLOOR: _POST.format("none"),
+    },
+    "pre-norm": {
+        "layer": _PRE.format("layer", "layer"),
+        "batch": _PRE.format("batch", "batch"),
+        "folded": _PRE.format("none", "affine"),
+        FLOOR: _PRE.format("none", "none"),
+    },
 }
 
 
@@ -134,13 +134,10 @@ def time_inference(
         ValueError: if fairseq-train does not take the options, or settings differ in the size of
             batches, the seed or the precision.
     """
-    models = {}
-    for name, own in settings.items():
-        try:
-            models[name] = Translator(data, [*common, *own], device, beam, steps)
-        except ValueError as error:
-            raise ValueError(f"`{name}`: {error}") from error
-    check_batches({name: model.cfg for name, model in models.items()})
+    models = build_all(
+        {name: [*common, *options] for name, options in settings.items()},
+        partial(Translator, data, device=device, beam=beam, steps=steps),
+    )
     first, *_ = models.values()
     drawn = first.batches(subset, batches)
     floor: Optional[str] = "the same without norms" if FLOOR in models else None
@@ -152,8 +149,14 @@ def time_inference(
         }
         taken = take_turns(actions, rounds, f"{case}, {what}")
         per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in taken]
-        same = {"device": device, "threads": threads, "dtype": first.dtype}
         rows += summarise(
-            per_batch, FLOOR, bench="generate", case=f"{case}, {what}", floor=floor, **same
+            per_batch,
+            FLOOR,
+            bench="generate",
+            case=f"{case}, {what}",
+            floor=floor,
+            device=device,
+            threads=threads,
+            dtype=first.dtype,
         )
     return rows

@@ -20,6 +20,11 @@ SWEEPS = {
     "channels": (128, 256, 512, 1024),
     "layers": (1, 2, 6, 12),
 }
+_AXES = {
+    "tokens": "tokens of a batch",
+    "channels": "channels C",
+    "layers": "layers of an encoder",
+}
 _NORMS_A_LAYER = 2  # of an encoder
 
 
@@ -51,7 +56,6 @@ def time_growth(
         else:
             norms = _NORMS_A_LAYER * value
             here = replace(how, depth=norms)
-        rows = time_norms(fixed_case(size, here.channels), here, f"{value} {sweep}")
         grown[value] = [
             replace(
                 row,
@@ -59,7 +63,7 @@ def time_growth(
                 case=f"{sweep}-{value}/{row.case}",
                 ms=norms * (row.ms or 0.0),
             )
-            for row in rows
+            for row in time_norms(fixed_case(size, here.channels), here, f"{value} {sweep}")
         ]
     return grown
 
@@ -85,14 +89,10 @@ def draw_growth(path: Path, sweep: str, grown: Mapping[int, Sequence[Row]]) -> N
         plain_log(axes.xaxis)
         plain_log(axes.yaxis)
         axes.xaxis.set_major_locator(FixedLocator(list(grown)))
-        axes.set_xlabel(
-            {"tokens": "tokens of a batch", "channels": "channels C"}.get(
-                sweep, "layers of an encoder"
-            )
-        )
+        axes.set_xlabel(_AXES[sweep])
         norms = "all norms of the layers" if sweep == "layers" else "a norm, forward and backward"
         axes.set_ylabel(f"milliseconds of {norms}")
         axes.set_title(next(iter(grown.values()))[0].conditions)
         legend_below(canvas, [axes])
         with unfinished(path) as part:
-            canvas.savefig(part, format=path.suffix[1:] or "png", dpi=150)
+            canvas.savefig(part, format=path.suffix[1:], dpi=150)

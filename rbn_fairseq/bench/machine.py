@@ -2,10 +2,8 @@
 
 import ctypes
 import gc
-import importlib.metadata
 import json
 import os
-import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from rbn_fairseq.bench.rounds import milliseconds
-from rbn_fairseq.version import __version__
+from rbn_fairseq.measuring.run_file import describe_start
 
 __all__ = [
     "MatrixProduct",
@@ -38,12 +37,12 @@ _Shape = tuple[int, ...]
 
 
 def _loss_flop_count(x: _Shape, weight: _Shape, *_: Any, out_shape: Any, **__: Any) -> int:
-    """Return those of the logits and of the gradients that are made along with the loss."""
+    """Count the logits' operations and those of gradients that are made along with the loss."""
     _, *gradients = out_shape[:3]
     return 2 * x[0] * x[1] * weight[0] * (1 + sum(0 not in shape for shape in gradients))
 
 
-# Shapes to operations, of what torch's own counter leaves out.
+# Operations from shapes, of what torch's own counter leaves out.
 _LEFT_OUT: dict[Any, Callable[..., int]] = {
     _ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     _ATTENTION_BACKWARD: lambda g, q, k, v, *_, **__: sdpa_backward_flop_count(g, q, k, v),
@@ -52,58 +51,32 @@ _LEFT_OUT: dict[Any, Callable[..., int]] = {
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
-def _processor() -> str:
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "CPU"
-
-
-def _output(*command: str) -> str:
-    """Return what a program prints; nothing where it is not there or fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
 def _commit() -> str:
-    """Return where a checkout stands, with a plus if its files differ; nothing elsewhere."""
-    here = str(Path(__file__).parent)
-    return _output("git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*")
-
-
-def _driver() -> str:
-    versions = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return versions.partition("\n")[0]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # norms alone do without
-        return ""
+    """Return the checkout's commit, with a plus if files differ from it; nothing elsewhere."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    with suppress(OSError):
+        process = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
+        return process.stdout.strip()
+    return ""
 
 
 def describe(device: str) -> dict[str, str]:
     """Return what ran, by name: the machine, and the versions of what ran on it."""
-    versions = {
-        "Python": platform.python_version(),
-        "torch": torch.__version__,
-        "fairseq": _version("ve-fairseq"),
-        "rbn_fairseq": " ".join(filter(None, (__version__, _commit()))),
-    }
-    if device == "cuda":
-        versions |= {"Triton": _version("triton"), "driver": _driver()}
+    start = describe_start(nn.Linear(1, 1, device=device), update=0, processes=1)
+    versions = start["versions"]
+    versions["rbn_fairseq"] = f"{versions['rbn_fairseq']} {_commit()}".strip()
+    machine = start["machine"]
     return {
-        "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "machine": f"{machine['processor']}, {os.cpu_count()} cores"
+        if device == "cpu"
+        else machine["device"],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let torch have so many threads."""
+    """Set the number of torch's threads on the CPU."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -149,7 +122,7 @@ def count_flops(action: Callable[[], Any]) -> int:
 
 
 def _cpu_peak(action: Callable[[], Any]) -> int:
-    """Add up the blocks that torch's allocator gives and takes back, as its profiler tells."""
+    """Add up the blocks that torch's allocator gives and takes back, as its profiler records."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes to stderr
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         action()

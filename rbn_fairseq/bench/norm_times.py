@@ -102,15 +102,10 @@ def read_norms(names: Sequence[str]) -> list[str]:
     """Return ``layer``, the reference, and the names in order.
 
     Raises:
-        ValueError: for a name that is unknown, or a composition with ``torch-batch``.
+        ValueError: for a name that is unknown; in compositions ``torch-batch`` is.
     """
     for name in names:
-        parts = parse_norms(name, {*NORMS, TORCH}, "--norms")
-        if TORCH in parts and len(parts) > 1:
-            raise ValueError(
-                f"--norms: `{TORCH}` is torch's own module and takes no part in a composition, "
-                f"but `{name}` has it. Take `batch`, or `{TORCH}` alone."
-            )
+        parse_norms(name, NORMS if "+" in name else {*NORMS, TORCH}, "--norms")
     return list(dict.fromkeys(("layer", *names)))
 
 
@@ -134,10 +129,6 @@ class NormStack(nn.ModuleList):
         for norm in self:
             x = norm(x, layout)
         return x
-
-    def backward(self, x: Tensor, y: Tensor, upstream: Tensor) -> None:
-        """Compute the gradients of ``x`` and the weights, and drop them."""
-        torch.autograd.grad(y, [x, *self.parameters()], upstream, allow_unused=True)
 
 
 class Activations:
@@ -165,7 +156,8 @@ class Activations:
             for x, upstream, layout in self:
                 y = stack(x, layout)
                 if self.how.training:
-                    stack.backward(x, y, upstream)
+                    inputs = [x, *stack.parameters()]
+                    torch.autograd.grad(y, inputs, upstream, allow_unused=True)
 
     def copy(self) -> None:
         """Copy all batches, once for each norm of a stack, into as much memory as norms write."""

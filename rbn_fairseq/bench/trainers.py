@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import io
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,13 @@ __all__ = [
     "DEFAULTS",
     "SETTINGS",
     "add_mixing",
-    "check_batches",
     "data_cases",
     "draw",
     "dtype_of",
     "fairseq_options",
+    "build_all",
     "largest",
     "make_trainer",
-    "make_trainers",
     "name_of",
     "product_dtype",
     "read_config",
@@ -58,54 +57,46 @@ SETTINGS = (_FAIRSEQ, *_NORMS)
 
 _FIXED = "--no-save --num-workers 0 --no-progress-bar".split()
 _SMALL = "--arch rbn_transformer_tiny --optimizer adam".split()  # to read data alone
-_TASK = "translation_rbn"  # where no other is given
-# What turns monitors off, by the options of a task that has them.
-_QUIET = {
-    TIDMonitorConfig: ["--no-tid"],
-    ConditioningConfig: ["--conditioning-interval", "0"],
-}
 
 
-def _quiet(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the task of the arguments, with what turns its monitors off."""
+def _monitors_off(arguments: Sequence[str]) -> list[str]:
+    """Return the task of the arguments, with what turns its monitors off."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--task", default=_TASK)
+    parser.add_argument("--task", default="translation_rbn")
     task = parser.parse_known_args(arguments)[0].task
-    yield from ("--task", task)
     config = TASK_DATACLASS_REGISTRY.get(task, object)  # an unknown task is fairseq's to refuse
-    for monitor, off in _QUIET.items():
-        if issubclass(config, monitor):
-            yield from off
+    options = ["--task", task]
+    if issubclass(config, TIDMonitorConfig):
+        options += ["--no-tid"]
+    if issubclass(config, ConditioningConfig):
+        options += ["--conditioning-interval", "0"]
+    return options
 
 
 def read_config(data: str, arguments: Sequence[str], device: str) -> Any:
-    """Return fairseq's config for options of fairseq-train.
+    """Return fairseq's config for options of fairseq-train; the task is ours unless they name one.
 
-    Nothing is measured on the way and nothing saved, unless the options say so.
-
-    Args:
-        data: directory that fairseq-preprocess filled; it is not looked at.
-        arguments: the options; the task is this package's where they name no other.
-        device: ``cpu`` or ``cuda``.
+    Nothing is measured on the way and nothing saved, unless the options say so. ``data`` is not
+    looked at.
 
     Raises:
         ValueError: if fairseq-train does not take the options.
     """
-    plugin = ("--user-dir", str(Path(__file__).resolve().parent.parent))
+    package = str(Path(__file__).resolve().parent.parent)
+    given = [data, "--user-dir", package, *_FIXED, *_monitors_off(arguments), *arguments]
     refusal = io.StringIO()
     try:
         with contextlib.redirect_stderr(refusal):
-            given = [data, *plugin, *_FIXED, *_quiet(arguments), *arguments]
-            if device == "cpu":
-                given.append("--cpu")
-            parsed = options.parse_args_and_arch(options.get_training_parser(), given)
+            parsed = options.parse_args_and_arch(
+                options.get_training_parser(), given + ["--cpu"] * (device == "cpu")
+            )
     except SystemExit:
         raise ValueError(refusal.getvalue().strip().rpartition(": error: ")[2]) from None
     return convert_namespace_to_omegaconf(parsed)
 
 
 def fairseq_options(common: Sequence[str]) -> list[str]:
-    """Return what makes of common options fairseq's own training of a model of the same sizes.
+    """Return what turns common options into fairseq's own training of a model of the same sizes.
 
     Task, model and criterion are fairseq's; nothing of them is this package's.
 
@@ -136,24 +127,6 @@ def fairseq_options(common: Sequence[str]) -> list[str]:
     return options
 
 
-def _read_setting(text: str, common: Sequence[str]) -> tuple[str, list[str]]:
-    if text == _FAIRSEQ:
-        return text, fairseq_options(common)
-    if text in _NORMS:
-        return text, shlex.split(_NORMS[text])
-    name, colon, arguments = text.partition(":")
-    try:
-        options = shlex.split(arguments)
-    except ValueError:  # a quotation that does not end
-        colon = ""
-    if not (colon and name.strip()):
-        raise ValueError(
-            "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, or one of "
-            f"{', '.join(SETTINGS)}, but is `{text}`."
-        )
-    return name.strip(), options
-
-
 def read_settings(given: Sequence[str], common: Sequence[str]) -> dict[str, list[str]]:
     """Read settings: ``NAME: OPTIONS`` of fairseq-train, or the name of one of ``SETTINGS``.
 
@@ -164,9 +137,24 @@ def read_settings(given: Sequence[str], common: Sequence[str]) -> dict[str, list
     Raises:
         ValueError: if one has no name or that of another, or a quotation does not end.
     """
-    settings = dict(_read_setting(text, common) for text in given)
-    if len(settings) < len(given):
-        raise ValueError("--setting: two settings have the same name.")
+    settings: dict[str, list[str]] = {}
+    for text in given:
+        name, colon, arguments = text.partition(":")
+        name = name.strip()
+        if name in settings:
+            raise ValueError(f"--setting: two settings have the name `{name}`.")
+        if text == _FAIRSEQ:
+            settings[name] = fairseq_options(common)
+        elif text in _NORMS or (colon and name):
+            try:
+                settings[name] = shlex.split(arguments if colon else _NORMS[text])
+            except ValueError as error:  # a quotation that does not end
+                raise ValueError(f"--setting `{text}`: {error}.") from error
+        else:
+            raise ValueError(
+                "--setting must be `NAME: OPTIONS`, such as `bn: --norm-encoder batch`, or one of "
+                f"{', '.join(SETTINGS)}, but is `{text}`."
+            )
     return settings
 
 
@@ -216,50 +204,36 @@ def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
     return trainer
 
 
-def make_trainers(data: str, settings: Mapping[str, Sequence[str]], device: str) -> dict[str, Any]:
-    """Return fairseq's trainer for each setting.
+def build_all(
+    settings: Mapping[str, Sequence[str]], make: Callable[[Sequence[str]], Any]
+) -> dict[str, Any]:
+    """Return what ``make`` returns for the options of each setting: something with a ``cfg``.
 
-    Args:
-        data: directory that fairseq-preprocess filled.
-        settings: all options of fairseq-train, by name.
-        device: ``cpu`` or ``cuda``.
+    How sentences are put together into batches (``--length-mixing``) may differ between settings.
 
     Raises:
         ValueError: naming the setting, if fairseq-train does not take its options, they cannot be
-            timed, or they differ from the first one's in what all must share.
+            timed, or it differs from the first one in the size of batches, seed or precision.
     """
-    trainers = {}
+    built: dict[str, Any] = {}
+    reference: dict[str, Any] = {}
     for name, arguments in settings.items():
         try:
-            trainers[name] = make_trainer(data, arguments, device)
+            built[name] = make(arguments)
         except ValueError as error:
             raise ValueError(f"`{name}`: {error}") from error
-    check_batches({name: trainer.cfg for name, trainer in trainers.items()})
-    return trainers
-
-
-def check_batches(configs: Mapping[str, Any]) -> None:
-    """Refuse settings, by name, whose batches are not of one size, or not of one precision.
-
-    How sentences are put together into batches (``--length-mixing``) may differ.
-
-    Raises:
-        ValueError: naming the first such option in which one differs from the first setting.
-    """
-
-    def shared(cfg: Any) -> dict[str, Any]:
-        precision = {name: cfg.common[name] for name in ("seed", "fp16", "bf16", "amp")}
-        return precision | dict(cfg.dataset)
-
-    (first, reference), *others = ((name, shared(cfg)) for name, cfg in configs.items())
-    for name, values in others:
-        for option, value in values.items():
-            if value != reference[option]:
+        cfg = built[name].cfg
+        shared = {key: cfg.common[key] for key in ("seed", "fp16", "bf16", "amp")}
+        shared |= dict(cfg.dataset)
+        reference = reference or shared
+        for key, value in shared.items():
+            if value != reference[key]:
                 raise ValueError(
-                    f"`{name}`: --{option.replace('_', '-')} is {value}, but "
-                    f"{reference[option]} in `{first}`. The size of batches, the seed and the "
-                    "precision must be the same for all settings. Give them behind `--`."
+                    f"`{name}`: --{key.replace('_', '-')} is {value}, but {reference[key]} in "
+                    f"`{next(iter(settings))}`. The size of batches, the seed and the precision "
+                    "must be the same for all settings. Give them behind `--`."
                 )
+    return built
 
 
 def dtype_of(cfg: Any) -> str:
@@ -285,6 +259,12 @@ def name_of(data: Path) -> str:
     return data.parent.name if data.name in ("bin", "data-bin") else data.name
 
 
+def _training_batches(trainer: Any) -> tuple[Any, Sequence[Any]]:
+    """Return fairseq's training data, and the batches of an epoch as indices of sentences."""
+    iterator = trainer.get_train_iterator(epoch=1)
+    return trainer.task.dataset(trainer.cfg.dataset.train_subset), iterator.frozen_batches
+
+
 def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -> list[Case]:
     """Return batches of training data as fairseq makes them, source and target side.
 
@@ -295,20 +275,10 @@ def data_cases(data: str, name: str, max_tokens: int, batches: int, seed: int) -
         batches: how many, drawn uniformly from an epoch; 0 = all.
         seed: of the draw.
     """
-    cfg, task = set_up(data, [*_SMALL, "--max-tokens", str(max_tokens)], "cpu")
-    task.load_dataset(cfg.dataset.train_subset)
-    dataset = task.dataset(cfg.dataset.train_subset)
-    # As fairseq's trainer; a model takes what its task takes.
-    iterator = task.get_batch_iterator(
-        dataset,
-        max_tokens=max_tokens,
-        max_positions=utils.resolve_max_positions(task.max_positions(), max_tokens),
-        ignore_invalid_inputs=True,
-        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
-        seed=cfg.common.seed,
-    )
+    trainer = make_trainer(data, [*_SMALL, "--max-tokens", str(max_tokens)], "cpu")
+    dataset, epoch = _training_batches(trainer)
     sides: dict[str, list[Sequence[int]]] = {"source": [], "target": []}
-    for batch in draw_batches(iterator.frozen_batches, batches, seed):
+    for batch in draw_batches(epoch, batches, seed):
         # Sorted, as the model lays out its rows.
         pairs = sorted((dataset.src_sizes[index], dataset.tgt_sizes[index]) for index in batch)
         for lengths, drawn in zip(zip(*pairs, strict=True), sides.values(), strict=True):
@@ -326,17 +296,15 @@ def draw(trainer: Any, number: int, turns: int) -> list[list[Any]]:
         number: batches a turn; 0 = all.
         turns: how many.
     """
-    iterator = trainer.get_train_iterator(epoch=1)
-    dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
+    dataset, epoch = _training_batches(trainer)
     seeds = range(trainer.cfg.common.seed, trainer.cfg.common.seed + turns)
-    drawn = [draw_batches(iterator.frozen_batches, number, seed) for seed in seeds]
+    drawn = [draw_batches(epoch, number, seed) for seed in seeds]
     return [list(collate(dataset, batches, trainer.model)) for batches in drawn]
 
 
 def largest(trainer: Any) -> list[Any]:
     """Return the largest training batches of an epoch, padding counted and not counted."""
-    iterator = trainer.get_train_iterator(epoch=1)
-    dataset = trainer.task.dataset(trainer.cfg.dataset.train_subset)
+    dataset, epoch = _training_batches(trainer)
     sides = dataset.src_sizes, dataset.tgt_sizes
 
     def padded(batch: Any) -> int:
@@ -345,8 +313,7 @@ def largest(trainer: Any) -> list[Any]:
     def real(batch: Any) -> int:
         return sum(sizes[batch].sum() for sizes in sides)
 
-    batches = [max(iterator.frozen_batches, key=size) for size in (padded, real)]
-    return list(collate(dataset, batches, trainer.model))
+    return list(collate(dataset, [max(epoch, key=padded), max(epoch, key=real)], trainer.model))
 
 
 def real_tokens(batches: Sequence[Any]) -> int:

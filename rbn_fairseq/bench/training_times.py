@@ -1,6 +1,6 @@
 """Training updates of several settings, interleaved, each on batches of its own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Optional
 
@@ -10,10 +10,10 @@ from rbn_fairseq.bench.machine import MatrixProduct, count_flops, peak_bytes
 from rbn_fairseq.bench.rounds import FLOOR, Row, milliseconds, quartiles, summarise, take_turns
 from rbn_fairseq.bench.trainers import (
     DEFAULTS,
+    build_all,
     draw,
     largest,
     make_trainer,
-    make_trainers,
     product_dtype,
     real_tokens,
     train,
@@ -21,15 +21,6 @@ from rbn_fairseq.bench.trainers import (
 )
 
 __all__ = ["penalty_row", "time_updates"]
-
-
-def _memory(actions: Mapping[str, Callable[[], Any]], **same: Any) -> list[Row]:
-    peaks = {name: peak_bytes(action, same["device"]) for name, action in actions.items()}
-    reference, *_ = peaks.values()
-    return [
-        Row(bench="memory", norm=name, n=1, bytes=peak, ratio_to_layer=peak / reference, **same)
-        for name, peak in peaks.items()
-    ]
 
 
 def _per_token(trainer: Any, turns: Iterator[Sequence[Any]], device: str) -> float:
@@ -41,12 +32,9 @@ def _per_token(trainer: Any, turns: Iterator[Sequence[Any]], device: str) -> flo
 def penalty_row(
     rounds: Sequence[dict[str, float]], tokens: Mapping[str, float], **same: Any
 ) -> Optional[Row]:
-    """Return what ``rbn`` takes longer than ``batch``, as a part of the latter's update.
+    """Return what ``rbn`` takes longer than ``batch``, as a share of the latter's update.
 
-    Args:
-        rounds: milliseconds per real token by name.
-        tokens: real tokens of an update by name.
-        same: the row's other fields.
+    ``rounds`` are milliseconds per real token by name, ``tokens`` those of an update.
     """
     if not {"batch", "rbn"} <= rounds[0].keys():
         return None
@@ -90,8 +78,9 @@ def time_updates(
         ValueError: if fairseq-train does not take the options, or settings differ in the size of
             batches, the seed or the precision.
     """
-    arguments = {name: [*common, *own] for name, own in settings.items()}
-    trainers = make_trainers(data, arguments, device)
+    arguments = {name: [*common, *options] for name, options in settings.items()}
+    make = partial(make_trainer, data, device=device)
+    trainers = build_all(arguments, make)
     turns = {name: draw(trainer, updates, rounds + 1) for name, trainer in trainers.items()}
     reference, last = list(settings)[0], list(settings)[-1]
     first = trainers[reference].cfg
@@ -104,19 +93,27 @@ def time_updates(
     }
 
     def train_anew(name: str, batches: Sequence[Any]) -> None:
-        train(make_trainer(data, arguments[name], device), batches)
+        train(make(arguments[name]), batches)
 
     # First of all: what libraries take from the allocator once is no setting's memory.
     warm_up = turns[reference][0]
     flops = count_flops(partial(train_anew, reference, warm_up)) / real_tokens(warm_up)  # a token's
     # Twice: the optimizer's state is there from the first update on.
-    memory = _memory(
-        {
-            name: partial(train_anew, name, 2 * largest(trainer))
-            for name, trainer in trainers.items()
-        },
-        **same,
-    )
+    peaks = {
+        name: peak_bytes(partial(train_anew, name, 2 * largest(trainer)), device)
+        for name, trainer in trainers.items()
+    }
+    memory = [
+        Row(
+            bench="memory",
+            norm=name,
+            n=1,
+            bytes=peak,
+            ratio_to_layer=peak / peaks[reference],
+            **same,
+        )
+        for name, peak in peaks.items()
+    ]
 
     product = MatrixProduct(device, getattr(torch, product_dtype(first)))
     actions = {

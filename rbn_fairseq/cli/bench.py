@@ -1,6 +1,7 @@
 """Verbs that measure speed."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Measure speed and memory: norms, training, translation.",
     epilog="What is compared is timed in turn, in one process, and shown as ratios. On the CPU all "
-    "but `train` keep freed memory (glibc's mallopt): page faults would fall on one setting or "
-    "another by chance.",
+    "but `train` keep freed memory in the process (glibc's mallopt), as page faults would hit one "
+    "setting or another by chance.",
 )
 
 _PASS_ON = {"allow_extra_args": True}
@@ -64,54 +65,30 @@ def _numbers(option: str, text: str) -> list[int]:
     Raises:
         ValueError: if one is no whole number, or too small.
     """
-    try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        values = [0]
-    if min(values) < 1:
+    if not re.fullmatch("0*[1-9][0-9]*(,0*[1-9][0-9]*)*", text):
         raise ValueError(
             f"{option} must be whole numbers from 1 on, joined by commas, but is `{text}`."
         )
-    return values
+    return [int(part) for part in text.split(",")]
 
 
-def _check_figure(path: Optional[Path], overwrite: bool) -> None:
-    """Refuse, before any work, a figure that cannot be drawn there, or of an unknown format.
-
-    Raises:
-        ValueError: naming what is wrong with it.
-    """
-    if path is None:
-        return
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"--figure must end with .png, .svg or .pdf, but is `{path}`.")
-    check_output("--figure", path, overwrite=overwrite)
-
-
-def _check_dtypes(names: list[str]) -> list[str]:
+def _dtypes(text: str) -> list[str]:
+    names = text.split(",")
     for name in names:
         if name not in _DTYPES:
             raise ValueError(f"--dtype: unknown `{name}`. Known: {', '.join(_DTYPES)}.")
     return names
 
 
-def _check(data: Path, json: Optional[Path], overwrite: bool, device: Optional[str]) -> str:
-    """Refuse, before any work, what cannot be read, written or measured on; choose the device."""
+@contextmanager
+def _timing(data: Path, json: Optional[Path], overwrite: bool, threads: int) -> Iterator[None]:
+    """Check data and output before any work; set torch's threads, and silence fairseq."""
+    from rbn_fairseq.bench.machine import threads as with_threads
+    from rbn_fairseq.cli.bench_output import quiet
     from rbn_fairseq.measuring.data_bin import check_data
 
     check_data(str(data))
     check_json(json, overwrite=overwrite)
-    return choose_device(device)
-
-
-@contextmanager
-def _measuring(threads: int, keep_memory: bool = True) -> Iterator[None]:
-    from rbn_fairseq.bench.machine import keep_freed_memory
-    from rbn_fairseq.bench.machine import threads as with_threads
-    from rbn_fairseq.cli.bench_output import quiet
-
-    if keep_memory:
-        keep_freed_memory()
     with quiet(), with_threads(threads):
         yield
 
@@ -164,10 +141,8 @@ def norm(
     """Time norms in turn, as a model calls them: forward and backward in training.
 
     A time is that of one norm on the real tokens of one batch, the mean over a stack of norms.
-    The floor is the time in which memory copies what must be moved:
-    five tensors in training, two in evaluation, into as much memory as the norms write. On the
-    CPU, freed memory is kept, as page faults would cost as much as the norm and by chance (glibc's
-    mallopt).
+    The floor is the time in which memory copies what must be moved: five tensors in training, two
+    in evaluation, into as much memory as the norms write.
     """
     from rbn_fairseq.bench.machine import keep_freed_memory
     from rbn_fairseq.bench.norm_times import Conditions, fixed_case, read_norms, time_norms
@@ -182,7 +157,7 @@ def norm(
     if data is not None and tokens:
         raise ValueError("--tokens: DATA-BIN has its own. Leave one of them out.")
     sizes = _numbers("--tokens", tokens or _TOKENS)
-    chosen, dtypes = read_norms(norms.split(",")), _check_dtypes(dtype.split(","))
+    chosen, dtypes = read_norms(norms.split(",")), _dtypes(dtype)
     if data is not None:
         from rbn_fairseq.bench.trainers import data_cases, name_of
         from rbn_fairseq.measuring.data_bin import check_data
@@ -242,9 +217,12 @@ def scaling(
         raise ValueError(f"--sweep: unknown `{sweep}`. Known: {', '.join(SWEEPS)}.")
     device = choose_device(device)
     check_json(json, overwrite=overwrite)
-    _check_figure(figure, overwrite)
+    if figure is not None:
+        if figure.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"--figure must end with .png, .svg or .pdf, but is `{figure}`.")
+        check_output("--figure", figure, overwrite=overwrite)
     sizes = SWEEPS[sweep] if values is None else _numbers("--values", values)
-    chosen, (kind,) = read_norms(norms.split(",")), _check_dtypes([dtype])
+    chosen, (kind,) = read_norms(norms.split(",")), _dtypes(dtype)
     keep_freed_memory()
     how = Conditions(chosen, channels, depth, rounds, device, kind, threads)
     grown = time_growth(sweep, sizes, tokens, how)
@@ -282,9 +260,8 @@ def train(
     from rbn_fairseq.bench.training_times import time_updates
     from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, overwrite, device)
-    common = context.args or DEFAULTS.split()
-    with _measuring(threads, keep_memory=False):
+    device, common = choose_device(device), context.args or DEFAULTS.split()
+    with _timing(data, json, overwrite, threads):
         settings = read_settings(setting or SETTINGS, common)
         if mixing is not None:
             settings = add_mixing(settings, mixing)
@@ -323,18 +300,18 @@ def generate(
     `rbn bench train` names.
     """
     from rbn_fairseq.bench.generating import PLACEMENTS, default_settings, time_inference
+    from rbn_fairseq.bench.machine import keep_freed_memory
     from rbn_fairseq.bench.trainers import DEFAULTS, read_settings
     from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, overwrite, device)
-    common = context.args or DEFAULTS.split()
-    cases = (
-        {"given": read_settings(setting, common)}
-        if setting
-        else {placement: default_settings(placement, common) for placement in PLACEMENTS}
-    )
+    device, common = choose_device(device), context.args or DEFAULTS.split()
     rows = []
-    with _measuring(threads):
+    with _timing(data, json, overwrite, threads):
+        keep_freed_memory()
+        if setting:
+            cases = {"given": read_settings(setting, common)}
+        else:
+            cases = {placement: default_settings(placement, common) for placement in PLACEMENTS}
         for case, settings in cases.items():
             size = (subset, batches, rounds, beam, steps)
             rows += time_inference(str(data), settings, common, case, *size, device, threads)
@@ -353,18 +330,20 @@ def tid(
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
 ) -> None:
-    """Time what is measured during training, beside the training itself.
+    """Time measurements during training, as shares of the training itself.
 
-    TID in one pass over training batches, and in two as the paper tells; the monitors' defaults.
-    What follows `--` are options of fairseq-train, in the place of those that `rbn bench train`
-    names and `--norm-encoder batch`.
+    TID in one pass over training batches, and in two as in the paper; conditioning. What follows
+    `--` are options of fairseq-train, in the place of those that `rbn bench train` names and
+    `--norm-encoder batch`.
     """
+    from rbn_fairseq.bench.machine import keep_freed_memory
     from rbn_fairseq.bench.tid_times import time_measuring
     from rbn_fairseq.bench.trainers import DEFAULTS
     from rbn_fairseq.cli.bench_output import show
 
-    device = _check(data, json, overwrite, device)
+    device = choose_device(device)
     options = context.args or [*DEFAULTS.split(), "--norm-encoder", "batch"]
-    with _measuring(threads):
+    with _timing(data, json, overwrite, threads):
+        keep_freed_memory()
         rows = time_measuring(str(data), options, rounds, batches, device, threads)
     show(rows, json, device)

@@ -16,31 +16,32 @@ from rbn_fairseq.cli.options import console, write_json
 
 __all__ = ["quiet", "show"]
 
-# Heading, and the cell of a row; a column that no row of a table fills is left out.
-_COLUMNS = {
-    "norm": lambda row: row.norm,
-    "case": lambda row: row.case,
-    "ms": lambda row: None if row.ms is None else f"{row.ms:,.{3 if row.ms < 100 else 0}f}",
-    "us/token": lambda row: None if row.us_per_token is None else f"{row.us_per_token:,.1f}",
-    "MiB": lambda row: None if row.bytes is None else f"{row.bytes / 2**20:,.1f}",
-    "ratio": lambda row: None if row.ratio_to_layer is None else f"{row.ratio_to_layer:.3f}",
-    "share": lambda row: None if row.share is None else f"{100 * row.share:.2f} %",
-    "quartiles": lambda row: _quartiles(row),
-    "x floor": lambda row: None if row.floor_ratio is None else f"{row.floor_ratio:.2f}",
-}
 
+def _cells(row: Row) -> dict[str, str]:
+    """Return the cells of a row by heading; what it does not have is empty."""
 
-def _quartiles(row: Row) -> Optional[str]:
-    if row.spread is None:
-        return None
-    if row.share is None:
-        return "{:.3f} to {:.3f}".format(*row.spread)
-    return "{:.2f} to {:.2f} %".format(*(100 * part for part in row.spread))
+    def cell(value: Optional[float], form: str) -> str:
+        return "" if value is None else form.format(value)
+
+    percent = row.share is not None
+    form = "{:.2f} to {:.2f} %" if percent else "{:.3f} to {:.3f}"
+    factor = 100 if percent else 1
+    return {
+        "norm": row.norm,
+        "case": row.case,
+        "ms": cell(row.ms, "{:,.3f}" if (row.ms or 0) < 100 else "{:,.0f}"),
+        "us/token": cell(row.us_per_token, "{:,.1f}"),
+        "MiB": cell(row.bytes and row.bytes / 2**20, "{:,.1f}"),
+        "ratio": cell(row.ratio_to_layer, "{:.3f}"),
+        "share": cell(row.share, "{:.2%}").replace("%", " %"),
+        "quartiles": form.format(*(factor * end for end in row.spread)) if row.spread else "",
+        "x floor": cell(row.floor_ratio, "{:.2f}"),
+    }
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what fairseq tells of every model, and Hydra's warnings of what fairseq does."""
+    """Silence fairseq's log of every model, and Hydra's warnings about fairseq."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -55,13 +56,13 @@ def _table(rows: Sequence[Row], about: dict[str, str]) -> Table:
     floors = dict.fromkeys(row.floor for row in rows if row.floor)
     caption = [*(f"floor: {floor}" for floor in floors), *about.values()]
     table = Table(title=title, caption="\n".join(caption))
-    cells = {heading: [cell(row) for row in rows] for heading, cell in _COLUMNS.items()}
-    shown = {heading: column for heading, column in cells.items() if any(column)}
-    for heading in shown:
+    cells = [_cells(row) for row in rows]
+    headings = [heading for heading in cells[0] if any(line[heading] for line in cells)]
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("norm", "case") else "right")
-    for number, line in enumerate(zip(*shown.values(), strict=True), 1):
-        ends = rows[number - 1].case != rows[number % len(rows)].case
-        table.add_row(*(cell or "" for cell in line), end_section=ends)
+    for number, line in enumerate(cells, 1):
+        ends = line["case"] != cells[number % len(cells)]["case"]
+        table.add_row(*(line[heading] for heading in headings), end_section=ends)
     return table
 
 

@@ -1,6 +1,8 @@
 """Trainers that are measured: their settings, their batches, what they must share."""
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fairseq import options, tasks
@@ -8,14 +10,14 @@ from fairseq.models.transformer import TransformerModel
 
 from rbn_fairseq.bench.trainers import (
     SETTINGS,
-    check_batches,
+    build_all,
     data_cases,
     draw,
     fairseq_options,
     largest,
     make_trainer,
-    make_trainers,
     name_of,
+    read_config,
     read_settings,
     real_tokens,
     set_up,
@@ -33,7 +35,7 @@ def trainers(data_bin):
         "layer": COMMON,
         "mixed": [*COMMON, "--length-mixing", "4"],
     }
-    return make_trainers(str(data_bin), settings, "cpu")
+    return build_all(settings, partial(make_trainer, str(data_bin), device="cpu"))
 
 
 def ids(turns):
@@ -78,12 +80,13 @@ def test_the_largest_batches_of_an_epoch(trainers, name):
     ],
 )
 def test_size_of_batches_seed_and_precision_are_shared(data_bin, options, named):
-    plain, other = (
-        set_up(str(data_bin), [*COMMON, *own], "cpu")[0] for own in ([], options.split())
-    )
+    def configure(arguments):
+        return SimpleNamespace(cfg=read_config(str(data_bin), arguments, "cpu"))
+
+    plain, other = COMMON, [*COMMON, *options.split()]
     with pytest.raises(ValueError, match=f"`other`: {named} "):
-        check_batches({"plain": plain, "other": other})
-    check_batches({"a": other, "b": other})
+        build_all({"plain": plain, "other": other}, configure)
+    assert list(build_all({"a": other, "b": other}, configure)) == ["a", "b"]
 
 
 def test_the_monitors_of_a_task_are_off(data_bin, tmp_path):
