@@ -63,7 +63,9 @@ def test_train_with_fairseqs_own_model_and_mixed_batches(data_bin):
     assert [row["norm"] for row in kinds["train"]] == [*names, "floor"]
     assert all(row["tokens"] > 0 and row["ms"] > 0 for row in kinds["train"])
     assert [row["norm"] for row in kinds["memory"]] == names
-    assert all(row["bytes"] > 0 for row in kinds["memory"])
+    sizes = [row["bytes"] for row in kinds["memory"]]
+    assert [row["ratio_to_layer"] for row in kinds["memory"]] == [size / sizes[0] for size in sizes]
+    assert len(set(sizes)) > 1
     assert [row["norm"] for row in rows if row["bench"] == "penalty"] == ["rbn - batch"]
 
 

@@ -91,9 +91,15 @@ def test_an_interrupted_call_goes_on(make, monkeypatch, tmp_path, stop, finished
     assert kept == {name: (tmp_path / "out" / name).stat().st_ino for name in finished}
 
 
-def test_what_is_finished_is_not_done_again(make, monkeypatch, tmp_path, said):
+def test_what_is_finished_is_not_done_again(make, recipe, monkeypatch, tmp_path, said):
     about = make(tmp_path)
     assert about == json.loads((tmp_path / "bin/about.json").read_text())
+    assert about["corpus"] == "IWSLT14 De-En" and about["standard"] is False
+    assert about["types"] == 2 + 4  # those of the file, and fairseq's own
+    # Counts, hashes of four files, number of merges.
+    assert len(about["differences"]) == 3 + 4 + 1
+    request = json.loads((tmp_path / "request.json").read_text())
+    assert about["request"] == recipe.request() == request
     before = bytes_of(tmp_path)
     stop_while_tokenising(monkeypatch)
     assert make(tmp_path) == about
@@ -101,42 +107,28 @@ def test_what_is_finished_is_not_done_again(make, monkeypatch, tmp_path, said):
     assert said[-1] == f"`{tmp_path}` is finished already; nothing was done"
 
 
-def test_number_of_jobs_is_no_part_of_the_request(make, recipe, tmp_path):
+def test_number_of_jobs_and_place_of_the_archive_do_not_matter(make, recipe, tmp_path):
+    moved = tmp_path / "moved.tgz"
+    moved.write_bytes(recipe.path.read_bytes())
     make(tmp_path / "one")
-    make(tmp_path / "one", replace(recipe, jobs=2))
-    make(tmp_path / "two", replace(recipe, jobs=2))
+    make(tmp_path / "one", replace(recipe, jobs=2, path=moved))
+    make(tmp_path / "two", replace(recipe, jobs=2, path=moved))
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
 
 
-@pytest.mark.parametrize("stages", [("text",), ("text", "bpe"), ("text", "bpe", "bin")])
+@pytest.mark.parametrize("stages", [("text",), ("text", "bpe", "bin")])
 def test_another_request(make, recipe, tmp_path, stages):
-    make(tmp_path)
+    out = tmp_path / "out"
+    make(out)
     for stage in {"text", "bpe", "bin"} - set(stages):
-        shutil.rmtree(tmp_path / stage)
-    before = bytes_of(tmp_path)
-    with pytest.raises(ValueError, match="another value of merges") as e:
-        make(tmp_path, replace(recipe, learnt=31))
-    assert "--output" in str(e.value) and str(tmp_path) in str(e.value)
-    assert bytes_of(tmp_path) == before
-
-
-def test_another_archive(make, recipe, tmp_path):
-    make(tmp_path / "out")
-    other = tmp_path / "de-en.tgz"
-    other.write_bytes(recipe.path.read_bytes() + b"\0")
-    with pytest.raises(ValueError, match="another value of archive"):
-        make(tmp_path / "out", replace(recipe, path=other))
-    moved = tmp_path / "moved.tgz"
-    moved.write_bytes(recipe.path.read_bytes())
-    make(tmp_path / "out", replace(recipe, path=moved))
-
-
-def test_a_refused_request_binds_nobody(make, recipe, tmp_path):
-    wrong = tmp_path / "wrong.tgz"
-    wrong.write_bytes(b"<html>")
-    with pytest.raises(ValueError, match="cannot be read to its end"):
-        make(tmp_path / "out", replace(recipe, path=wrong))
-    assert make(tmp_path / "out")["merges"] == 30
+        shutil.rmtree(out / stage)
+    before = bytes_of(out)
+    archive = tmp_path / "de-en.tgz"
+    archive.write_bytes(recipe.path.read_bytes() + b"\0")
+    for key, value, field in ("learnt", 31, "merges"), ("path", archive, "archive"):
+        with pytest.raises(ValueError, match=f"--output: `{out}` .* another value of {field}"):
+            make(out, replace(recipe, **{key: value}))
+    assert bytes_of(out) == before
 
 
 def test_a_directory_of_something_else(make, tmp_path):
@@ -145,16 +137,12 @@ def test_a_directory_of_something_else(make, tmp_path):
         make(tmp_path)
 
 
-def test_about(make, recipe, tmp_path):
-    about = make(tmp_path)
-    assert about["corpus"] == "IWSLT14 De-En" and about["standard"] is False
-    assert about["types"] == 2 + 4  # those of the file, and fairseq's own
-    assert (
-        about["request"] == recipe.request() == json.loads((tmp_path / "request.json").read_text())
-    )
-    # Counts, hashes of four files, number of merges.
-    assert len(about["differences"]) == 3 + 4 + 1
-    assert recipe.standard.pairs["train"] == 160_239
+def test_a_refused_request_binds_nobody(make, recipe, tmp_path):
+    wrong = tmp_path / "wrong.tgz"
+    wrong.write_bytes(b"<html>")
+    with pytest.raises(ValueError, match="cannot be read to its end"):
+        make(tmp_path / "out", replace(recipe, path=wrong))
+    assert make(tmp_path / "out")["merges"] == 30
 
 
 def subword_nmt(*arguments, source):

@@ -33,13 +33,6 @@ def test_moses_own(lang):
     assert list(tokenise(LINES, lang)) == expected.stdout.decode().split("\n")[:-1]
 
 
-@needs_perl
-def test_hyphens_stay_and_quotes_are_escaped():
-    line = 'It\'s a house-door, "5,300" | R&D [1].'
-    expected = "It &apos;s a house-door , &quot; 5,300 &quot; &#124; R &amp; D &#91; 1 &#93; ."
-    assert list(Tokeniser(1)([line], "en")) == [expected]
-
-
 def test_many_chunks_keep_their_order():
     lines = [f"Satz {number}" for number in range(12_345)]  # two and a half chunks
     assert list(Tokeniser(jobs=2)(iter(lines), "de")) == lines
