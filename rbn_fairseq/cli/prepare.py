@@ -22,6 +22,7 @@ _Jobs = Annotated[
     Optional[int],
     typer.Option(min=1, help="Processes at a time.", show_default="one a core"),
 ]
+_Output = Annotated[Path, typer.Option(metavar="DIR", help="Directory for everything.")]
 _Allow = Annotated[
     bool,
     typer.Option(
@@ -31,10 +32,12 @@ _Allow = Annotated[
 ]
 
 
-def _either(first: str, one: Optional[Path], second: str, other: Optional[Path]) -> None:
-    if (one is None) == (other is None):
-        number = "neither" if one is None else "both"
-        raise ValueError(f"Give {first} or {second}, one of the two; {number} is there.")
+def _check_source(archive: Optional[Path], text: Optional[Path], option: str) -> None:
+    if (archive is None) == (text is None):
+        number = "neither" if archive is None else "both"
+        raise ValueError(f"Give --archive FILE or {option} DIR, one of the two; {number} is there.")
+    if archive is not None and not archive.is_file():
+        raise ValueError(f"--archive: there is no file `{archive}`.")
 
 
 def _print_summary(about: dict[str, Any], out: Path) -> None:
@@ -77,9 +80,7 @@ def iwslt14(
             "with .gz behind; used as they are.",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
-        "data/iwslt14"
-    ),
+    output: _Output = Path("data/iwslt14"),
     jobs: _Jobs = None,
     merges: Annotated[
         Optional[int], typer.Option(min=1, help="Merges of the BPE to learn.", show_default="10000")
@@ -97,7 +98,7 @@ def iwslt14(
     """
     from rbn_fairseq.corpora.iwslt14 import MERGES, IWSLT14FromArchive, IWSLT14FromTokenised
 
-    _either("--archive FILE", archive, "--from-tokenized DIR", from_tokenized)
+    _check_source(archive, from_tokenized, "--from-tokenized")
     if merges is not None and bpe_codes is not None:
         raise ValueError(
             f"--merges {merges} is for merges that are learnt, --bpe-codes {bpe_codes} holds them: "
@@ -128,9 +129,7 @@ def wmt16(
             ".gz behind.",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path(
-        "data/wmt16"
-    ),
+    output: _Output = Path("data/wmt16"),
     jobs: _Jobs = None,
     merges: Annotated[
         Optional[int],
@@ -147,7 +146,7 @@ def wmt16(
     """
     from rbn_fairseq.corpora.wmt16 import MERGES, WMT16FromArchive, WMT16FromRaw
 
-    _either("--archive FILE", archive, "--from-raw DIR", from_raw)
+    _check_source(archive, from_raw, "--from-raw")
     workers = jobs or os.cpu_count() or 1
     recipe: Recipe
     if from_raw is not None:

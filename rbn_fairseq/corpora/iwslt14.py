@@ -166,8 +166,6 @@ class IWSLT14FromArchive(_IWSLT14):
 
     def source(self) -> dict[str, Any]:
         """Return the hash of the archive."""
-        if not self.path.is_file():
-            raise ValueError(f"--archive: there is no file `{self.path}`.")
         return {"archive": sha256(self.path)}
 
     def write_text(self, directory: Path, say: Say) -> str:
@@ -175,8 +173,8 @@ class IWSLT14FromArchive(_IWSLT14):
         unpacked = directory / "archive"
         unpacked.mkdir()
         say(f"  unpacking {self.path}")
-        talks = [_talk_name(talk, lang) for talk in _TALKS for lang in self.langs]
-        extract(self.path, [*map(_train_name, self.langs), *talks], unpacked)
+        names = [_talk_name(talk, lang) for talk in _TALKS for lang in self.langs]
+        extract(self.path, [*map(_train_name, self.langs), *names], unpacked)
         tokenise = Tokeniser(self.jobs)
         say(f"  tokenising with {tokenise.name}")
         sides = []

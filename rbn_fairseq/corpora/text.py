@@ -207,8 +207,6 @@ def extract(archive: Path, wanted: Collection[str], directory: Path) -> None:
         ValueError: if the archive cannot be read to its end, a file that is wanted is missing, or
             they are together larger than any corpus.
     """
-    if not archive.is_file():
-        raise ValueError(f"--archive: there is no file `{archive}`.")
     missing, size = set(wanted), 0
     try:
         with tarfile.open(archive) as tar:

@@ -64,8 +64,6 @@ class WMT16FromArchive(_WMT16):
 
     def request(self) -> dict[str, Any]:
         """Return the hash of the archive."""
-        if not self.path.is_file():
-            raise ValueError(f"--archive: there is no file `{self.path}`.")
         return {"corpus": self.name, "archive": sha256(self.path)}
 
     def _unpack(self, directory: Path, say: Say) -> dict[str, Path]:

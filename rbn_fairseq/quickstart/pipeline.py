@@ -223,7 +223,7 @@ def _conclude(
     scored = {name: _score(out / name, data, target_lang) for name in NORMS}
     hypotheses = {name: lines for name, (lines, _) in scored.items()}
     runs = [read_run(name, out / name) for name in NORMS]
-    results = {
+    results: dict[str, Any] = {
         "schema": 1,
         "data": {key: data.about[key] for key in ("text", "pairs", "request")},
         "copying": asdict(copying),

@@ -40,12 +40,15 @@ def test_iwslt14_to_the_end(monkeypatch, text, tmp_path):
         (("iwslt14", "--archive", "a", "--from-tokenized", "b"), "both is there"),
         (("wmt16",), "Give --archive FILE or --from-raw DIR"),
         (("wmt16", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
-        (("wmt16", "--archive", "a", "--merges", 5), "--merges 5 is for --from-raw"),
+        (("wmt16", "--archive", __file__, "--merges", 5), "--merges 5 is for --from-raw"),
         (("wmt16", "--from-raw", "none"), "--from-raw: there is no file `none/train.en`"),
         (("iwslt14", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
         (("iwslt14", "--from-tokenized", "none"), "--from-tokenized: there is no file"),
-        (("iwslt14", "--archive", "a", "--bpe-codes", "c", "--merges", 5), "leave out one"),
-        (("iwslt14", "--archive", "a", "--bpe-codes", "c"), "--bpe-codes: there is no file `c`"),
+        (("iwslt14", "--archive", __file__, "--bpe-codes", "c", "--merges", 5), "leave out one"),
+        (
+            ("iwslt14", "--archive", __file__, "--bpe-codes", "c"),
+            "--bpe-codes: there is no file `c`",
+        ),
     ],
 )
 def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):

@@ -231,32 +231,19 @@ def test_a_full_disk_is_no_damage(tmp_path, out):
     assert error.value is full
 
 
-def cut(data):
-    return data[:4000]
-
-
-def overwritten(data):
-    return data[:2000] + bytes(2000) + data[4000:]
-
-
-def without_checksum(data):
-    return data[:-4]
-
-
-def another_kind(data):
-    return b"<html>404"
-
-
-def empty(data):
-    return b""
-
-
+DAMAGE = {
+    "cut": lambda data: data[:4000],
+    "overwritten": lambda data: data[:2000] + bytes(2000) + data[4000:],
+    "without checksum": lambda data: data[:-4],
+    "another kind": lambda data: b"<html>404",
+    "empty": lambda data: b"",
+}
 # A tar has checksums in its headers only: without compression, what is overwritten is not noticed.
 DAMAGED = [
     (kind, damage)
     for kind in ("w:gz", "w:xz", "w:bz2", "w")
-    for damage in (cut, overwritten, without_checksum, another_kind, empty)
-    if (kind, damage) not in (("w", overwritten), ("w", without_checksum))
+    for damage in DAMAGE
+    if (kind, damage) not in (("w", "overwritten"), ("w", "without checksum"))
 ]
 
 
@@ -269,6 +256,6 @@ def test_damaged_archives(tmp_path, out, kind, damage):
         info = tarfile.TarInfo("x")
         info.size = len(content)
         tar.addfile(info, io.BytesIO(content))
-    archive.write_bytes(damage(archive.read_bytes()))
+    archive.write_bytes(DAMAGE[damage](archive.read_bytes()))
     with pytest.raises(ValueError, match="a.tgz` cannot be read to its end"):
         extract(archive, {"x"}, out)
