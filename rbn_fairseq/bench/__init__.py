@@ -1,1 +1,1 @@
-"""Measurements of speed: ratios, interleaved in one run."""
+"""Benchmarks: what is compared is timed in turn, in one process."""

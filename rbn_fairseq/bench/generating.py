@@ -97,7 +97,7 @@ class Translator:
             self.model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
 
     def generate(self, batches: Sequence[Any]) -> list[Any]:
-        """Search for translations."""
+        """Return the hypotheses of beam search."""
         return [self.task.inference_step(self.generator, [self.model], batch) for batch in batches]
 
 
@@ -121,10 +121,10 @@ def time_inference(
         settings: fairseq-train's options by name; the first is the reference, and one called
             ``none`` the floor.
         common: options of all settings.
-        case: what this is called.
+        case: name of the comparison.
         subset: of the data.
-        batches: a turn's, drawn uniformly.
-        rounds: how often every setting has its turn.
+        batches: number of them in a turn, drawn uniformly.
+        rounds: number that counts; one more warms up.
         beam: width of the search.
         steps: tokens of every translation.
         device: ``cpu`` or ``cuda``.
@@ -147,8 +147,8 @@ def time_inference(
             name: partial(milliseconds, partial(method, model, drawn), device)
             for name, model in models.items()
         }
-        taken = take_turns(actions, rounds, f"{case}, {what}")
-        per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in taken]
+        timings = take_turns(actions, rounds, f"{case}, {what}")
+        per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in timings]
         rows += summarise(
             per_batch,
             FLOOR,

@@ -29,15 +29,15 @@ _NORMS_A_LAYER = 2  # of an encoder
 
 
 def time_growth(
-    sweep: str, values: Sequence[int], tokens: int, how: Conditions
+    sweep: str, values: Sequence[int], tokens: int, conditions: Conditions
 ) -> dict[int, list[Row]]:
-    """Time norms while one thing grows and all others stay.
+    """Time norms while tokens, channels or layers grow and all else stays.
 
     Args:
         sweep: a name of ``SWEEPS``.
         values: that it takes.
         tokens: of a batch, where they do not grow.
-        how: channels, depth and the like, where they do not grow.
+        conditions: channels, depth and the like, where they do not grow.
 
     Returns:
         Rows by value; a row's case begins with the sweep and the value. With layers a time is
@@ -48,14 +48,14 @@ def time_growth(
     """
     grown = {}
     for value in values:
-        size, here, norms = tokens, how, 1
+        size, varied, norms = tokens, conditions, 1
         if sweep == "tokens":
             size = value
         elif sweep == "channels":
-            here = replace(how, channels=value)
+            varied = replace(conditions, channels=value)
         else:
             norms = _NORMS_A_LAYER * value
-            here = replace(how, depth=norms)
+            varied = replace(conditions, depth=norms)
         grown[value] = [
             replace(
                 row,
@@ -63,7 +63,7 @@ def time_growth(
                 case=f"{sweep}-{value}/{row.case}",
                 ms=norms * (row.ms or 0.0),
             )
-            for row in time_norms(fixed_case(size, here.channels), here, f"{value} {sweep}")
+            for row in time_norms(fixed_case(size, varied.channels), varied, f"{value} {sweep}")
         ]
     return grown
 

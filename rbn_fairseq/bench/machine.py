@@ -1,4 +1,4 @@
-"""The machine: what it is, how fast it multiplies, its memory."""
+"""The machine: description, rate of matrix products, peaks of memory."""
 
 import ctypes
 import gc
@@ -86,11 +86,11 @@ def threads(number: int) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let the CPU's allocator keep what is freed, where it is glibc's.
+    """Make glibc's allocator, where there is one, keep freed memory in the process.
 
     By default it returns large blocks to the system, so that each tensor costs a page fault for
     every 4 KiB: as much as a norm itself, and by chance, as it depends on what else is allocated.
-    It stays so until the process ends.
+    There is no way back within the process.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -110,8 +110,8 @@ class MatrixProduct:
     def milliseconds(self, flops: float) -> float:
         """Return how long so many floating-point operations take at the rate of one product."""
         factor, out = self._factor, self._out
-        taken = milliseconds(lambda: torch.mm(factor, factor, out=out), self.device)
-        return taken * flops / (2 * factor.shape[0] ** 3)
+        duration = milliseconds(lambda: torch.mm(factor, factor, out=out), self.device)
+        return duration * flops / (2 * factor.shape[0] ** 3)
 
 
 def count_flops(action: Callable[[], Any]) -> int:

@@ -49,7 +49,7 @@ class Case:
     batches: Sequence[Sequence[int]]
 
     def layouts(self, device: str) -> Iterator[BatchLayout]:
-        """Yield where the sentences of each batch lie in its rows, as the model tells its norms."""
+        """Yield each batch's layout, which the model hands to its norms."""
         for lengths in self.batches:
             yield BatchLayout(torch.tensor(lengths, device=device), list(lengths))
 
@@ -112,15 +112,15 @@ def read_norms(names: Sequence[str]) -> list[str]:
 class NormStack(nn.ModuleList):
     """Norms one after another, as those of an encoder's layers are."""
 
-    def __init__(self, name: str, how: Conditions) -> None:
+    def __init__(self, name: str, conditions: Conditions) -> None:
         def build() -> nn.Module:
             if name == TORCH:
-                return TorchBatchNorm(how.channels)
-            return build_norm(name.split("+"), NormPlace(how.channels, heads=8), {})
+                return TorchBatchNorm(conditions.channels)
+            return build_norm(name.split("+"), NormPlace(conditions.channels, heads=8), {})
 
-        super().__init__(build() for _ in range(how.depth))
-        self.to(how.device, getattr(torch, how.dtype)).train(how.training)
-        for part in () if how.training else self.modules():
+        super().__init__(build() for _ in range(conditions.depth))
+        self.to(conditions.device, getattr(torch, conditions.dtype)).train(conditions.training)
+        for part in () if conditions.training else self.modules():
             if isinstance(part, PopulationNorm):
                 part.make_generation_fast_()  # as fairseq does before it generates
 
@@ -134,28 +134,28 @@ class NormStack(nn.ModuleList):
 class Activations:
     """Random activations and gradients of the batches of a case, in the same memory."""
 
-    def __init__(self, case: Case, how: Conditions) -> None:
-        self.how = how
-        self.layouts = list(case.layouts(how.device))
+    def __init__(self, case: Case, conditions: Conditions) -> None:
+        self.conditions = conditions
+        self.layouts = list(case.layouts(conditions.device))
         rows = max(layout.rows for layout in self.layouts)
-        shape, dtype = (2, rows, how.channels), getattr(torch, how.dtype)
-        self._memory = torch.randn(shape, device=how.device).to(dtype)
+        shape, dtype = (2, rows, conditions.channels), getattr(torch, conditions.dtype)
+        self._memory = torch.randn(shape, device=conditions.device).to(dtype)
         # In training autograd keeps the outputs of all norms; otherwise two tensors take turns.
-        outputs = how.depth if how.training else min(2, how.depth)
+        outputs = conditions.depth if conditions.training else min(2, conditions.depth)
         self._copies = self._memory.new_zeros(outputs, *shape[1:])
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
         """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""
         for layout in self.layouts:
             x, upstream = self._memory[:, : layout.rows]
-            yield x.detach().requires_grad_(self.how.training), upstream, layout
+            yield x.detach().requires_grad_(self.conditions.training), upstream, layout
 
     def run(self, stack: NormStack) -> None:
         """Run a stack on all batches, with its backward in training."""
-        with torch.set_grad_enabled(self.how.training):
+        with torch.set_grad_enabled(self.conditions.training):
             for x, upstream, layout in self:
                 y = stack(x, layout)
-                if self.how.training:
+                if self.conditions.training:
                     inputs = [x, *stack.parameters()]
                     torch.autograd.grad(y, inputs, upstream, allow_unused=True)
 
@@ -163,7 +163,7 @@ class Activations:
         """Copy all batches, once for each norm of a stack, into as much memory as norms write."""
         with torch.no_grad():
             for source, _, _ in self:
-                for norm in range(self.how.depth):
+                for norm in range(self.conditions.depth):
                     block = self._copies[norm % len(self._copies)]
                     source = block[: len(source)].copy_(source)
 
@@ -172,7 +172,7 @@ def _timed(action: Callable[[], None], device: str, scale: float) -> float:
     return milliseconds(action, device) * scale
 
 
-def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
+def time_norms(case: Case, conditions: Conditions, label: str = "") -> list[Row]:
     """Time norms in turn on the batches of a case.
 
     A time is that of a norm on a batch's rows of real tokens: the mean over the norms of a stack
@@ -184,23 +184,28 @@ def time_norms(case: Case, how: Conditions, label: str = "") -> list[Row]:
     norm before it, and writes memory of its own where norms keep their outputs. So the floor has
     the cache's speed only where norms can have it.
     """
-    with threads(how.threads):
-        activations = Activations(case, how)
-        scale = 1 / (how.depth * len(case.batches))
+    with threads(conditions.threads):
+        activations = Activations(case, conditions)
+        scale = 1 / (conditions.depth * len(case.batches))
         actions = {
-            name: partial(_timed, partial(activations.run, NormStack(name, how)), how.device, scale)
-            for name in how.norms
+            name: partial(
+                _timed,
+                partial(activations.run, NormStack(name, conditions)),
+                conditions.device,
+                scale,
+            )
+            for name in conditions.norms
         }
-        copies = 2.5 if how.training else 1.0
-        actions[FLOOR] = partial(_timed, activations.copy, how.device, copies * scale)
-        rounds = take_turns(actions, how.rounds, label)
+        copies = 2.5 if conditions.training else 1.0
+        actions[FLOOR] = partial(_timed, activations.copy, conditions.device, copies * scale)
+        rounds = take_turns(actions, conditions.rounds, label)
     return summarise(
         rounds,
-        bench="norm" if how.training else "norm, evaluation",
-        device=how.device,
-        threads=how.threads,
-        dtype=how.dtype,
+        bench="norm" if conditions.training else "norm, evaluation",
+        device=conditions.device,
+        threads=conditions.threads,
+        dtype=conditions.dtype,
         case=case.name,
-        channels=how.channels,
+        channels=conditions.channels,
         floor=f"{copies:g} copies of the activations, into as much memory as the norms write",
     )

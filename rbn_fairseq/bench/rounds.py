@@ -13,7 +13,7 @@ from rich.progress import track
 
 __all__ = ["FLOOR", "Row", "milliseconds", "quartiles", "summarise", "take_turns"]
 
-FLOOR = "floor"  # the name, within a round, of what the others are measured against
+FLOOR = "floor"  # name of the lower bound among the times of a round
 
 
 def milliseconds(action: Callable[[], Any], device: str) -> float:
@@ -34,7 +34,7 @@ def milliseconds(action: Callable[[], Any], device: str) -> float:
 def take_turns(
     actions: Mapping[str, Callable[[], float]], rounds: int, label: str
 ) -> list[dict[str, float]]:
-    """Let every action have its turn in each round.
+    """Time all actions in each round.
 
     Each round has an order of its own, so that none always follows the same other; the orders
     are drawn alike in every process. A first round, not counted, warms up.
@@ -50,12 +50,12 @@ def take_turns(
     names = list(actions)
     turns = range(rounds + 1)
     draw = random.Random(1)
-    taken = []
+    timings = []
     console = Console(stderr=True, quiet=not label)
     for _ in track(turns, label, console=console, transient=True):
         times = {name: actions[name]() for name in draw.sample(names, len(names))}
-        taken.append({name: times[name] for name in names})
-    return taken[1:]
+        timings.append({name: times[name] for name in names})
+    return timings[1:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Row:
         return 1000 * self.ms / self.tokens if self.ms is not None and self.tokens else None
 
     def record(self) -> dict[str, Any]:
-        """Return the row for JSON, without those of the last fields that say nothing."""
+        """Return the row for JSON, without those of the last fields that are empty."""
         optional = ("floor", "share", "channels", "bytes", "tokens")
         return {
             name: value
@@ -132,17 +132,17 @@ def summarise(
     rounds: Sequence[dict[str, float]],
     bottom: str = FLOOR,
     tokens: Optional[Mapping[str, float]] = None,
-    **same: Any,
+    **fields: Any,
 ) -> list[Row]:
     """Summarise rounds, name by name, against the first one and against the floor.
 
-    Ratios are taken round by round: a slow round is slow for both.
+    Ratios are timings round by round: a slow round is slow for both.
 
     Args:
         rounds: milliseconds by name.
         bottom: the floor's name in the rounds; if it is not there, there is no floor.
         tokens: real tokens of an update by name, where the rounds' times are those of a token.
-        same: fields that all rows share.
+        fields: shared by all rows.
     """
     reference, *_ = rounds[0]
     rows = []
@@ -159,7 +159,7 @@ def summarise(
                 floor_ratio=float(np.median(against)) if against else None,
                 n=len(rounds),
                 spread=(low, high),
-                **same,
+                **fields,
             )
         )
     return rows

@@ -80,8 +80,8 @@ def time_measuring(
             count_flops(actions[_ONE]),
         )
         turns = {name: partial(milliseconds, action, device) for name, action in actions.items()}
-        taken = take_turns(turns | {FLOOR: floor}, rounds, "training and measuring")
-    per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in taken]
+        timings = take_turns(turns | {FLOOR: floor}, rounds, "training and measuring")
+    per_batch = [{name: ms / len(drawn) for name, ms in times.items()} for times in timings]
     return total_costs(
         per_batch,
         len(iterator.frozen_batches),
@@ -92,7 +92,7 @@ def time_measuring(
     )
 
 
-def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) -> list[Row]:
+def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **fields: Any) -> list[Row]:
     """Turn milliseconds per batch into those of an epoch, as parts of the epoch's training.
 
     The first row is that of training itself; the last the ratio of one pass to two.
@@ -100,7 +100,7 @@ def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) 
     Args:
         rounds: milliseconds per batch by name.
         epoch: updates of an epoch.
-        same: fields that all rows share.
+        fields: shared by all rows.
     """
     interval = ConditioningConfig.conditioning_interval
     sample = min(TIDMonitorConfig.tid_batches, epoch)
@@ -108,7 +108,7 @@ def total_costs(rounds: Sequence[Mapping[str, float]], epoch: int, **same: Any) 
     def cost(case: str, part: Callable[[Mapping[str, float]], float], whole: str = _UPDATE) -> Row:
         low, share, high = quartiles([part(times) / times[whole] for times in rounds])
         _, ms, _ = quartiles([part(times) for times in rounds])
-        about = {"bench": "tid", "case": case, "n": len(rounds), **same}
+        about = {"bench": "tid", "case": case, "n": len(rounds), **fields}
         return Row(ms=ms * epoch, share=share, spread=(low, high), **about)
 
     def one_pass(case: str, share: float = 1.0) -> Row:

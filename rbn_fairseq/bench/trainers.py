@@ -60,7 +60,7 @@ _SMALL = "--arch rbn_transformer_tiny --optimizer adam".split()  # to read data 
 
 
 def _monitors_off(arguments: Sequence[str]) -> list[str]:
-    """Return the task of the arguments, with what turns its monitors off."""
+    """Return the options that name the task of the arguments and turn its monitors off."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--task", default="translation_rbn")
     task = parser.parse_known_args(arguments)[0].task

@@ -30,7 +30,7 @@ def _per_token(trainer: Any, turns: Iterator[Sequence[Any]], device: str) -> flo
 
 
 def penalty_row(
-    rounds: Sequence[dict[str, float]], tokens: Mapping[str, float], **same: Any
+    rounds: Sequence[dict[str, float]], tokens: Mapping[str, float], **fields: Any
 ) -> Optional[Row]:
     """Return what ``rbn`` takes longer than ``batch``, as a share of the latter's update.
 
@@ -40,8 +40,8 @@ def penalty_row(
         return None
     _, ms, _ = quartiles([times["rbn"] - times["batch"] for times in rounds])
     low, share, high = quartiles([times["rbn"] / times["batch"] - 1 for times in rounds])
-    same |= {"bench": "penalty", "norm": "rbn - batch"}
-    return Row(ms=ms * tokens["batch"], n=len(rounds), share=share, spread=(low, high), **same)
+    fields |= {"bench": "penalty", "norm": "rbn - batch"}
+    return Row(ms=ms * tokens["batch"], n=len(rounds), share=share, spread=(low, high), **fields)
 
 
 def time_updates(
@@ -84,7 +84,7 @@ def time_updates(
     turns = {name: draw(trainer, updates, rounds + 1) for name, trainer in trainers.items()}
     reference, last = list(settings)[0], list(settings)[-1]
     first = trainers[reference].cfg
-    same: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "device": device,
         "threads": threads,
         "dtype": training_dtype(first),
@@ -110,7 +110,7 @@ def time_updates(
             n=1,
             bytes=peak,
             ratio_to_layer=peak / peaks[reference],
-            **same,
+            **fields,
         )
         for name, peak in peaks.items()
     ]
@@ -121,14 +121,14 @@ def time_updates(
         for name, trainer in trainers.items()
     }
     actions[FLOOR] = partial(product.milliseconds, flops)
-    taken = take_turns(actions, rounds, "training")
+    timings = take_turns(actions, rounds, "training")
 
     tokens = {  # of an update
         name: sum(map(real_tokens, timed)) / sum(map(len, timed))
         for name, (_, *timed) in turns.items()
     }
     tokens[FLOOR] = tokens[reference]
-    penalty = penalty_row(taken, tokens, **same)
+    penalty = penalty_row(timings, tokens, **fields)
     floor = f"{flops * tokens[FLOOR] / 1e9:,.0f} GFLOP of matrix products"
-    rows = summarise(taken, tokens=tokens, bench="train", floor=floor, **same)
+    rows = summarise(timings, tokens=tokens, bench="train", floor=floor, **fields)
     return rows + ([penalty] if penalty else []) + memory

@@ -172,8 +172,10 @@ def norm(
     rows: list[Row] = []
     for number, kind in itertools.product(counts, dtypes):
         for case, width in cases:
-            how = Conditions(chosen, width, depth, rounds, device, kind, number, not evaluation)
-            rows += time_norms(case, how, f"{case.name}, {number} threads, {kind}")
+            conditions = Conditions(
+                chosen, width, depth, rounds, device, kind, number, not evaluation
+            )
+            rows += time_norms(case, conditions, f"{case.name}, {number} threads, {kind}")
     show(rows, json, device)
 
 
@@ -224,8 +226,8 @@ def scaling(
     sizes = SWEEPS[sweep] if values is None else _numbers("--values", values)
     chosen, (kind,) = read_norms(norms.split(",")), _dtypes(dtype)
     keep_freed_memory()
-    how = Conditions(chosen, channels, depth, rounds, device, kind, threads)
-    grown = time_growth(sweep, sizes, tokens, how)
+    conditions = Conditions(chosen, channels, depth, rounds, device, kind, threads)
+    grown = time_growth(sweep, sizes, tokens, conditions)
     show(list(itertools.chain.from_iterable(grown.values())), json, device)
     if figure is not None:
         with plain_errors():

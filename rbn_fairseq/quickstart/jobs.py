@@ -25,7 +25,7 @@ __all__ = ["Job", "Step", "run_jobs"]
 
 _RBN = (sys.executable, "-m", "rbn_fairseq")
 # One thread a job: the tensors are small. glibc returns the memory of large tensors to the system
-# and asks for it again at every update unless it is told to keep it, a fifth of the time.
+# and asks for it again at every update unless these thresholds keep it, a fifth of the time.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": "2000000000",
@@ -113,7 +113,7 @@ class Job:
         return "waiting" if self._process is None else self.steps[self._finished()].label
 
     def advance(self) -> None:
-        """Start the next command if none is running, or take note of the end of one that was.
+        """Start the next command if none is running; mark a command that has ended.
 
         Raises:
             ValueError: if a command failed; the message ends with the last lines it printed.
