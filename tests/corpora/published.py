@@ -67,9 +67,9 @@ def iwslt_members(directory: Path, number=200) -> dict[str, str]:
     return members
 
 
-def wmt_members(directory: Path, prefix="") -> dict[str, str]:
+def wmt_members(directory: Path) -> dict[str, str]:
     """Pieces made by hand: every second letter begins a piece."""
-    members = {f"{prefix}vocab.bpe.32000": "left out\n"}
+    members = {"vocab.bpe.32000": "left out\n"}
     sizes = {"train.tok.clean": 40, "newstest2013.tok": 5, "newstest2014.tok": 6}
     for seed, (stem, size) in enumerate(sizes.items()):
         text = pairs(size, 20 + seed, directory)
@@ -79,7 +79,7 @@ def wmt_members(directory: Path, prefix="") -> dict[str, str]:
                          for word in pair[side].split())
                 for pair in text
             )  # fmt: skip
-            members[f"{prefix}{stem}.bpe.32000.{lang}"] = "".join(line + "\n" for line in lines)
+            members[f"{stem}.bpe.32000.{lang}"] = "".join(line + "\n" for line in lines)
     return members
 
 
