@@ -1,6 +1,7 @@
+import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from forked import forked_commands  # noqa: E402
 torch.set_num_threads(1)
 
 
-# What takes long and is one piece for a worker.
-LONG = ("end_to_end", "distributed", "quickstart", "scripts")
+# What takes long and is one piece for a worker: first, so that no worker is left with it alone.
+LONG = ("end_to_end", "distributed", "quickstart", "scripts", "cli", "corpora", "report", "bench")
 
 # Directories and files of tests of the nightly tier, and of integration: those start processes,
 # train, or run kernels in an interpreter. A test may name another tier by its mark.
@@ -55,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not any(word in item.nodeid for word in LONG))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: a third of the time a test waits for a process or the disk."""
+    return max(1, 3 * len(os.sched_getaffinity(0)) // 2)
+
+
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """The same random numbers in every run of a test."""
@@ -86,51 +92,68 @@ def forked():
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Function that returns a directory which the first worker to ask for it makes for all."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def directory(name: str, make: Callable[[Path], object]) -> Path:
+        path, finished = place / name, place / f"{name}.finished"
+        with open(place / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not finished.exists():
+                make(path)
+                finished.touch()
+        return path
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def corpus(shared) -> Path:
     """Parallel text of spelt-out numbers; 61 test sentences, not a multiple of fairseq's 8."""
-    directory = tmp_path_factory.mktemp("text")
-    write_corpus(directory, {"train": 1500, "valid": 60, "test": 61})
-    return directory
+    sizes = {"train": 1500, "valid": 60, "test": 61}
+    return shared("text", lambda directory: write_corpus(directory, sizes))
 
 
 @pytest.fixture(scope="session")
-def data_bin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_bin(corpus: Path, shared) -> Path:
     """The corpus after fairseq-preprocess, with a joined dictionary."""
-    directory = tmp_path_factory.mktemp("data-bin")
-    runs.preprocess(corpus, directory)
-    return directory
+    return shared("data-bin", lambda directory: runs.preprocess(corpus, directory))
 
 
 @pytest.fixture(scope="session")
-def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def varied(shared) -> Path:
     """Data of sentences of many lengths, and their text in the folder `text`.
 
     In tokens of the source, its end included: 3 to 22 to train on, 2 to 26 to validate on, and 2
     to 31 to translate.
     """
-    directory = tmp_path_factory.mktemp("varied")
     words = {"train": range(2, 22), "valid": range(1, 26, 3), "test": range(1, 31, 4)}
-    write_varied(directory / "text", words)
-    runs.preprocess(directory / "text", directory)
-    return directory
+
+    def make(directory: Path) -> None:
+        write_varied(directory / "text", words)
+        runs.preprocess(directory / "text", directory)
+
+    return shared("varied", make)
 
 
 @pytest.fixture(scope="session")
-def rbn_run(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rbn_run(data_bin: Path, shared) -> Path:
     """Save directory of a Post-Norm RBN model after 3 epochs. Read only."""
-    directory = tmp_path_factory.mktemp("rbn")
-    runs.train(
-        data_bin, directory, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-        "--rbn-std-weight", 0.1, "--max-epoch", 3,
+    options = (
+        "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
+        "--max-epoch", 3,
     )  # fmt: skip
-    return directory
+    return shared("rbn", lambda directory: runs.train(data_bin, directory, *options))
 
 
 @pytest.fixture(scope="session")
-def plain_run(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_run(data_bin: Path, shared) -> Path:
     """Save directory of fairseq's own `transformer`, task and criterion. Read only."""
-    directory = tmp_path_factory.mktemp("plain")
     # Where batches need not be multiples of 8, fairseq too validates on every sentence.
-    every = ("--required-batch-size-multiple", 1)
-    runs.train(data_bin, directory, *runs.PLAIN, *every, "--max-update", 2)
-    return directory
+    options = (*runs.PLAIN, "--required-batch-size-multiple", 1, "--max-update", 2)
+    return shared("plain", lambda directory: runs.train(data_bin, directory, *options))

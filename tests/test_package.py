@@ -87,6 +87,7 @@ def test_the_metadata(built):
     assert "Programming Language :: Python :: 3.12" in text
 
 
+@pytest.mark.nightly
 def test_an_install_knows_the_recipes(installed, data_bin):
     rows = json.loads(installed("recipes", "--json", "-").stdout)
     assert {"default", "iwslt14_post"} <= {row["name"] for row in rows}

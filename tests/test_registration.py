@@ -26,22 +26,27 @@ import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
 @pytest.mark.parametrize(
     "imports",
     [
-        "import fairseq, rbn_fairseq",
-        "import rbn_fairseq, fairseq",
         "import rbn_fairseq, importlib.util; importlib.util.find_spec('fairseq'); import fairseq",
-        "import rbn_fairseq; rbn_fairseq.register(); rbn_fairseq.register()",
-        "import fairseq" + USER_DIR,
         "import rbn_fairseq.norms" + USER_DIR,
-        "import fairseq_cli.train, rbn_fairseq.diagnostics",
-        # Whichever of the four packages is the first, it finds the others.
-        "import rbn_fairseq.checkpoints",
-        "import rbn_fairseq.criterions.penalty",
-        "import rbn_fairseq.models.config",
-        "import rbn_fairseq.callbacks.tid_monitor",
         "from rbn_fairseq.callbacks import Callback",
-        "import rbn_fairseq.measuring.session",
+        *(
+            pytest.param(imports, marks=pytest.mark.nightly)
+            for imports in (
+                "import fairseq, rbn_fairseq",
+                "import rbn_fairseq, fairseq",
+                "import rbn_fairseq; rbn_fairseq.register(); rbn_fairseq.register()",
+                "import fairseq" + USER_DIR,
+                "import fairseq_cli.train, rbn_fairseq.diagnostics",
+                # Whichever package is the first, it finds the others.
+                "import rbn_fairseq.checkpoints",
+                "import rbn_fairseq.criterions.penalty",
+                "import rbn_fairseq.models.config",
+                "import rbn_fairseq.callbacks.tid_monitor",
+                "import rbn_fairseq.measuring.session",
+            )
+        ),
     ],
-    ids=lambda text: text.split("\n")[0],
+    ids=lambda imports: imports.split("\n")[0],
 )
 def test_orders(imports):
     program = imports + CHECK

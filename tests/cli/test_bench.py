@@ -53,6 +53,7 @@ def test_scaling(tmp_path):
     assert "layers of an encoder" in figure.read_text()
 
 
+@pytest.mark.nightly  # bench/test_trainers.py has the same in parts
 def test_train_with_fairseqs_own_model_and_mixed_batches(data_bin):
     rows, _ = bench(
         "train", data_bin, "--setting", "fairseq", "--setting", "batch", "--setting", "rbn",

@@ -72,9 +72,15 @@ def check(words):
     return command.make_context(words[1], words[2:]).params
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-@pytest.mark.parametrize("norm", ["ln", "bn", "rbn_official"])
-@pytest.mark.parametrize("name", ["iwslt14", "wmt16"])
+@pytest.mark.parametrize(
+    "name, norm, placement",
+    [
+        ("iwslt14", "bn", "pre"),
+        ("iwslt14", "rbn_official", "post"),
+        ("wmt16", "ln", "post"),
+        ("wmt16", "rbn_official", "pre"),
+    ],
+)
 def test_every_command_is_understood(name, norm, placement):
     for verb in ("run", "evaluate"):
         commands = dry_run(verb, name, norm, placement, 1)
@@ -147,8 +153,8 @@ def test_running_statistics_are_recalibrated(norm):
     assert dry_run("evaluate", "iwslt14", norm, "post", 1)[1][1] == "recalibrate"
 
 
-@pytest.mark.parametrize("name", ["a b", "jürgen", "it's", "x=(1)"])
-def test_directories_with_odd_names(name):
+def test_directories_with_odd_names():
+    name = "jürgen's x=(1)"
     (words,) = dry_run("run", "iwslt14", "ln", "post", 1, "--data", name, "--runs", f"/{name}")
     cfg, hydra = compose_command(words)
     assert (cfg.task.data, hydra.run.dir) == (f"{name}/bin", f"/{name}/post-ln-seed1")
@@ -157,9 +163,9 @@ def test_directories_with_odd_names(name):
 @pytest.mark.parametrize(
     "given",
     [
-        "--gpus 1", "--gpus 4", "--launcher torchrun --gpus 2",
+        "--gpus 4",
         "--launcher torchrun --gpus 4 --nodes 2 --master host:29500",
-        "--launcher slurm --gpus 8", "--launcher slurm --gpus 4 --nodes 2",
+        "--launcher slurm --gpus 4 --nodes 2",
     ],
 )  # fmt: skip
 def test_the_batch_stays_when_the_number_of_gpus_changes(given):

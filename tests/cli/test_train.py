@@ -167,7 +167,7 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     assert "goes on from update 2" in again.output
 
 
-@pytest.mark.parametrize("verb", ["train", "hydra-train"])
+@pytest.mark.parametrize("verb", ["train", pytest.param("hydra-train", marks=pytest.mark.nightly)])
 def test_known_warnings_are_not_shown(verb, data_bin, tmp_path):
     """In a process of its own: Python shows a warning once."""
     settings = [data_bin, *SMALL, "--save-dir", tmp_path]

@@ -68,7 +68,10 @@ def test_batch_size(trained):
     assert ratios == pytest.approx([0.5, 1], abs=0.02)  # clipping of gradients, rounding
 
 
-@pytest.mark.parametrize("penalty, options", [("sum", ()), ("token", ("--norm-sync",))])
+@pytest.mark.parametrize(
+    "penalty, options",
+    [pytest.param("sum", (), marks=pytest.mark.nightly), ("token", ("--norm-sync",))],
+)
 def test_processes(forked, data, trained, tmp_path, penalty, options):
     launch(forked, data, tmp_path, *OPTIONS, *PENALTIES[penalty], *options)
     torch.testing.assert_close(weights(tmp_path), trained(penalty), rtol=1e-5, atol=1e-6)

@@ -73,7 +73,9 @@ def first(data_bin, tmp_path_factory):
     return model_of(directory)
 
 
-@pytest.mark.parametrize("world, reduction", [(2, "token"), (4, "sum")])
+@pytest.mark.parametrize(
+    "world, reduction", [(2, "token"), pytest.param(4, "sum", marks=pytest.mark.nightly)]
+)
 def test_synchronised_processes_are_one_on_joined_batches(
     forked, data_bin, tmp_path, first, world, reduction
 ):

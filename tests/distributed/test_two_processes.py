@@ -19,8 +19,8 @@ TARGET = (
     "own",
     [
         ("--norm-sync",),
-        ("--norm-batch-length-bins", 3, *TARGET),
-        ("--length-mixing", "random", "--update-freq", 2),
+        pytest.param(("--norm-batch-length-bins", 3, *TARGET), marks=pytest.mark.nightly),
+        pytest.param(("--length-mixing", "random", "--update-freq", 2), marks=pytest.mark.nightly),
     ],
     ids=["sync", "own batches, by length, target", "random batches"],
 )

@@ -9,6 +9,8 @@ from corpus import write_corpus
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from shell import refusal, script, succeed
 
+pytestmark = pytest.mark.nightly  # what they call has tests of its own in cli
+
 SMALL = ("--preset", "small", "--max-epoch", 1)
 
 
