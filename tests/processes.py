@@ -33,8 +33,10 @@ def _work(rank, port, function, folder):
 
 def on_processes(function, folder):
     """Return, by rank, what ``function(rank)`` of a module returns: tensors in dicts and lists."""
-    # Both are forks of a process that has imported this, which takes seconds.
-    multiprocessing.set_forkserver_preload(["fairseq"])
+    # Both are forks of a process that has imported these, which takes seconds.
+    multiprocessing.set_forkserver_preload(
+        ["rbn_fairseq.callbacks", "rbn_fairseq.criterions", "rbn_fairseq.models"]
+    )
     torch.multiprocessing.start_processes(
         _work, (free_port(), function, folder), nprocs=WORLD, start_method="forkserver"
     )

@@ -1,6 +1,8 @@
 """Two processes with synchronised statistics, against the definition on the joined batch."""
 
 import contextlib
+from importlib.util import find_spec
+from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 import oracles
 from processes import WORLD, on_processes
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
-from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
+from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, kernels, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
 
 CHANNELS = 4
@@ -27,7 +29,13 @@ CASES = {  # sentence lengths on each rank, and the ranks under dummy_batch()
     "both run dummy batches": ([[2, 1], [4, 3]], (0, 1)),
 }
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce")
-KEYS = [(case, reduction) for case in CASES for reduction in ("sum", "token")]
+KEYS = [("torch", case, reduction) for case in CASES for reduction in ("sum", "token")]
+if find_spec("triton") and not torch.cuda.is_available():  # the interpreter is for the CPU
+    KEYS += [
+        ("kernels", case, "sum")
+        for case in ("3 and 7 tokens", "no token on rank 1", "no token anywhere")
+    ] + [("kernels", "rank 1 runs a dummy batch", "token")]
+DTYPES = {"torch": torch.double, "kernels": torch.float32}
 
 
 def data(case, rank):
@@ -45,8 +53,8 @@ def initial():
     return rows.unbind()
 
 
-def make_norm(sync=True):
-    norm = BatchNorm(CHANNELS, sync=sync).double()
+def make_norm(sync=True, dtype=torch.double):
+    norm = BatchNorm(CHANNELS, sync=sync).to(dtype)
     for tensor, value in zip(norm.state_dict().values(), initial(), strict=True):
         tensor.copy_(value)
     return norm
@@ -65,21 +73,26 @@ class PenalisedDot(RBNPenalty, Dot):
     pass
 
 
-def step(case, rank, reduction, calls):
+def step(kind, case, rank, reduction, calls):
     """One forward and backward; everything that a rank can see of it."""
     x, valid, upstream = data(case, rank)
-    dummy = rank in CASES[case][1]
+    x, dummy = x.to(DTYPES[kind]).requires_grad_(), rank in CASES[case][1]
     size = 0 if dummy else int(valid.sum())
-    sample = {"x": x.requires_grad_(), "tokens": ValidTokens(valid), "upstream": upstream}
-    norm, criterion = make_norm(), PenalisedDot()
+    sample = {"x": x, "tokens": ValidTokens(valid), "upstream": upstream.to(x.dtype), "size": size}
+    norm, criterion = make_norm(dtype=x.dtype), PenalisedDot()
     criterion.rbn = RBNPenaltyConfig(
         rbn_mean_weight=MEAN_WEIGHT, rbn_std_weight=STD_WEIGHT, rbn_reduction=reduction
     )
     calls.clear()
-    with dummy_batch() if dummy else contextlib.nullcontext(), record_gaps() as gaps:
-        loss, _, log = criterion(norm, {**sample, "size": size})
-    forward_calls, gap, counts = len(calls), gaps[0], 0.0 if dummy else 1.0
-    (counts * loss).backward()  # as fairseq does with a dummy batch
+    with contextlib.ExitStack() as stack:
+        if kind == "kernels":
+            stack.enter_context(mock.patch.object(kernels, "serve", lambda *tensors: True))
+        if dummy:
+            stack.enter_context(dummy_batch())
+        gaps = stack.enter_context(record_gaps())
+        loss, _, log = criterion(norm, sample)
+        forward_calls, gap, counts = len(calls), gaps[0], 0.0 if dummy else 1.0
+        (counts * loss).backward()  # as fairseq does with a dummy batch
     return {
         "y": log["y"].detach(),
         "x": x.grad,
@@ -137,7 +150,7 @@ def work(rank):
     calls = []
     for name in COLLECTIVES:
         setattr(dist, name, counted(getattr(dist, name), calls))
-    results = {key: step(key[0], rank, *key[1:], calls) for key in KEYS}
+    results = {key: step(*key[:2], rank, key[2], calls) for key in KEYS}
     results["unsynchronised"] = unsynchronised(rank, calls)
     results["not finite"] = not_finite(rank)
     results["averages"] = averages(rank, calls)
@@ -193,27 +206,32 @@ def joined(case, reduction):
     }
 
 
-@pytest.mark.parametrize(("case", "reduction"), KEYS)
-def test_two_processes_are_one_on_the_joined_batch(ranks, case, reduction):
-    seen = [results[case, reduction] for results in ranks]
+def close(actual, expected, kind):
+    # fp64's rounding, in the gradients times 1 / sqrt(eps) = 300 where there is one token; fp32's,
+    # of numbers up to 10.
+    tolerance = {"torch": 1e-12, "kernels": 1e-5}[kind]
+    to = {"rtol": tolerance, "atol": tolerance, "check_dtype": False}
+    torch.testing.assert_close(actual, expected, **to)
+
+
+@pytest.mark.parametrize(("kind", "case", "reduction"), KEYS)
+def test_two_processes_are_one_on_the_joined_batch(ranks, kind, case, reduction):
+    seen = [results[kind, case, reduction] for results in ranks]
     expected = joined(case, reduction)
-    # fp64 rounding, in the gradients times 1 / sqrt(eps) = 300 where there is one token.
-    close = {"rtol": 1e-12, "atol": 1e-12}
+    has_tokens = [bool(part.numel()) for part in expected["x"]]
     for rank, result in enumerate(seen):
         _, valid, _ = data(case, rank)
-        torch.testing.assert_close(result["y"][valid], expected["y"][rank], **close)
+        close(result["y"][valid], expected["y"][rank], kind)
         if rank in CASES[case][1]:
             valid = torch.zeros_like(valid)
-        torch.testing.assert_close(result["x"][valid], expected["x"][rank], **close)
+        close(result["x"][valid], expected["x"][rank], kind)
         assert torch.equal(result["x"][~valid], torch.zeros_like(result["x"][~valid]))
         for name in ("population", "gap"):
-            torch.testing.assert_close(result[name], expected[name], **close)
-        has_tokens = [bool(part.numel()) for part in expected["x"]]
+            close(result[name], expected[name], kind)
         assert result["share"] == has_tokens[rank] / max(1, sum(has_tokens))
         assert result["calls"] == (1, 1)
     for name in ("weight", "bias", "penalty"):
-        total = sum(result[name] for result in seen)
-        torch.testing.assert_close(total, expected[name], **close)
+        close(sum(result[name] for result in seen), expected[name], kind)
     # Bit for bit, so that the processes' models do not drift apart.
     assert all(map(torch.equal, seen[0]["population"], seen[1]["population"]))
 
