@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 import oracles
 from processes import WORLD, on_processes
+from rbn_fairseq.diagnostics import collect_moments, conditional_tid
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -29,6 +30,7 @@ CASES = {  # sentence lengths on each rank, batch after batch; bins: to 2, to 4,
     "one bin on each rank": [[[2, 1], [9, 9]], [[9], [2]]],
     "no token on rank 1": [[[2, 4], [0, 0]], [[7], [0]]],
     "no token anywhere": [[[0], [0, 0]]],
+    "four batches": [[[3, 5], [1, 2]], [[2], [6]], [[4, 1], [0, 0]], [[6], [5]]],
 }
 
 
@@ -85,6 +87,15 @@ def averaged(rank):
     return {"calls": len(calls), **norm.population.state_dict()}
 
 
+def measured(norm, batches):
+    """Mean lengths, TID within bins, and the population of each bin."""
+    moments = collect_moments(
+        norm, batches, lambda norm, batch: norm(batch[0], ValidTokens(batch[1]))
+    )
+    values = torch.tensor(conditional_tid(moments[""], 2), dtype=torch.double)
+    return [moments[""].length, values, *moments[""].bins.estimate("pooled")]
+
+
 def work(rank):
     results = {
         case: train(make_norm(sync=True), [data(case, step, rank) for step in range(len(steps))])
@@ -92,7 +103,8 @@ def work(rank):
     }
     with dummy_batch() if rank == 1 else nullcontext():
         results["dummy on rank 1"] = train(make_norm(sync=True), [data("different bins", 0, rank)])
-    return {**results, "averaged": averaged(rank)}
+    batches = [data("four batches", step, rank) for step in range(4)]
+    return {**results, "averaged": averaged(rank), "measured": measured(make_norm(True), batches)}
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +182,12 @@ def test_without_sync_the_mean_of_the_buffers_weighs_bins_by_their_tokens(ranks)
                 mean = sum(p * v for p, v in zip(parts, values, strict=True)) / sum(parts)
                 torch.testing.assert_close(kept[g], mean)  # fp64 rounding
             torch.testing.assert_close(result["bin_weight"][g].item(), 0.05 * sum(parts) / WORLD)
+
+
+def test_what_is_measured_is_that_of_joined_batches(ranks):
+    batches = [joined("four batches", step) for step in range(4)]
+    exact = measured(make_norm(sync=False), batches)
+    for results in ranks:
+        torch.testing.assert_close(results["measured"], exact)  # fp64 rounding
+    # Each token in a sentence of its own length.
+    assert exact[0].tolist() == pytest.approx([39 / 11, 40 / 8, 17 / 5, 61 / 11])
