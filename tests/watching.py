@@ -1,6 +1,8 @@
-"""What a training in this process did, in order."""
+"""What a training in this process did, in order; and trainings whose updates fail on purpose."""
 
+import itertools
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from unittest import mock
 
 import torch
@@ -88,3 +90,30 @@ def watching():
         ):
             stack.enter_context(mock.patch.object(owner, name, function))
         yield seen
+
+
+@contextmanager
+def overflowing(attempts):
+    """Make the gradient infinite at these attempts at an update, counted from 1."""
+    numbers = itertools.count(1)
+    clip = Trainer.clip_grad_norm
+
+    def clip_grad_norm(self, *args):
+        if next(numbers) in attempts:
+            next(self.model.parameters()).grad.fill_(torch.inf)
+        return clip(self, *args)
+
+    with mock.patch.object(Trainer, "clip_grad_norm", clip_grad_norm):
+        yield
+
+
+@contextmanager
+def amp_on_cpu():
+    """--amp with autocast and loss scaling as on a GPU; the CPU computes in bf16."""
+    scaler = partial(torch.amp.GradScaler, "cpu")
+    cast = partial(torch.autocast, "cpu", torch.bfloat16)
+    with (
+        mock.patch.object(torch.cuda.amp, "GradScaler", scaler),
+        mock.patch.object(torch.cuda.amp, "autocast", cast),
+    ):
+        yield

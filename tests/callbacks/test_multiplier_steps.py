@@ -15,9 +15,8 @@ from rbn_fairseq.criterions import RBNPenalty
 from rbn_fairseq.criterions.multipliers import Multipliers
 from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import BatchNorm, record_gaps
-from spoiling import amp_on_cpu, overflowing
 from trainings import task
-from watching import watching
+from watching import amp_on_cpu, overflowing, watching
 
 SMALL = (
     "--norm-encoder", "batch", "--conditioning-interval", 0, "--encoder-embed-dim", 16,

@@ -14,8 +14,7 @@ from fairseq_cli import train as fairseq_train
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from spoiling import amp_on_cpu, overflowing
-from watching import watching
+from watching import amp_on_cpu, overflowing, watching
 
 BATCH = (  # small, because the CPU is slow in half precision
     "--norm-encoder", "batch", "--no-tid", "--conditioning-interval", 0, "--disable-validation",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import runs
-from launching import launch
+from processes import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
 OPTIONS = (

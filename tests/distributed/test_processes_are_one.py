@@ -7,7 +7,7 @@ import torch
 from fairseq.data import iterators
 
 import runs
-from launching import launch
+from processes import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from watching import watching
 

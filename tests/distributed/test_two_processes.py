@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import runs
-from launching import launch
+from processes import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
 
 # The second process resumes with the multipliers of the first: only where they were the same

@@ -30,7 +30,7 @@ def test_every_kernel_compiles_for_gpus(tmp_path):
         pytest.skip("Triton's assembler is Linux's")
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    path = str(Path(__file__).parents[1] / "compiled_kernels.py")
+    path = str(Path(__file__).with_name("compiled_kernels.py"))
     program = (  # without fairseq, which takes seconds
         "import runpy, sys; sys.modules['fairseq'] = None; "
         f"runpy.run_path({path!r}, run_name='__main__')"
