@@ -44,9 +44,11 @@ part() {
 }
 
 printf "commit %s, seed %s\n" "$(git rev-parse --short HEAD)" "$seed"
-part "damaged checkpoints" python tests/corruption.py --files 5000 --seed "$seed"
-part "fuzz tests" env RBN_FUZZ_EXAMPLES="$fuzz" \
-    pytest --numprocesses 0 --hypothesis-seed "$seed" tests/fuzz
-part "several processes" pytest --numprocesses 0 -W ignore tests/distributed
-part "interrupted trainings" python tests/interruption.py --minutes "$minutes" --seed "$seed"
+export RBN_SEED=$seed
+part "damaged checkpoints" env RBN_DAMAGED_FILES=5000 \
+    pytest -n 0 -s tests/checkpoints/test_corruption.py
+part "fuzz tests" env RBN_FUZZ_EXAMPLES="$fuzz" pytest -n 0 --hypothesis-seed "$seed" tests/fuzz
+part "several processes" pytest -n 0 -W ignore tests/distributed
+part "interrupted trainings" env RBN_SOAK_MINUTES="$minutes" \
+    pytest -n 0 -s tests/end_to_end/test_interruption.py
 exit "$wrong"
