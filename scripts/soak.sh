@@ -33,7 +33,7 @@ part() {
     shift
     log=$(mktemp)
     "$@" >"$log" 2>&1 || status=$?
-    counts=$(grep -E '^(fuzz: |\{)|[0-9]+ (passed|failed)' "$log" | paste -sd ' ' || true)
+    counts=$(grep -E '^\{|[0-9]+ (passed|failed)' "$log" | paste -sd ' ' || true)
     printf '%-22s %s (%d s)\n' "$name" "$counts" $((SECONDS - start))
     if ((status)); then
         wrong=1

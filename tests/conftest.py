@@ -29,7 +29,7 @@ LONG = ("end_to_end", "distributed", "quickstart", "scripts", "cli", "corpora", 
 NIGHTLY = {"fuzz", "gpu", "test_corruption", "test_interruption", "test_norms_train"}
 INTEGRATION = set(
     "end_to_end distributed quickstart scripts bench cli report corpora test_fold test_kernels "
-    "test_kernels_anywhere test_registration test_without_fairseq test_examples "
+    "test_kernels_anywhere test_registration test_package test_without_fairseq test_examples "
     "test_adding_a_norm".split()
 )
 TRAINED = {"data_bin", "varied", "corpus", "rbn_run", "plain_run", "forked"}
