@@ -125,36 +125,13 @@ call_rbn() {
     exec rbn "${words[@]}"
 }
 
-# print_table BENCHMARK OPTION...: `rbn table` of the runs that train.sh makes with these options.
-print_table() {
-    local benchmark=$1 runs='' preset='' json=() dry_run=''
-    shift
-    while (($#)); do
-        case $1 in
-            --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
-            --dry-run) dry_run=yes && shift && continue ;;
-            --runs | --preset | --json | --data | --max-epoch) (($# > 1)) || die "$1 needs a value" ;;
-            -*) die "unknown option $1; --help lists them" ;;
-            *) die "table.sh takes options only, not '$1'" ;;
-        esac
-        case $1 in
-            --runs) runs=$(from_caller "$2") ;;
-            --preset) preset=$2 ;;
-            --json) json=(--json "$(from_caller "$2")" --overwrite) ;;
-        esac
-        shift 2
-    done
-    if [[ ! $runs ]]; then
-        runs=runs/$benchmark${preset:+-$preset}
-        [[ $dry_run ]] || mkdir -p "$runs" # before the first training
-    fi
-    set -- table "$benchmark" --runs "$runs" "${json[@]}"
-    if [[ $dry_run ]]; then
-        printf '%q ' rbn "$@" && echo
-    else
-        use_environment
-        exec rbn "$@"
-    fi
+# call_prepare BENCHMARK ARGUMENT...: `rbn prepare` where the caller is, to data/BENCHMARK if no
+# --output says otherwise.
+call_prepare() {
+    local output=$PWD/data/$1
+    use_environment
+    cd "$caller" || exit
+    exec rbn prepare "$1" --output "$output" "${@:2}" # of two, the last counts
 }
 
 # download ADDRESS FILE: fetch it with retries, going on where an earlier call was cut off; FILE is

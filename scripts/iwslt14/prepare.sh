@@ -22,18 +22,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 address=http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 
 help_if_asked "$@"
-has_source='' out=(--output data/iwslt14)
-for argument; do
-    case $argument in
-        --archive | --archive=* | --from-tokenized | --from-tokenized=*) has_source=yes ;;
-        --output | --output=*) out=() ;;
-    esac
-done
-use_environment
-if [[ ! $has_source ]]; then
+if [[ " $* " != *" --archive"[\ =]* && " $* " != *" --from-tokenized"[\ =]* ]]; then
+    use_environment
     download "$address" data/de-en.tgz
     set -- --archive "$PWD/data/de-en.tgz" "$@"
 fi
-[[ ${out[*]} && ! $caller -ef . ]] && out=(--output "$PWD/data/iwslt14")
-cd "$caller"
-exec rbn prepare iwslt14 "${out[@]}" "$@"
+call_prepare iwslt14 "$@"

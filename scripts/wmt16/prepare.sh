@@ -19,13 +19,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
-out=(--output data/wmt16)
-for argument; do
-    case $argument in
-        --output | --output=*) out=() ;;
-    esac
-done
-use_environment
-[[ ${out[*]} && ! $caller -ef . ]] && out=(--output "$PWD/data/wmt16")
-cd "$caller"
-exec rbn prepare wmt16 "${out[@]}" "$@"
+call_prepare wmt16 "$@"

@@ -59,17 +59,8 @@ def assert_same(one, other, first, rtol):
 def first(data_bin, tmp_path_factory):
     """The model that all here start from."""
     directory = tmp_path_factory.mktemp("first")
-    runs.train(
-        data_bin,
-        directory,
-        *LINEAR,
-        "--norm-encoder",
-        "batch",
-        "--lr",
-        runs.NOTHING,
-        "--max-update",
-        1,
-    )
+    still = ("--norm-encoder", "batch", "--lr", runs.NOTHING, "--max-update", 1)
+    runs.train(data_bin, directory, *LINEAR, *still)
     return model_of(directory)
 
 

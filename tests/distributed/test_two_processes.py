@@ -54,17 +54,10 @@ def test_every_process_estimates_the_statistics_that_init_from_lacks(
     forked, data_bin, plain_run, tmp_path
 ):
     # Nothing moves: what is saved is the mean over the processes of what they began with.
-    still = (
-        "--lr",
-        runs.NOTHING,
-        "--norm-batch-momentum",
-        1e-30,
-        "--max-update",
-        1,
-        "--max-tokens",
-        4000,
-    )
-    start = ("--init-from", plain_run / "checkpoint_last.pt", *still, "--no-tid")
+    start = (
+        "--init-from", plain_run / "checkpoint_last.pt", "--lr", runs.NOTHING,
+        "--norm-batch-momentum", 1e-30, "--max-update", 1, "--max-tokens", 4000, "--no-tid",
+    )  # fmt: skip
     launch(forked, data_bin, tmp_path / "two", *start)
     runs.train(data_bin, tmp_path / "one", "--norm-encoder", "batch", *start)
     two, one = (

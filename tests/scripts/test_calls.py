@@ -41,19 +41,18 @@ def test_paths_are_those_of_the_caller(stand_in, tmp_path):
     assert out.splitlines()[-5:] == [*places, "--last", "2"]
 
 
-def test_a_dry_run_of_the_table():
-    given = ("--dry-run", "--preset", "small", "--max-epoch", 1, "--json=/x.json")
-    wanted = "rbn table wmt16 --runs runs/wmt16-small --json /x.json --overwrite"
-    assert succeed("wmt16/table.sh", *given).strip() == wanted
-    assert "--no-such" in refusal("wmt16/table.sh", "--no-such", 3)
-    assert "'rbn'" in refusal("wmt16/table.sh", "rbn")
+def test_runs_of_the_table(stand_in, tmp_path):
+    out = succeed("wmt16/table.sh", "--runs", "r", cwd=tmp_path, path=stand_in)
+    runs = ["--runs", str(ROOT / "runs" / "wmt16"), "--runs", f"{tmp_path}/r"]  # the last counts
+    assert out.splitlines() == [str(ROOT), "table", "wmt16", *runs]
 
 
-def test_prepare_hands_on_what_it_does_not_know(stand_in, tmp_path):
+@pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
+def test_prepare_hands_on_what_it_does_not_know(benchmark, stand_in, tmp_path):
     given = ("--archive", "none.tgz", "--merges", 7)
-    out = succeed("wmt16/prepare.sh", *given, cwd=tmp_path, path=stand_in)
-    output = ["--output", str(ROOT / "data" / "wmt16")]
-    assert out.splitlines() == [str(tmp_path), "prepare", "wmt16", *output, *map(str, given)]
+    out = succeed(f"{benchmark}/prepare.sh", *given, cwd=tmp_path, path=stand_in)
+    output = ["--output", str(ROOT / "data" / benchmark)]
+    assert out.splitlines() == [str(tmp_path), "prepare", benchmark, *output, *map(str, given)]
 
 
 # Stands for curl: a bad line that sends half of a file and then the rest, or, with STATUS, a server
