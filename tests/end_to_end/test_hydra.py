@@ -55,51 +55,37 @@ def test_the_group_sets_model_and_criterion(sweep):
     )
 
 
-def test_a_target_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    runs.call(
-        "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post",
-        "norm=rbn_target", f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}",
-        "criterion.rbn_target_tid=2:0.5", "criterion.rbn_warmup_updates=3", "task.no_tid=true",
-        "model._name=rbn_transformer_tiny", "common.cpu=true", "dataset.max_tokens=1000",
-        "dataset.num_workers=0", "optimization.max_update=1",
-    )  # fmt: skip
-    runs.train(
-        data_bin, tmp_path / "argparse", "--norm-encoder", "batch", "--rbn-target-tid", "2:0.5",
-        "--rbn-warmup-updates", 3, "--no-tid", "--max-update", 1,
-    )  # fmt: skip
-    states = [
-        read_checkpoint(tmp_path / road / "checkpoint_last.pt") for road in ("hydra", "argparse")
-    ]
-    criterions = [state["cfg"]["criterion"] for state in states]
-    names = [name for name in criterions[0] if name.startswith("rbn_")]
-    assert len(names) == 8
-    assert [criterions[0][name] for name in names] == [criterions[1][name] for name in names]
-    assert criterions[0]["rbn_target_tid"] == "2:0.5"
-    tasks = [state["extra_state"]["TranslationRBNTask"] for state in states]
-    held = [task["callbacks"]["MultiplierSteps"] for task in tasks]
-    assert held[0].keys() == held[1].keys() and len(held[0]) == 4
-
-
-@pytest.mark.parametrize("value", ["16", "random"])  # the first is an integer in YAML
-def test_length_mixing_is_the_same_from_both_roads(data_bin, tmp_path, monkeypatch, value):
+def test_targets_and_mixing_are_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     log = runs.call(
         "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post",
-        f"task.length_mixing={value}", f"task.data={data_bin}", f"hydra.run.dir={tmp_path}",
-        "task.no_tid=true", "model._name=rbn_transformer_tiny", "common.cpu=true",
-        "common.seed=1", "dataset.max_tokens=1000", "dataset.num_workers=0",
-        "optimization.max_update=1",
+        "norm=rbn_target", f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}",
+        "criterion.rbn_target_tid=2:0.5", "criterion.rbn_warmup_updates=3", "task.no_tid=true",
+        "task.length_mixing=16",  # an integer in YAML, a word for argparse
+        "model._name=rbn_transformer_tiny", "common.cpu=true", "common.seed=1",
+        "dataset.max_tokens=1000", "dataset.num_workers=0", "optimization.max_update=1",
     )  # fmt: skip
     log += runs.train(
-        data_bin, tmp_path / "argparse", "--length-mixing", value, "--seed", 1, "--no-tid",
+        data_bin, tmp_path / "argparse", "--norm-encoder", "batch", "--rbn-target-tid", "2:0.5",
+        "--rbn-warmup-updates", 3, "--length-mixing", 16, "--seed", 1, "--no-tid",
         "--max-update", 1,
     )  # fmt: skip
     lines = re.findall(r"length mixing: .*", log)
     assert len(lines) == 2 and len(set(lines)) == 1
-    for road in (tmp_path, tmp_path / "argparse"):
-        state = read_checkpoint(road / "checkpoint_last.pt")
-        assert str(state["cfg"]["task"]["length_mixing"]) == value
+    hydra, argparse = (
+        read_checkpoint(tmp_path / road / "checkpoint_last.pt") for road in ("hydra", "argparse")
+    )
+    assert [str(state["cfg"]["task"]["length_mixing"]) for state in (hydra, argparse)] == ["16"] * 2
+    settings = {
+        name: value for name, value in hydra["cfg"]["criterion"].items() if name.startswith("rbn_")
+    }
+    assert len(settings) == 8 and settings["rbn_target_tid"] == "2:0.5"
+    assert {name: argparse["cfg"]["criterion"][name] for name in settings} == settings
+    ours, theirs = (
+        state["extra_state"]["TranslationRBNTask"]["callbacks"]["MultiplierSteps"]
+        for state in (hydra, argparse)
+    )
+    assert ours.keys() == theirs.keys() and len(ours) == 4
 
 
 @pytest.mark.parametrize(
