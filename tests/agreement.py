@@ -71,11 +71,11 @@ def assert_half_rounds_once(
     x, upstream = x.to(dtype), torch.randn_like(x).to(dtype)
     results = []
     for part, convert in ((half, x.dtype), (full, torch.float32)):
-        own = x.to(convert, copy=True).requires_grad_()
+        inputs = x.to(convert, copy=True).requires_grad_()
         results.append(
             run(
-                lambda part=part, own=own: part(own, tokens),
-                own,
+                lambda part=part, inputs=inputs: part(inputs, tokens),
+                inputs,
                 list(part.parameters()),
                 upstream.to(convert),
             )

@@ -50,13 +50,13 @@ def attend(attention: nn.Module, x: Tensor, memory: Tensor, causal: bool) -> tup
     width = q.shape[1] // attention.num_heads
     joined, weights = [], []
     for head in range(attention.num_heads):
-        own = slice(head * width, (head + 1) * width)
-        scores = q[:, own] @ k[:, own].T / math.sqrt(width)
+        channels = slice(head * width, (head + 1) * width)
+        scores = q[:, channels] @ k[:, channels].T / math.sqrt(width)
         if causal:
             later = torch.ones(scores.shape, dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, -math.inf)
         weights.append(softmax(scores))
-        joined.append(weights[-1] @ v[:, own])
+        joined.append(weights[-1] @ v[:, channels])
     return torch.cat(joined, 1), torch.stack(weights)
 
 
@@ -68,13 +68,13 @@ def by_bin(norm: BatchNorm, lengths: list[int]) -> tuple[np.ndarray, np.ndarray]
     """Mean and variance ``(B, C)`` for sentences: linear between the centres of the bins."""
     population = norm.population
     weight = population.bin_weight.unsqueeze(1)
-    centres, found = population.centres.numpy(), []
+    centres, moments = population.centres.numpy(), []
     for sums in (population.bin_mean, population.bin_var):
         values = (sums / weight).numpy()
-        found.append(
+        moments.append(
             np.stack([np.interp(lengths, centres, channel) for channel in values.T], axis=1)
         )
-    return found[0], found[1]
+    return moments[0], moments[1]
 
 
 class Written:
@@ -102,8 +102,8 @@ class Written:
         if isinstance(norm, InstanceNorm):
             moments = [oracles.moments(one) for one in x]
         elif not self.model.training and is_by_length(norm):
-            found = by_bin(norm, [len(one) for one in x])
-            moments = list(zip(*map(torch.from_numpy, found), strict=True))
+            by_length = by_bin(norm, [len(one) for one in x])
+            moments = list(zip(*map(torch.from_numpy, by_length), strict=True))
         elif not self.model.training:
             moments = [norm.population.get()] * len(x)
         else:
@@ -193,7 +193,7 @@ class Written:
 
     def moved(self) -> dict[int, dict[str, Tensor]]:
         """Running statistics after this batch, by ``id`` of their norm and by name."""
-        found = {}
+        after = {}
         for norm, tokens, mean, var in self.seen:
             m, old = norm.options.momentum, norm.population
             new = {
@@ -202,8 +202,8 @@ class Written:
             }
             if is_by_length(norm):
                 new |= moved_bins(norm, tokens)
-            found[id(norm)] = new
-        return found
+            after[id(norm)] = new
+        return after
 
 
 def expected(norm: BatchNorm, lengths: list[int]) -> tuple[Tensor, Tensor]:
@@ -224,9 +224,9 @@ def moved_bins(norm: BatchNorm, tokens: Sentences) -> dict[str, Tensor]:
     count = sum(map(len, tokens))
     for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         inside = [one.detach() for one in tokens if low <= len(one) < high]
-        kept = 1 - m if old.bin_weight[number] >= m else 1
+        decay = 1 - m if old.bin_weight[number] >= m else 1
         for name in new:
-            new[name][number] *= kept
+            new[name][number] *= decay
         if inside:
             part = m * sum(map(len, inside)) / count
             mean, var = oracles.moments(torch.cat(inside))

@@ -168,10 +168,10 @@ def assert_alike(one: Tensor, other: Tensor, what: str = "", noise: float = 0.0)
 def gradients(model: nn.Module, value: Tensor) -> dict[str, Tensor]:
     """Gradients of ``value`` by parameter; 0 where there is none."""
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
+    values = torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
-        for name, parameter, gradient in zip(names, parameters, found, strict=True)
+        for name, parameter, gradient in zip(names, parameters, values, strict=True)
     }
 
 

@@ -39,6 +39,6 @@ class Base(FairseqTask):
 def task(*kinds, base=Base, **groups):
     """A task with these callbacks, and the end of an epoch at every validation."""
     kind = type("Task", (WithCallbacks, base), {"callbacks": kinds, "adapter": EncoderDecoder()})
-    made = kind(configuration(**groups))
-    made.training.batches = SimpleNamespace(end_of_epoch=lambda: True, iterations_in_epoch=0)
-    return made
+    new = kind(configuration(**groups))
+    new.training.batches = SimpleNamespace(end_of_epoch=lambda: True, iterations_in_epoch=0)
+    return new

@@ -124,32 +124,34 @@ def test_two_processes_are_one_on_the_joined_batch(ranks, case):
     expected = train(make_norm(sync=False), batches)
     close = {"rtol": 1e-11, "atol": 1e-11}  # fp64 rounding
     for step, exact in enumerate(expected):
-        own = [results[case][step] for results in ranks]
+        both = [results[case][step] for results in ranks]
         for name in ("gap", "bins", "buffers"):
-            for result in own:
+            for result in both:
                 torch.testing.assert_close(result[name], exact[name], **close)
         masks = [data(case, step, rank)[1] for rank in range(WORLD)]
         for name in ("y", "x"):
             whole = torch.zeros(*batches[step][1].shape, CHANNELS, dtype=torch.double)
             whole[batches[step][1]] = exact[name]
             parts = whole.split([mask.shape[1] for mask in masks], 1)
-            for result, part, mask in zip(own, parts, masks, strict=True):
+            for result, part, mask in zip(both, parts, masks, strict=True):
                 torch.testing.assert_close(result[name], part[mask], **close)
         # Bit for bit, so that the processes' models do not drift apart.
-        for buffer, its in zip(*(result["buffers"].values() for result in own), strict=True):
-            assert torch.equal(buffer, its)
+        for buffer, other in zip(*(result["buffers"].values() for result in both), strict=True):
+            assert torch.equal(buffer, other)
 
 
 def test_a_dummy_batch_counts_nowhere(ranks):
     (exact,) = train(make_norm(sync=False), [data("different bins", 0, 0)])
-    (own,), (dummy,) = (results["dummy on rank 1"] for results in ranks)
+    (real,), (dummy,) = (results["dummy on rank 1"] for results in ranks)
     close = {"rtol": 1e-11, "atol": 1e-11}  # fp64 rounding
     for name in ("gap", "bins", "buffers"):
-        for result in (own, dummy):
+        for result in (real, dummy):
             torch.testing.assert_close(result[name], exact[name], **close)
-    torch.testing.assert_close(own["x"], exact["x"], **close)
+    torch.testing.assert_close(real["x"], exact["x"], **close)
     assert not dummy["x"].any()
-    assert all(torch.equal(own["buffers"][name], dummy["buffers"][name]) for name in own["buffers"])
+    assert all(
+        torch.equal(real["buffers"][name], dummy["buffers"][name]) for name in real["buffers"]
+    )
 
 
 def test_no_token_anywhere_moves_nothing(ranks):
@@ -174,13 +176,13 @@ def test_without_sync_the_mean_of_the_buffers_weighs_bins_by_their_tokens(ranks)
         population.load_state_dict({n: v for n, v in result.items() if n != "calls"})
         assert result["edges"].tolist() == [1, 3, 5, 9]
         for g, of_ranks in enumerate(by_length):
-            parts = [sum(share for _, share in own) for own in of_ranks.values()]
+            parts = [sum(share for _, share in tokens) for tokens in of_ranks.values()]
             moments = [
-                oracles.moments(torch.stack([t for t, _ in own])) for own in of_ranks.values()
+                oracles.moments(torch.stack([t for t, _ in tokens])) for tokens in of_ranks.values()
             ]
-            for kept, values in zip(population.by_bin(), zip(*moments, strict=True), strict=True):
+            for held, values in zip(population.by_bin(), zip(*moments, strict=True), strict=True):
                 mean = sum(p * v for p, v in zip(parts, values, strict=True)) / sum(parts)
-                torch.testing.assert_close(kept[g], mean)  # fp64 rounding
+                torch.testing.assert_close(held[g], mean)  # fp64 rounding
             torch.testing.assert_close(result["bin_weight"][g].item(), 0.05 * sum(parts) / WORLD)
 
 

@@ -16,7 +16,7 @@ TARGET = (
 
 
 @pytest.mark.parametrize(
-    "own",
+    "setting",
     [
         ("--norm-sync",),
         pytest.param(("--norm-batch-length-bins", 3, *TARGET), marks=pytest.mark.nightly),
@@ -24,9 +24,9 @@ TARGET = (
     ],
     ids=["sync", "own batches, by length, target", "random batches"],
 )
-def test_stop_and_resume(forked, data_bin, tmp_path, own):
+def test_stop_and_resume(forked, data_bin, tmp_path, setting):
     options = (
-        *own, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 7,
+        *setting, "--max-tokens", 1000, "--tid-batches", 2, "--save-interval-updates", 7,
         "--max-update", 8,
     )  # fmt: skip
     launch(forked, data_bin, tmp_path / "whole", *options)
@@ -40,7 +40,7 @@ def test_stop_and_resume(forked, data_bin, tmp_path, own):
     state = read_checkpoint(start)
     first = state["model"]
     held = state["extra_state"]["TranslationRBNTask"]["callbacks"]["MultiplierSteps"]
-    assert bool(held) == ("--rbn-target-tid" in own)
+    assert bool(held) == ("--rbn-target-tid" in setting)
     assert all(mean > 0 for mean, *_ in held.values())
     assert one.keys() == other.keys() and any("running_var" in name for name in one)
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -38,7 +38,7 @@ def test_against_all_tokens(listed, random):
     if not real:
         assert moments is None
         return
-    mean, var = (torch.stack(them) for them in zip(*map(oracles.moments, real), strict=True))
+    mean, var = (torch.stack(values) for values in zip(*map(oracles.moments, real), strict=True))
     assert moments.count.tolist() == [len(rows) for rows in real]
     close(moments.mean, mean)
     close(moments.var, var)
@@ -55,7 +55,7 @@ def test_against_all_tokens(listed, random):
     std = simple[1].sqrt()
     if std.norm() > 0.1:  # else TID is a quotient of roundings
         distance = (mean - simple[0]).norm(dim=1), (var.sqrt() - std).norm(dim=1)
-        exact = [(it / std.norm()).mean().item() for it in distance]
+        exact = [(part / std.norm()).mean().item() for part in distance]
         assert tid(moments) == pytest.approx(exact, rel=2e-2, abs=2e-2)
         assert deviation(moments).var >= 0
 
@@ -67,7 +67,7 @@ def test_torchs_norms_alike(sizes, seed):
     norm = torch.nn.BatchNorm1d(C)
     (moments,) = collect_moments(norm, listed, lambda norm, x: norm(x)).values()
     rows = [x.movedim(1, -1).reshape(-1, C).double() for x in listed]
-    mean, var = (torch.stack(them) for them in zip(*map(oracles.moments, rows), strict=True))
+    mean, var = (torch.stack(values) for values in zip(*map(oracles.moments, rows), strict=True))
     close(moments.mean, mean)
     close(moments.var, var)
     assert moments.count.tolist() == [2 * size for size in sizes]

@@ -73,8 +73,8 @@ def test_padding_and_layout_never_matter(name, batch, training):
     y, same = norm(batch.x, batch.tokens), twin(other, ValidTokens(batch.valid))
     assert (y.shape, y.dtype) == (batch.x.shape, batch.x.dtype)
     torch.testing.assert_close(batch.real(y), batch.real(same), **tolerance(y.dtype))
-    for one, its in zip(norm.buffers(), twin.buffers(), strict=True):
-        torch.testing.assert_close(one, its, rtol=1e-4, atol=1e-5)
+    for one, other in zip(norm.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @EVERY
@@ -91,4 +91,6 @@ def test_any_batch_goes_both_ways(name, batch, training):
     assert y.shape == x.shape and gradients[0].dtype == x.dtype
     real = len(batch.real(x))
     assert all(record.moments.n == real for record in records)
-    assert batch.real(y).isfinite().all() and all(it.isfinite().all() for it in gradients)
+    assert batch.real(y).isfinite().all() and all(
+        gradient.isfinite().all() for gradient in gradients
+    )

@@ -13,22 +13,22 @@ LAYER = st.integers(0, LAYERS - 1)
 RANGE = st.one_of(
     st.none(),
     st.tuples(LAYER, st.none()),
-    st.tuples(LAYER, LAYER).map(lambda it: (min(it), max(it))),
+    st.tuples(LAYER, LAYER).map(lambda layers: (min(layers), max(layers))),
 )
 RULE = st.tuples(NORM, RANGE, st.one_of(st.none(), st.sampled_from(SITES)))
 
 
 def written(norms, layers, site):
-    place = "" if layers is None else "-".join(str(it) for it in layers if it is not None)
+    place = "" if layers is None else "-".join(str(layer) for layer in layers if layer is not None)
     place += "." * bool(place and site) + (site or "")
     return "+".join(norms) + ("@" + place if place else "")
 
 
 def norms_at(rules, layer, site):
-    for norms, layers, own in rules:
+    for norms, layers, place in rules:
         first, last = (0, LAYERS) if layers is None else (layers[0], layers[1])
         inside = first <= layer <= (first if last is None else last)
-        if inside and own in (None, site):
+        if inside and place in (None, site):
             return tuple(norms)
 
 

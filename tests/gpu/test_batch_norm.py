@@ -126,9 +126,9 @@ def test_instance_norm_agrees_with_the_cpu():
     norm, (x, valid, (upstream, *_)) = InstanceNorm(65).cuda(), padded(65)
     results = []
     for device in ("cuda", "cpu"):
-        own, here = copy.deepcopy(norm).to(device), x.detach().to(device).requires_grad_()
-        y = own(here, ValidTokens(valid.to(device)))
-        gradients = torch.autograd.grad(y, (here, *own.parameters()), upstream.to(device))
+        twin, here = copy.deepcopy(norm).to(device), x.detach().to(device).requires_grad_()
+        y = twin(here, ValidTokens(valid.to(device)))
+        gradients = torch.autograd.grad(y, (here, *twin.parameters()), upstream.to(device))
         results.append([y.detach().cpu(), *(gradient.cpu() for gradient in gradients)])
     for part, right in zip(*results, strict=True):
         # fp32 sums over up to 40 tokens, over deviations of some 0.3 and more.
@@ -140,11 +140,11 @@ def test_multipliers_do_not_wait_for_the_gpu_and_agree_with_the_cpu():
     norm, x, _ = inputs(1000, 256)
     held = []
     for device in ("cpu", "cuda"):
-        own, rows = copy.deepcopy(norm).to(device), x.detach().to(device).requires_grad_()
-        multipliers = Multipliers(nn.ModuleList([own]), (0.01, 0.01), 1e-3, 0.01)
+        twin, rows = copy.deepcopy(norm).to(device), x.detach().to(device).requires_grad_()
+        multipliers = Multipliers(nn.ModuleList([twin]), (0.01, 0.01), 1e-3, 0.01)
         multipliers.to(rows.device)
         with record_gaps() as gaps:
-            own(rows)
+            twin(rows)
         torch.cuda.synchronize()
         with no_waiting() if device == "cuda" else nullcontext():
             for _ in range(3):
