@@ -8,6 +8,8 @@ differ.
 import contextlib
 import copy
 import functools
+import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -27,10 +29,13 @@ def remembered() -> Iterator[None]:
         yield
 
 
-def options_of(argv: list[str]) -> DictConfig:
-    """Return the options that ``fairseq-train ARGV`` takes."""
-    parser = options.get_training_parser()
-    return utils.convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+def options_of(
+    argv: list[str], make_parser: Callable[..., ArgumentParser] = options.get_training_parser
+) -> DictConfig:
+    """Return the options that ``fairseq-train ARGV``, or another command, takes."""
+    with mock.patch.object(sys, "argv", ["fairseq", *argv]):  # parsers look for --user-dir there
+        parsed = options.parse_args_and_arch(make_parser(), argv)
+    return utils.convert_namespace_to_omegaconf(parsed)
 
 
 def _remembering(compose: Callable[..., DictConfig]) -> Callable[..., DictConfig]:

@@ -64,32 +64,29 @@ def run(tools, *arguments):
     return subprocess.run(words, capture_output=True, text=True)
 
 
-def test_the_page_runs_and_its_tests_pass(page):
+def train_arguments(user_dir, *given):
+    """Arguments of a training with code of one's own in the place of the package."""
+    arguments = runs.train_arguments(*given)
+    arguments[arguments.index("--user-dir") + 1] = str(user_dir)
+    return arguments
+
+
+def test_its_norm_is_what_its_docstring_says(page):
+    """Also where the floor is larger, with options, in fp64's precision, and behind another."""
     assert NORMS["peak"] is page["PeakNorm"]
-
-
-def test_its_norm_goes_into_plans(page):
-    norm = build_norm(["groupscale", "peak"], NormPlace(8, heads=2), {})
-    y = norm(torch.randn(3, 2, 8))
-    assert torch.equal(y.abs().amax(-1), torch.ones(3, 2))
-
-
-def test_it_is_what_its_docstring_says(page):
-    """Also where the floor is larger, with options, and in fp64's precision."""
     norm = build_norm(["peak"], NormPlace(3), {"peak": page["PeakNormOptions"](floor=2.0)})
     x = torch.tensor([[3.0, -7.0, 1.0], [0.1, 0.0, -1.0], [0.0, 0.0, 0.0]], dtype=torch.double)
     divisors = torch.tensor([[7.0], [2.0], [2.0]], dtype=torch.double)
     # Divided once, then times 1.
     torch.testing.assert_close(norm.double()(x), x / divisors, rtol=1e-15, atol=0)
+    y = build_norm(["groupscale", "peak"], NormPlace(8, heads=2), {})(torch.randn(3, 2, 8))
+    assert torch.equal(y.abs().amax(-1), torch.ones(3, 2))
 
 
 def test_its_options_become_fields(page):
     fields = {name: (kind, field) for name, kind, field in config.norm_fields()}
     kind, field = fields["norm_peak_floor"]
     assert kind is float and field.default == 1e-3 and "smallest divisor" in field.metadata["help"]
-
-
-def test_its_error(page):
     with pytest.raises(ValueError, match="--norm-peak-floor.*positive.*-1"):
         page["PeakNormOptions"](floor=-1)
 
@@ -130,12 +127,11 @@ def test_what_cannot_be_registered(norms, norm, words):
 
 
 def test_it_trains(mine, data_bin, forked, tmp_path):
-    options = runs.train_arguments(
-        data_bin, tmp_path / "run", "--norm-encoder", "peak@0:batch", "--norm-peak-floor", 0.25,
-        "--max-update", 2,
-    )  # fmt: skip
     (tmp_path / "link").symlink_to(mine.parent)
-    options[options.index("--user-dir") + 1] = str(tmp_path / "link" / mine.name)
+    options = train_arguments(
+        tmp_path / "link" / mine.name, data_bin, tmp_path / "run",
+        "--norm-encoder", "peak@0:batch", "--norm-peak-floor", 0.25, "--max-update", 2,
+    )  # fmt: skip
     done = run(forked, "rbn", "train", *options)
     assert done.returncode == 0, done.stderr
     last = tmp_path / "run" / "checkpoint_last.pt"
@@ -174,10 +170,8 @@ def test_its_options_are_listed(mine, forked):
 
 
 def test_errors_of_ones_own_code_are_one_line(mine, data_bin, forked, tmp_path):
-    options = runs.train_arguments(
-        data_bin, tmp_path / "run", "--norm-encoder", "peak", "--norm-peak-floor", -1
-    )
-    options[options.index("--user-dir") + 1] = str(mine)
+    given = (data_bin, tmp_path / "run", "--norm-encoder", "peak", "--norm-peak-floor", -1)
+    options = train_arguments(mine, *given)
     done = run(forked, "rbn", "train", *options)
     assert done.returncode == 2 and done.stderr.startswith("rbn: error: `floor`")
     assert len(done.stderr.splitlines()) == 1
@@ -187,11 +181,10 @@ def test_an_architecture_of_ones_own(mine, data_bin, forked, tmp_path):
     directory = tmp_path / "models"
     directory.mkdir()
     (directory / "__init__.py").write_text("\n".join([*BLOCKS[:2], BLOCKS[3]]))
-    options = runs.train_arguments(
-        data_bin, tmp_path / "run", "--arch", "mine_tiny", "--norm-encoder", "peak",
+    options = train_arguments(
+        directory, data_bin, tmp_path / "run", "--arch", "mine_tiny", "--norm-encoder", "peak",
         "--max-update", 1,
     )  # fmt: skip
-    options[options.index("--user-dir") + 1] = str(directory)
     done = run(forked, "fairseq-train", *options)
     assert done.returncode == 0, done.stderr
     settings = read_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
@@ -219,7 +212,6 @@ def test_a_user_dir_that_is_none(forked, tmp_path, content, words):
 
 def test_a_link_to_the_package_is_the_package(forked, data_bin, tmp_path):
     (tmp_path / "plugin").symlink_to(runs.USER_DIR)
-    options = runs.train_arguments(data_bin, tmp_path / "run", "--check")
-    options[options.index("--user-dir") + 1] = str(tmp_path / "plugin")
+    options = train_arguments(tmp_path / "plugin", data_bin, tmp_path / "run", "--check")
     done = run(forked, "rbn", "train", *options)
     assert done.returncode == 0, done.stderr

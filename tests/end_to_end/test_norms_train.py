@@ -1,15 +1,13 @@
 """Every registered norm through fairseq's training and translation: train, resume, translate."""
 
 import copy
-import sys
-from unittest import mock
 
 import pytest
 import torch
 from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import generate, train
 
+import composing
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.norms import NORMS
@@ -24,27 +22,18 @@ SMALL = (
 )  # fmt: skip
 
 
-def compose(parser, arguments):
-    """A config from a command line. That takes fairseq longer than to train a small model."""
-    arguments = [str(argument) for argument in arguments]
-    with mock.patch.object(sys, "argv", ["fairseq", *arguments]):  # the parsers look for user-dir
-        return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser(), arguments))
-
-
 @pytest.fixture(scope="module")
 def training(data_bin):
-    return compose(options.get_training_parser, runs.train_arguments(data_bin, "", *SMALL))
+    return composing.options_of(runs.train_arguments(data_bin, "", *SMALL))
 
 
 @pytest.fixture(scope="module")
 def translating(data_bin):
-    return compose(
-        options.get_generation_parser,
-        (
-            data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path", "-",
-            "--cpu", "--num-workers", 0, "--gen-subset", "valid", "--beam", 1, "--max-len-b", 3,
-        ),
+    arguments = (
+        data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path", "-",
+        "--cpu", "--num-workers", 0, "--gen-subset", "valid", "--beam", 1, "--max-len-b", 3,
     )  # fmt: skip
+    return composing.options_of(list(map(str, arguments)), options.get_generation_parser)
 
 
 def train_until(cfg, save_dir, update):
