@@ -1,17 +1,16 @@
 """Batch normalisation over the real tokens of a batch."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional, Self
+from typing import ClassVar, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbn_fairseq.norms import kernels, scope
 from rbn_fairseq.norms.lengths import QUANTILES, check_rule
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
-from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
 from rbn_fairseq.norms.tokens import BatchLayout, sentences_of
 
@@ -94,6 +93,7 @@ class BatchNorm(PopulationNorm):
     options_type: ClassVar[type[NormOptions]] = BatchNormOptions
     repeatable = True
     by_kernels: ClassVar[bool] = True
+    options: BatchNormOptions
     population: Population
 
     def __init__(
@@ -103,20 +103,10 @@ class BatchNorm(PopulationNorm):
         sync: bool = False,
         population: Optional[Population] = None,
     ) -> None:
-        super().__init__()
-        self.options = options or BatchNormOptions()
-        self.sync = sync
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        options = options or BatchNormOptions()
         if population is None:
-            population = _population(channels, self.options)
-        self.population = population
-        self.by_length = population.by_length  # a look at a submodule takes long
-
-    @classmethod
-    def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
-        return cls(place.channels, options, place.sync)
+            population = _population(channels, options)
+        super().__init__(channels, options, sync, population)
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted, population = not scope.dummy.get(), self.population.get()
@@ -209,11 +199,6 @@ class BatchNorm(PopulationNorm):
         std = standard_deviation(var, self.options.eps, self.options.clamp)
         scale = self.weight.to(var.dtype) / std
         return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        options = self.options
-        return f"{self.weight.numel()}, eps={options.eps} ({options.eps_mode}), sync={self.sync}"
 
 
 def _population(channels: int, options: BatchNormOptions) -> Population:

@@ -36,6 +36,7 @@ class DynamicTanh(Norm):
     summary = "nothing: a tanh with a learnt slope"
     source = "Zhu et al., 2025, Transformers without Normalization"
     options_type = DynamicTanhOptions
+    options: DynamicTanhOptions
 
     def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
         super().__init__()
@@ -49,7 +50,3 @@ class DynamicTanh(Norm):
         dtype = torch.promote_types(x.dtype, torch.float32)
         squashed = torch.tanh(self.alpha.to(dtype) * x.to(dtype))
         return torch.addcmul(self.bias.to(dtype), squashed, self.weight.to(dtype)).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, alpha_init={self.options.alpha_init}"

@@ -44,14 +44,6 @@ class Affine(Norm, FullPrecision):
         """Scale and shift ``x: (..., C)``; ``tokens`` is not needed and not read."""
         return multiply_add(x, self.scale, self.shift)
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.scale.numel())
-
-
-class NoNormOptions:
-    """``none`` has no parameters."""
-
 
 class NoNorm(Norm):
     """The identity: what a model does without a norm in this place.

@@ -16,68 +16,6 @@ __all__ = ["GroupNorm", "GroupNormOptions", "GroupScale", "GroupScaleOptions"]
 
 
 @dataclass(frozen=True)
-class GroupNormOptions(NormOptions, norm="group"):
-    """Parameters of ``group``."""
-
-    groups: int = option(
-        0, "number of groups of channels; 0 = number of attention heads", range="[0, inf)"
-    )
-    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
-
-
-class GroupNorm(Norm):
-    """Group norm (Wu and He, 2018, Eqs. 1, 2, 6, 7) of each token for itself.
-
-    ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of the
-    token's group, one of G runs of C / G channels. With one group it is layer norm. Where images
-    have pixels there is nothing: statistics over positions would let a decoder see later tokens.
-    The same in training and in evaluation; computed in fp32 or better whatever the input's dtype.
-
-    Args:
-        channels: number of channels C.
-        options: groups, eps.
-        heads: number of groups where the options leave it open.
-
-    Raises:
-        ValueError: if the number of groups does not divide C.
-    """
-
-    name = "group"
-    summary = "each group of a token's channels by its mean and variance"
-    source = "Wu and He, 2018, Group Normalization"
-    options_type = GroupNormOptions
-
-    def __init__(
-        self, channels: int, options: Optional[GroupNormOptions] = None, heads: int = 1
-    ) -> None:
-        super().__init__()
-        self.options = options or GroupNormOptions()
-        self.groups = _group_count(self.options, channels, heads)
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    @classmethod
-    def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
-        return cls(place.channels, options, place.heads)
-
-    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
-        """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        # Given half precision, torch keeps the statistics for the backward in half precision.
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        rows = x.reshape(-1, x.shape[-1]).to(dtype)  # (tokens, C)
-        # Not F.group_norm, which refuses a single token with one channel to a group.
-        y = torch.group_norm(
-            rows, self.groups, self.weight.to(dtype), self.bias.to(dtype), self.options.eps
-        )
-        return y.view(x.shape).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, groups={self.groups}, eps={self.options.eps}"
-
-
-@dataclass(frozen=True)
 class GroupScaleOptions(NormOptions, norm="groupscale"):
     """Parameters of ``groupscale``."""
 
@@ -85,6 +23,13 @@ class GroupScaleOptions(NormOptions, norm="groupscale"):
         0, "number of groups of channels; 0 = number of attention heads", range="[0, inf)"
     )
     eps: float = option(1e-5, "added to the mean square, inside the root", range="(0, inf)")
+
+
+@dataclass(frozen=True)
+class GroupNormOptions(GroupScaleOptions, norm="group"):
+    """Parameters of ``group``."""
+
+    eps: float = option(1e-5, "added to the variance", range="(0, inf)")
 
 
 class GroupScale(Norm):
@@ -108,12 +53,13 @@ class GroupScale(Norm):
     summary = "each group of a token's channels by its root mean square, without gain or bias"
     source = "Shen et al., 2020, PowerNorm"
     options_type = GroupScaleOptions
+    options: GroupScaleOptions
 
     def __init__(
         self, channels: int, options: Optional[GroupScaleOptions] = None, heads: int = 1
     ) -> None:
         super().__init__()
-        self.options = options or GroupScaleOptions()
+        self.options = options or self.options_type()
         self.groups = _group_count(self.options, channels, heads)
 
     @classmethod
@@ -129,6 +75,40 @@ class GroupScale(Norm):
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows."""
         return f"groups={self.groups}, eps={self.options.eps}"
+
+
+class GroupNorm(GroupScale):
+    """Group norm (Wu and He, 2018, Eqs. 1, 2, 6, 7) of each token for itself.
+
+    ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of the
+    token's group, one of G runs of C / G channels. With one group it is layer norm. Where images
+    have pixels there is nothing: statistics over positions would let a decoder see later tokens.
+    The same in training and in evaluation; computed in fp32 or better whatever the input's dtype.
+    Its arguments and their errors are those of :class:`GroupScale`.
+    """
+
+    name = "group"
+    summary = "each group of a token's channels by its mean and variance"
+    source = "Wu and He, 2018, Group Normalization"
+    options_type = GroupNormOptions
+
+    def __init__(
+        self, channels: int, options: Optional[GroupNormOptions] = None, heads: int = 1
+    ) -> None:
+        super().__init__(channels, options, heads)
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
+        """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
+        # Given half precision, torch keeps the statistics for the backward in half precision.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        rows = x.reshape(-1, x.shape[-1]).to(dtype)  # (tokens, C)
+        # Not F.group_norm, which refuses a single token with one channel to a group.
+        y = torch.group_norm(
+            rows, self.groups, self.weight.to(dtype), self.bias.to(dtype), self.options.eps
+        )
+        return y.view(x.shape).to(x.dtype)
 
 
 def _group_count(options: Any, channels: int, heads: int) -> int:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.norm import AffineNorm
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
@@ -20,7 +20,7 @@ class InstanceNormOptions(NormOptions, norm="instance"):
     eps: float = option(1e-5, "added to the variance", range="(0, inf)")
 
 
-class InstanceNorm(Norm):
+class InstanceNorm(AffineNorm):
     """Instance norm (Ulyanov et al., 2016, arXiv:1607.08022) that does not see padding.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the mean and biased variance of a
@@ -40,16 +40,11 @@ class InstanceNorm(Norm):
     summary = "each channel by its mean and variance over the sentence's real tokens"
     source = "Ulyanov et al., 2016, Instance Normalization"
     options_type = InstanceNormOptions
+    options: InstanceNormOptions
     leaks = (
         "its statistics are those of the whole sentence, so that in training a position sees later "
         "tokens, and in generation there is only one token to take them from"
     )
-
-    def __init__(self, channels: int, options: Optional[InstanceNormOptions] = None) -> None:
-        super().__init__()
-        self.options = options or InstanceNormOptions()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x``; same shape and dtype out.
@@ -72,10 +67,6 @@ class InstanceNorm(Norm):
         centred = wide - _mean(wide, layout)[layout.sentences]
         scale = torch.rsqrt(_mean(centred.square(), layout) + self.options.eps)  # (B, C)
         return torch.addcmul(bias, centred * scale[layout.sentences], weight).to(rows.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, eps={self.options.eps}"
 
 
 def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:

@@ -33,7 +33,9 @@ class LayerNorm(Norm, nn.LayerNorm):
     options_type = LayerNormOptions
 
     def __init__(self, channels: int, options: Optional[LayerNormOptions] = None) -> None:
-        super().__init__(channels, eps=(options or LayerNormOptions()).eps)
+        options = options or LayerNormOptions()
+        super().__init__(channels, eps=options.eps)
+        self.options = options
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""

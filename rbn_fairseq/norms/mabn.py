@@ -119,15 +119,6 @@ class MovingAverageBatchNorm(QuadraticNorm):
         self.population.replace_where(good, **{name: window})
         return self.population.get_buffer(name).mean(0).to(value.dtype)
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        options = self.options
-        return (
-            f"{self.weight.numel()}, window={options.window}, momentum={options.momentum}, "
-            f"eps={options.eps}, warmup={options.warmup}, r_max={options.r_max}, "
-            f"r_start={options.r_start}, sync={self.sync}"
-        )
-
 
 class _Normalise(torch.autograd.Function):
     """The forward with a given divisor and correction, the backward with its window."""

@@ -1,14 +1,15 @@
-"""Base class of the norms, and compositions of norms."""
+"""Base classes of the norms, and compositions of norms."""
 
 from typing import Any, ClassVar, Optional, Self
 
+import torch
 from torch import Tensor, nn
 
 from rbn_fairseq.norms.options import NormOptions
 from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.tokens import Tokens
 
-__all__ = ["Composition", "Norm"]
+__all__ = ["AffineNorm", "Composition", "Norm"]
 
 
 class Norm(nn.Module):
@@ -23,6 +24,7 @@ class Norm(nn.Module):
         source: the paper that defines it.
         options_type: the dataclass of its parameters.
         leaks: why it may not stand in a causal decoder; empty where it may.
+        options: its parameters.
     """
 
     name: ClassVar[str]
@@ -30,11 +32,42 @@ class Norm(nn.Module):
     source: ClassVar[str]
     options_type: ClassVar[type[NormOptions]] = NormOptions
     leaks: ClassVar[str] = ""
+    options: NormOptions = NormOptions()
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
         """Build the norm of a place."""
         return cls(place.channels, options)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return ", ".join(f"{name}={value}" for name, value in vars(self.options).items())
+
+
+class AffineNorm(Norm):
+    """Base of the norms with a learnt gain and bias for every channel.
+
+    Args:
+        channels: number of channels C.
+        options: its parameters; ``None`` = the defaults.
+
+    Attributes:
+        has_bias: whether there is a bias beside the gain.
+        weight, bias: ``(C,)``.
+    """
+
+    has_bias: ClassVar[bool] = True
+
+    def __init__(self, channels: int, options: Optional[NormOptions] = None) -> None:
+        super().__init__()
+        self.options = options or self.options_type()
+        self.weight = nn.Parameter(torch.ones(channels))
+        if self.has_bias:
+            self.bias = nn.Parameter(torch.zeros(channels))
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{self.weight.numel()}, {super().extra_repr()}"
 
 
 class Composition(nn.Sequential):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Optional
 
 __all__ = ["NormOptions", "option"]
 
-_RANGE = re.compile(r"([\[(])(\S+), (\S+)([\])])")
+_INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 
 def option(
@@ -29,7 +29,7 @@ def option(
         choices: the texts that it can be.
     """
     if range is not None:
-        text += f"; {_in_short(range)}"
+        text += f"; {_in_words(range)}"
     if at_least is not None:
         text += f"; >= {at_least}"
     metadata = {"help": text, "range": range, "at_least": at_least, "choices": choices}
@@ -38,7 +38,7 @@ def option(
 
 
 def _limits(range: str) -> tuple[str, float, float, str]:
-    match = _RANGE.fullmatch(range)
+    match = _INTERVAL.fullmatch(range)
     if match is None:
         raise ValueError(f"option: `{range}` is no interval such as `(0, 1]` or `[1, inf)`.")
     return match[1], float(match[2]), float(match[3]), match[4]
@@ -51,19 +51,11 @@ def _contains(range: str, value: float) -> bool:
     )
 
 
-def _in_short(range: str) -> str:
-    left, low, high, _ = _limits(range)
-    if high < math.inf:
-        return f"in {range}"
-    return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
-
-
 def _in_words(range: str) -> str:
     left, low, high, _ = _limits(range)
     if high < math.inf:
         return f"in {range}"
-    bound = f"at least {low:g}" if left == "[" else "positive" if low == 0 else f"above {low:g}"
-    return f"{bound} and finite"
+    return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ class NormOptions:
         **_: Any,
     ) -> Optional[str]:
         if range is not None and not _contains(range, value):
-            return _in_words(range)
+            return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
         if at_least is not None and not value >= getattr(self, at_least):
             return f"at least `{at_least}`, {getattr(self, at_least)} (raise it or lower that)"
         if choices is not None and value not in choices:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.lengths import LengthBins, neighbours
 from rbn_fairseq.norms.moments import BinMoments, Moments, bin_moments, join_processes
-from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.norm import AffineNorm
 from rbn_fairseq.norms.normalise import multiply_add
+from rbn_fairseq.norms.options import NormOptions
+from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
 __all__ = [
@@ -285,14 +287,14 @@ class PopulationByLength(Population):
         bins, mean, var = batch.bins, self.running_mean, self.running_var
         weight = self.bin_weight.unsqueeze(1)
         part = self.momentum * (bins.n / batch.n.clamp(min=1)).to(mean.dtype).unsqueeze(1)
-        kept = 1 - self.momentum * (weight >= self.momentum).to(weight.dtype)
+        decay = 1 - self.momentum * (weight >= self.momentum).to(weight.dtype)
         self.replace_where(
             batch.n > 0,
             running_mean=mean.lerp(batch.mean.to(mean.dtype), self.momentum),
             running_var=var.lerp(batch.var.to(var.dtype), self.momentum),
-            bin_weight=(kept * weight + part).squeeze(1),
-            bin_mean=kept * self.bin_mean + part * bins.mean.to(mean.dtype),
-            bin_var=kept * self.bin_var + part * bins.var.to(var.dtype),
+            bin_weight=(decay * weight + part).squeeze(1),
+            bin_mean=decay * self.bin_mean + part * bins.mean.to(mean.dtype),
+            bin_var=decay * self.bin_var + part * bins.var.to(var.dtype),
         )
 
     def extra_repr(self) -> str:
@@ -300,7 +302,7 @@ class PopulationByLength(Population):
         return f"{super().extra_repr()}, bins={self.bins}"
 
 
-class PopulationNorm(Norm):
+class PopulationNorm(AffineNorm):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
     Evaluation is one multiply-add per element, by a scale and shift that every call computes;
@@ -309,11 +311,16 @@ class PopulationNorm(Norm):
     A subclass has ``_train(rows, layout)``, from rows ``(N, C)`` of real tokens and where the
     sentences lie in them (``None`` where that is not known), and ``affine_map()``.
 
-    Attributes:
+    Args:
+        channels: number of channels C.
+        options: its parameters; ``None`` = the defaults.
+        sync: use the statistics of all processes together (counts may differ).
         population: the running statistics.
-        by_length: whether they are by sentence length, so that evaluation, too, asks which sentence
-            a row is of.
-        sync: whether the batch is that of all processes together.
+
+    Attributes:
+        population, sync: as given.
+        by_length: whether the statistics are by sentence length, so that evaluation, too, asks
+            which sentence a row is of.
         repeatable: whether training divides by what the batch alone says, so that a forward can
             be repeated when the running statistics have moved.
     """
@@ -321,10 +328,26 @@ class PopulationNorm(Norm):
     repeatable: ClassVar[bool] = False
 
     population: RunningStatistics
-    by_length: bool = False
-    sync: bool
-    _keeps = False
-    _kept: Optional[tuple[Tensor, Tensor]] = None
+    _update = 0
+    _caches_map = False
+    _cached_map: Optional[tuple[Tensor, Tensor]] = None
+
+    def __init__(
+        self,
+        channels: int,
+        options: Optional[NormOptions],
+        sync: bool,
+        population: RunningStatistics,
+    ) -> None:
+        super().__init__(channels, options)
+        self.sync = sync
+        self.population = population
+        self.by_length = population.by_length  # a look at a submodule takes long
+
+    @classmethod
+    def build(cls, place: NormPlace, options: Any) -> Self:
+        """Build the norm of a place."""
+        return cls(place.channels, options, place.sync)  # type: ignore[call-arg]
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x``; same shape and dtype out.
@@ -349,6 +372,10 @@ class PopulationNorm(Norm):
         """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
         raise NotImplementedError
 
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take the number of updates so far; fairseq calls this before every training step."""
+        self._update = num_updates
+
     def schedule(self) -> dict[str, int]:
         """Return by option the updates at which the norm's schedule ends; none without one."""
         return {}
@@ -357,6 +384,10 @@ class PopulationNorm(Norm):
         lengths = None if layout is None else layout.lengths
         for recorder in scope.moment_recorders.get():
             recorder.append(scope.Record(self, batch, lengths))
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return f"{super().extra_repr()}, sync={self.sync}"
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         raise NotImplementedError
@@ -370,28 +401,28 @@ class PopulationNorm(Norm):
         fairseq calls this before it generates: parameters and statistics do not change any more
         (but by training mode, loading a state, casts, and moves to a device).
         """
-        self._keeps = True
+        self._caches_map = True
 
     def _evaluate(self, x: Tensor) -> Tensor:
         captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        if not self._keeps or torch.is_grad_enabled() or captured:
+        if not self._caches_map or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())
-        if self._kept is None:
-            self._kept = self.affine_map()
-        return multiply_add(x, *self._kept)
+        if self._cached_map is None:
+            self._cached_map = self.affine_map()
+        return multiply_add(x, *self._cached_map)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; what training changes is not kept."""
+        """Set the mode; training, which changes the map, drops the cached one."""
         if mode:
-            self._kept = None
+            self._cached_map = None
         return super().train(mode)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._kept = None
+        self._cached_map = None
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._kept = None
+        self._cached_map = None
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -66,7 +66,7 @@ class PowerNorm(QuadraticNorm):
         self, channels: int, options: Optional[PowerNormOptions] = None, sync: bool = False
     ) -> None:
         population = QuadraticMean(channels, running_gradient=torch.zeros(channels))
-        super().__init__(channels, options or PowerNormOptions(), sync, population)
+        super().__init__(channels, options, sync, population)
 
     def schedule(self) -> dict[str, int]:
         """Return the option that says when the schedule ends, and the update."""
@@ -93,15 +93,6 @@ class PowerNorm(QuadraticNorm):
             running = running * ((step - 1) / step) + square / step
         moved = self.options.alpha_forward * running + (1 - self.options.alpha_forward) * square
         self.population.replace_where(count > 0, running_square=moved)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        options = self.options
-        return (
-            f"{self.weight.numel()}, alphas={options.alpha_forward}, {options.alpha_backward}, "
-            f"eps={options.eps}, warmup={options.warmup}, backward={options.backward}, "
-            f"sync={self.sync}"
-        )
 
 
 class _Normalise(torch.autograd.Function):

@@ -1,13 +1,12 @@
 """Base of the norms that divide by a quadratic mean over the tokens."""
 
-from typing import Any, Optional, Self
+from typing import Any, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum
-from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import BatchLayout
 
@@ -47,33 +46,11 @@ class QuadraticNorm(PopulationNorm):
 
     A subclass has ``_divide(rows, square, count, counted, frozen)``, which normalises in training
     and, unless ``frozen``, moves the running statistics.
-
-    Args:
-        channels: number of channels C.
-        options: with ``eps``.
-        sync: use the statistics of all processes together.
-        population: the running statistics.
+    Its options have ``eps``.
     """
 
+    options: Any
     population: QuadraticMean
-
-    def __init__(self, channels: int, options: Any, sync: bool, population: QuadraticMean) -> None:
-        super().__init__()
-        self.options = options
-        self.sync = sync
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.population = population
-        self._update = 0
-
-    @classmethod
-    def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
-        return cls(place.channels, options, place.sync)  # type: ignore[call-arg]
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Take the number of updates so far; fairseq calls this before every training step."""
-        self._update = num_updates
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted = not scope.dummy.get()

@@ -121,11 +121,6 @@ class BatchRenorm(BatchNorm):
         options = options or BatchRenormOptions()
         population = RunningMeanStd(channels, options)
         super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
-        self._update = 0
-
-    def set_num_updates(self, num_updates: int) -> None:
-        """Take the number of updates so far; fairseq calls this before every training step."""
-        self._update = num_updates
 
     def schedule(self) -> dict[str, int]:
         """Return the options that say when the limits have opened, and the updates."""

@@ -6,9 +6,9 @@ from typing import Optional
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.norm import AffineNorm
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
@@ -28,7 +28,7 @@ class RMSNormOptions(NormOptions, norm="rms"):
     )
 
 
-class RMSNorm(Norm):
+class RMSNorm(AffineNorm):
     """RMSNorm (Zhang and Sennrich, 2019, Eq. 4): each token by its channels' root mean square.
 
     ``y = x / sqrt(mean(x^2) + eps) * weight``, or with eps outside of the root. As in the paper
@@ -44,11 +44,8 @@ class RMSNorm(Norm):
     summary = "each token by the root mean square of its channels"
     source = "Zhang and Sennrich, 2019, RMSNorm"
     options_type = RMSNormOptions
-
-    def __init__(self, channels: int, options: Optional[RMSNormOptions] = None) -> None:
-        super().__init__()
-        self.options = options or RMSNormOptions()
-        self.weight = nn.Parameter(torch.ones(channels))
+    options: RMSNormOptions
+    has_bias = False
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
@@ -63,10 +60,6 @@ class RMSNorm(Norm):
         rms: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) / math.sqrt(x.shape[-1])
         return (wide / (rms + eps) * weight.to(wide.dtype)).to(x.dtype)
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, eps={self.options.eps} ({self.options.eps_mode})"
-
 
 @dataclass(frozen=True)
 class PartialRMSNormOptions(NormOptions, norm="prms"):
@@ -78,7 +71,7 @@ class PartialRMSNormOptions(NormOptions, norm="prms"):
     eps: float = option(1e-5, "added to the mean square, inside the root", range="(0, inf)")
 
 
-class PartialRMSNorm(Norm):
+class PartialRMSNorm(AffineNorm):
     """pRMSNorm (Zhang and Sennrich, 2019): RMSNorm that measures the first channels alone.
 
     ``y = x / sqrt(mean of the first k channels' x^2 + eps) * weight`` with ``k = int(C * p)``: all
@@ -97,10 +90,11 @@ class PartialRMSNorm(Norm):
     summary = "each token by the root mean square of its first channels"
     source = "Zhang and Sennrich, 2019, pRMSNorm"
     options_type = PartialRMSNormOptions
+    options: PartialRMSNormOptions
+    has_bias = False
 
     def __init__(self, channels: int, options: Optional[PartialRMSNormOptions] = None) -> None:
-        super().__init__()
-        self.options = options or PartialRMSNormOptions()
+        super().__init__(channels, options)
         self.measured = int(channels * self.options.p)
         if self.measured < 1:
             least = math.ceil(1e6 / channels) / 1e6
@@ -108,7 +102,6 @@ class PartialRMSNorm(Norm):
                 f"`p` (--norm-prms-p) must leave at least one channel to measure, but {channels} * "
                 f"{self.options.p} is less than 1. Give at least {least:g}, or use `rms`."
             )
-        self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
@@ -116,7 +109,3 @@ class PartialRMSNorm(Norm):
         square = wide[..., : self.measured].square().mean(-1, keepdim=True)  # (..., 1)
         y = wide * torch.rsqrt(square + self.options.eps) * self.weight.to(wide.dtype)
         return y.to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.weight.numel()}, measured={self.measured}, eps={self.options.eps}"

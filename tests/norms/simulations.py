@@ -11,14 +11,15 @@ import oracles
 from rbn_fairseq.norms import ValidTokens
 
 
-def batch(step, channels=4):
-    """Padded sentences whose scale wanders, and gradients, not zero at padding."""
+def batch(step, channels=4, shift=0.0):
+    """Padded sentences whose scale and mean wander, and gradients, not zero at padding."""
     generator = torch.Generator().manual_seed(step)
     valid = oracles.real_tokens(6, [6, 1 + step % 5, 3])
     x = torch.randn(*valid.shape, channels, generator=generator, dtype=torch.double)
     scale = 0.3 + 3 * torch.rand(channels, generator=generator, dtype=torch.double)
     upstream = torch.randn(*x.shape, generator=generator, dtype=torch.double)
-    return (x * scale).float(), valid, upstream.float()
+    mean = shift * torch.randn(channels, generator=generator, dtype=torch.double)
+    return (x * scale + mean).float(), valid, upstream.float()
 
 
 def run(norm, x, valid, upstream, step):
@@ -29,11 +30,11 @@ def run(norm, x, valid, upstream, step):
     return y, *torch.autograd.grad(y, (x, *norm.parameters()), upstream)
 
 
-def assert_steps_agree(norm, simulation, steps):
+def assert_steps_agree(norm, simulation, steps, shift=0.0):
     # fp32's rounding, gathered in the running terms over the steps.
     close = {"rtol": 1e-4, "atol": 1e-4}
     for step in steps:
-        x, valid, upstream = batch(step)
+        x, valid, upstream = batch(step, shift=shift)
         y, dx, dweight, dbias = run(norm, x, valid, upstream, step)
         u, grad = x[valid].double(), upstream[valid].double()
         wanted = simulation.step(u, grad, step + 1, norm.options)

@@ -1,7 +1,6 @@
 """Batch norm by length, against batch norm, and against sums over single tokens in float64."""
 
 import copy
-import io
 from contextlib import nullcontext
 from unittest import mock
 
@@ -281,20 +280,6 @@ def test_moments_that_are_set_are_looked_up():
     assert population.bin_weight.tolist() == [0.25, 0, 0.75]  # as of one batch of all
 
 
-@pytest.mark.parametrize("cast", [torch.float16, torch.bfloat16])
-def test_half_precision_keeps_statistics_in_fp32(cast):
-    norm, sums = make(momentum=M).to(cast), Sums()
-    assert {buffer.dtype for buffer in norm.buffers()} == {torch.float32}
-    for lengths in BATCHES:
-        x, valid = data(lengths)
-        x = x.to(cast)
-        norm(x, view(valid))
-        sums.add(x, valid)
-    sums.assert_kept(norm.population)  # of the rounded activations
-    assert {buffer.dtype for buffer in norm.buffers()} == {torch.float32}
-    assert norm.eval()(x, view(valid)).dtype == cast
-
-
 def test_autocast_changes_nothing():
     norm = make()
     twin = copy.deepcopy(norm)
@@ -306,30 +291,6 @@ def test_autocast_changes_nothing():
             assert torch.equal(twin(x, view(valid))[valid], y[valid])
         assert torch.equal(casted[0].mean_after, gaps[0].mean_after)
     assert all(map(torch.equal, norm.buffers(), twin.buffers()))
-
-
-UNMOVED = {
-    "NaN": lambda norm, x, valid: norm(torch.full_like(x, torch.nan), view(valid)),
-    "infinite in one sentence": lambda norm, x, valid: norm(
-        x.index_fill(1, torch.tensor([1]), torch.inf), view(valid)
-    ),
-    "too large": lambda norm, x, valid: norm(x * 1e30, view(valid)),
-    "all padding": lambda norm, x, valid: norm(x, ValidTokens(torch.zeros_like(valid))),
-    "no sentence": lambda norm, x, valid: norm(x[:, :0]),
-    "no position": lambda norm, x, valid: norm(x[:0]),
-}
-BLOCKS = {"dummy batch": dummy_batch, "frozen": freeze_statistics, "again": repetition}
-
-
-@pytest.mark.parametrize("lengths", [[4, 2, 9], [3, 4]], ids=["bins", "one bin"])
-@pytest.mark.parametrize("case", [*UNMOVED, *BLOCKS])
-def test_what_moves_nothing(case, lengths):
-    norm = seen().train()
-    before = buffers(norm)
-    x, valid = data(lengths)
-    with BLOCKS.get(case, nullcontext)():
-        UNMOVED.get(case, lambda norm, x, valid: norm(x, view(valid)))(norm, x, valid)
-    assert all(torch.equal(value, before[name]) for name, value in buffers(norm).items())
 
 
 def test_a_gap_is_to_what_the_bins_expect_of_these_lengths():
@@ -401,21 +362,6 @@ def test_a_forward_that_runs_again_moves_once():
     twin(x, view(valid))
     assert len(gaps) == 1
     assert all(map(torch.equal, norm.buffers(), twin.buffers()))
-
-
-def test_copies_and_saved_states_go_on_alike():
-    norm = seen().train()
-    copied, file = copy.deepcopy(norm), io.BytesIO()
-    torch.save(norm.state_dict(), file)
-    file.seek(0)
-    loaded = BatchNorm(C, norm.options)
-    loaded.load_state_dict(torch.load(file, weights_only=True))
-    x, valid = data([4, 2, 9])
-    for one in (norm, copied, loaded):
-        one(x, view(valid))
-    for other in (copied, loaded):
-        assert all(map(torch.equal, norm.buffers(), other.buffers()))
-    assert all(buffer.is_floating_point() for buffer in norm.buffers())
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -18,11 +19,19 @@ from rbn_fairseq.norms import (
     PopulationNorm,
     ValidTokens,
     build_norm,
+    dummy_batch,
+    freeze_statistics,
     lay_out,
+    record_gaps,
 )
+from rbn_fairseq.norms.scope import repetition
 
-EVERY = pytest.mark.parametrize("name", NORMS)
 BY_LENGTH = "batch by length"
+EVERY = pytest.mark.parametrize("name", [*NORMS, BY_LENGTH])
+RUNNING = pytest.mark.parametrize(
+    "name",
+    [*(name for name, norm in NORMS.items() if issubclass(norm, PopulationNorm)), BY_LENGTH],
+)
 C = 16
 
 
@@ -50,7 +59,7 @@ MASKS = {  # (T, B)
 }
 
 
-@pytest.mark.parametrize("name", [*NORMS, BY_LENGTH])
+@EVERY
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_rows_with_a_layout_are_the_padded_tensor_behind_the_door(name, training, mask):
@@ -111,15 +120,15 @@ def test_leaks_tells_whether_a_token_sees_later_ones(name, training):
     changed = x.clone()
     changed[3:] += 1
     earlier_move = not torch.equal(norm(x)[:3], norm(changed)[:3])
-    assert earlier_move == bool(NORMS[name].leaks)
+    assert earlier_move == bool(norm.leaks)
 
 
 @EVERY
 def test_a_token_by_itself_is_the_token_among_others(name):
     # What generation, token by token, rests on.
-    if NORMS[name].leaks:
-        pytest.skip("refused in a decoder")
     norm, x = build(name).eval(), torch.randn(5, 2, C)
+    if norm.leaks:
+        pytest.skip("refused in a decoder")
     alone = torch.cat([norm(x[t : t + 1]) for t in range(5)])
     torch.testing.assert_close(alone, norm(x), rtol=1e-6, atol=1e-6)  # other kernels
 
@@ -165,31 +174,96 @@ def test_half_precision(name, dtype, cast, training):
 
 
 @EVERY
-def test_state_dict_round_trip(name):
-    norm, x = build(name), torch.randn(5, 2, C)
-    norm(x)
-    file = io.BytesIO()
-    torch.save(norm.state_dict(), file)
-    file.seek(0)
-    other = build_norm([name], NormPlace(C, heads=4), {})
-    other.load_state_dict(torch.load(file, weights_only=True), strict=True)
-    for training in (False, True):
-        assert torch.equal(other.train(training)(x), norm.train(training)(x))
-    states = norm.state_dict(), other.state_dict()
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-
-
-@EVERY
-def test_deepcopy_after_a_backward(name):
-    norm, x = build(name), torch.randn(5, 2, C, requires_grad=True)
-    norm(x).sum().backward()
-    twin = copy.deepcopy(norm)
-    assert torch.equal(twin.eval()(x), norm.eval()(x))
-    own = {tensor.data_ptr() for tensor in norm.state_dict().values()}
-    assert own.isdisjoint(tensor.data_ptr() for tensor in twin.state_dict().values())
-
-
-@EVERY
 def test_prints(name):
     norm = build(name)
     assert type(norm).__name__ in repr(norm)
+
+
+@EVERY
+def test_copies_and_saved_states_go_on_alike(name):
+    norm, x = build(name), torch.randn(5, 2, C, requires_grad=True)
+    with record_gaps():  # alive: their graph hangs on nothing in the module
+        norm(x).sum().backward()
+        copied = copy.deepcopy(norm)
+    file = io.BytesIO()
+    torch.save(norm.state_dict(), file)
+    file.seek(0)
+    loaded = build(name)
+    loaded.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    own = {tensor.data_ptr() for tensor in norm.state_dict().values()}
+    for other in (copied, loaded):
+        assert own.isdisjoint(tensor.data_ptr() for tensor in other.state_dict().values())
+        twin = copy.deepcopy(norm)
+        for training in (False, True):
+            assert torch.equal(other.train(training)(x), twin.train(training)(x))
+        assert all(map(torch.equal, other.state_dict().values(), twin.state_dict().values()))
+    assert all(buffer.is_floating_point() for buffer in norm.buffers())
+
+
+# Norms with running statistics, which stay whole whatever comes.
+
+
+def step(name, x, valid, block=nullcontext):
+    """A usual batch, then this one; the norm, its output, and its statistics before."""
+    norm = build(name)
+    norm(torch.randn(5, 3, C)).sum().backward()
+    norm.zero_grad()
+    before = [buffer.clone() for buffer in norm.buffers()]
+    x.requires_grad_()
+    with block():
+        y = norm(x, ValidTokens(valid))
+        (y * torch.randn_like(y))[valid].sum().backward()
+    return norm, y[valid], before
+
+
+def outlier(x):
+    x[1, 0, 3] = 1e15  # its square is finite in fp32
+
+
+def constant(x):
+    x[..., 2], x[..., 5] = 0.0, 3.0
+
+
+def equal(x):
+    x[:] = x[0, 0].clone()
+
+
+ATTACKS = {
+    "one huge outlier": (outlier, [4, 2], (4, 2)),
+    "constant channels": (constant, [4, 2], (4, 2)),
+    "equal tokens": (equal, [4, 2], (4, 2)),
+    "all padding": (lambda x: None, [0, 0], (4, 2)),
+    "one token": (lambda x: None, [1, 0], (4, 2)),
+    "T = 1": (lambda x: None, [1, 1, 1], (1, 3)),
+    "one token in all": (lambda x: None, [1], (1, 1)),
+    "tiny values": (lambda x: x.mul_(1e-30), [4, 2], (4, 2)),
+}
+
+
+@RUNNING
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_gradients_are_finite(name, attack):
+    spoil, lengths, shape = ATTACKS[attack]
+    x, valid = torch.randn(*shape, C), oracles.real_tokens(shape[0], lengths)
+    spoil(x)
+    norm, y, before = step(name, x, valid)
+    for value in (y, x.grad, norm.weight.grad, *norm.buffers()):
+        assert value.isfinite().all()
+    moved = [not torch.equal(*pair) for pair in zip(norm.buffers(), before, strict=True)]
+    assert any(moved) == bool(valid.any())
+
+
+VALUES = {"NaN": torch.nan, "infinite": torch.inf, "negative": -torch.inf, "too large": 1e30}
+BLOCKS = {"dummy batch": dummy_batch, "frozen": freeze_statistics, "again": repetition}
+
+
+@RUNNING
+@pytest.mark.parametrize("case", [*VALUES, *BLOCKS, "no position"])
+@pytest.mark.parametrize("lengths", [[4, 2], [4, 4]], ids=["bins", "one bin"])
+def test_what_moves_no_statistics(name, case, lengths):
+    x, valid = torch.randn(4, 2, C), oracles.real_tokens(4, lengths)
+    x[1, 1, 3] = VALUES.get(case, 0)
+    if case == "no position":
+        x, valid = x[:0], valid[:0]
+    norm, _, before = step(name, x, valid, BLOCKS.get(case, nullcontext))
+    assert all(map(torch.equal, norm.buffers(), before))

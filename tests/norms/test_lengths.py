@@ -73,12 +73,6 @@ def test_refuses_what_does_not_say_where_bins_end(rule, message):
         BatchNormOptions(length_bins=3, length_edges=rule)
 
 
-@pytest.mark.parametrize("bins", [0, -1])
-def test_refuses_a_number_of_bins(bins):
-    with pytest.raises(ValueError, match=f"--norm-batch-length-bins.*at least 1.*but is {bins}"):
-        BatchNormOptions(length_bins=bins)
-
-
 @pytest.mark.parametrize("centres", [[4.0], [2.5, 3, 10, 11.5]])
 def test_between_centres_all_is_linear_and_beyond_them_constant(centres):
     lengths = torch.arange(15)

@@ -120,19 +120,3 @@ def test_within_its_limits_training_is_evaluation():
     torch.testing.assert_close(  # another order
         y[valid], norm.eval()(x)[valid], rtol=1e-5, atol=1e-5
     )
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"window": 0}, "--norm-mabn-window.*at least 1"),
-        ({"momentum": 0.0}, "--norm-mabn-momentum"),
-        ({"eps": 0.0}, "--norm-mabn-eps"),
-        ({"warmup": -1}, "--norm-mabn-warmup"),
-        ({"r_max": 0.5}, "--norm-mabn-r-max"),
-        ({"warmup": 200, "r_start": 100}, "--norm-mabn-r-start.*at least `warmup`, 200"),
-    ],
-)
-def test_refuses_options(options, said):
-    with pytest.raises(ValueError, match=said):
-        MovingAverageBatchNormOptions(**options)

@@ -23,25 +23,6 @@ def test_moves_as_an_exponential_average_from_mean_0_and_variance_1(momentum, st
     torch.testing.assert_close(var, left + (1 - left) * VAR, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("mean", "var", "count"),
-    [
-        ([2.0, 0.0], [1.0, 1.0], 0.0),
-        ([torch.nan, 0.0], [1.0, 1.0], 3.0),
-        ([torch.inf, 0.0], [1.0, 1.0], 3.0),
-        ([2.0, 0.0], [torch.inf, 1.0], 3.0),
-        ([2.0, 0.0], [torch.nan, 1.0], 3.0),
-    ],
-    ids=["empty", "NaN mean", "inf mean", "inf variance", "NaN variance"],
-)
-def test_empty_and_non_finite_batches_move_nothing(mean, var, count):
-    population = Population(2, 0.05)
-    population.set(MEAN, VAR)
-    population.update(Moments(torch.tensor(mean), torch.tensor(var), torch.tensor(count)))
-    assert torch.equal(population.running_mean, MEAN)
-    assert torch.equal(population.running_var, VAR)
-
-
 def test_changes_in_place():
     population = Population(2, 0.05)
     addresses = [buffer.data_ptr() for buffer in population.buffers()]
@@ -74,16 +55,6 @@ def test_casts_leave_at_least_fp32(cast, dtype):
     assert [buffer.dtype for buffer in model.buffers()] == [dtype, dtype]
     assert torch.equal(population.running_mean, mean.to(dtype))
     assert torch.equal(population.running_var, var.to(dtype))
-
-
-def test_follows_the_device():
-    assert Population(2, 0.05).to("meta").running_mean.device.type == "meta"
-
-
-def test_buffers_are_floating_point_and_named():
-    buffers = dict(Population(2, 0.05).named_buffers())
-    assert list(buffers) == ["running_mean", "running_var"]
-    assert all(buffer.is_floating_point() for buffer in buffers.values())
 
 
 class Halves(Population):

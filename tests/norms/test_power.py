@@ -81,18 +81,3 @@ def test_interrupted_run_goes_on():
     resumed = random_norm()
     resumed.load_state_dict(norm.state_dict())
     assert_steps_agree(resumed, simulation, range(20, 40))
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"alpha_forward": 1.0}, "--norm-power-alpha-forward"),
-        ({"alpha_backward": -0.1}, "--norm-power-alpha-backward"),
-        ({"eps": 0.0}, "--norm-power-eps"),
-        ({"warmup": -1}, "--norm-power-warmup"),
-        ({"backward": "paper"}, "--norm-power-backward.*`batch` or `running`"),
-    ],
-)
-def test_refuses_options(options, said):
-    with pytest.raises(ValueError, match=said):
-        PowerNormOptions(**options)

@@ -42,63 +42,37 @@ def test_evaluation_follows_weights_that_change_behind_autograds_back(kind):
     assert torch.equal(norm(X), torch.full_like(X, 5))
 
 
-@KINDS
-@torch.no_grad()
-def test_generation_follows_a_state_that_is_loaded(kind):
-    norm, other = trained(kind), kind(3).eval()
+def load(norm):
+    other = type(norm)(3)
     other.bias.fill_(7)
-    norm.make_generation_fast_()
-    norm(X)
     norm.load_state_dict(other.state_dict())
-    assert torch.equal(norm(X), other(X))
+
+
+CHANGES = {
+    "a state that is loaded": load,
+    "statistics that are set": lambda norm: norm.train().population.set(
+        torch.ones(3), torch.full((3,), 9.0)
+    ),
+    "a cast": lambda norm: norm.half(),
+}
 
 
 @KINDS
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @torch.no_grad()
-def test_generation_follows_statistics_that_are_set(kind):
-    norm = trained(kind)
-    norm.make_generation_fast_()
-    before = norm(X)
-    norm.train().population.set(torch.ones(3), torch.full((3,), 9.0))
-    after = norm.eval()(X)
-    assert torch.equal(after, trained_alike(norm)(X)) and not torch.equal(after, before)
-
-
-def trained_alike(norm):
-    other = type(norm)(3).eval()
-    other.load_state_dict(norm.state_dict())
-    return other
-
-
-@KINDS
-@torch.no_grad()
-def test_generation_follows_casts(kind):
+def test_generation_follows(change, kind):
     norm = trained(kind)
     norm.make_generation_fast_()
     norm.weight.fill_(1 / 3)
-    norm(X)
-    rounded = norm.half()(X)
-    assert torch.equal(rounded, trained_like(norm)(X))
-
-
-def trained_like(norm):
-    """The same norm, which has kept nothing."""
-    twin = type(norm)(3).half().eval()
+    before = norm(X)
+    change(norm)
+    twin = type(norm)(3).to(norm.weight.dtype)
     twin.load_state_dict(norm.state_dict())
-    return twin
+    after = norm.eval()(X)
+    assert torch.equal(after, twin.eval()(X)) and not torch.equal(after, before)
 
 
-def test_gradients_flow_although_something_is_kept():
-    norm = trained(BatchNorm)
-    norm.make_generation_fast_()
-    with torch.no_grad():
-        norm(X)
-    norm(X).sum().backward()
-    assert norm.bias.grad.tolist() == [4, 4, 4]
-    assert norm.weight.grad is not None
-
-
-def test_what_inference_mode_has_kept_is_in_nobodys_way():
+def test_gradients_flow_although_a_map_is_cached():
     norm = trained(BatchNorm)
     norm.make_generation_fast_()
     with torch.inference_mode():
@@ -106,6 +80,8 @@ def test_what_inference_mode_has_kept_is_in_nobodys_way():
     with torch.no_grad():
         assert torch.equal(norm(X), expected)
     norm(X).sum().backward()
+    assert norm.bias.grad.tolist() == [4, 4, 4]
+    assert norm.weight.grad is not None
 
 
 def test_compiles_whole():
