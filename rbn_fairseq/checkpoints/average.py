@@ -23,14 +23,15 @@ def choose_last(directory: Path, last: int) -> list[Path]:
     """
     if last < 1:
         raise ValueError(f"--last must be at least 1, but is {last}.")
-    found = epoch_checkpoints(directory)
-    if len(found) < last:
-        epochs = ", ".join(map(str, found)) or "none"
+    checkpoints = epoch_checkpoints(directory)
+    if len(checkpoints) < last:
+        epochs = ", ".join(map(str, checkpoints)) or "none"
         raise ValueError(
-            f"--last {last} asks for {last} epoch checkpoints, but `{directory}` has {len(found)} "
-            f"(epochs: {epochs}). Ask for fewer, or train with --keep-last-epochs {last} or more."
+            f"--last {last} asks for {last} epoch checkpoints, but `{directory}` has "
+            f"{len(checkpoints)} (epochs: {epochs}). Ask for fewer, or train with "
+            f"--keep-last-epochs {last} or more."
         )
-    return list(found.values())[-last:]
+    return list(checkpoints.values())[-last:]
 
 
 def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:

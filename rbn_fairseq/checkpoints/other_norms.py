@@ -46,9 +46,9 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
         ValueError: if anything but norms differs, or the model ties weights that differ.
     """
     model.upgrade_state_dict(weights)
-    own = model.state_dict()
-    theirs, ours = _shapes(weights), _shapes(own)
-    differ = {name for name in theirs | ours if theirs.get(name) != ours.get(name)}
+    state = model.state_dict()
+    given, expected = _shapes(weights), _shapes(state)
+    differ = {name for name in given | expected if given.get(name) != expected.get(name)}
     wrong = {name for name in differ if not _NORM.search(name)}
     if wrong:
         raise ValueError(
@@ -58,20 +58,20 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
             "dictionaries, or name another file."
         )
     values = {_plain(name): value for name, value in weights.items()}
-    taken = {name: values[_plain(name)] for name in own if _plain(name) not in differ}
-    statistics = [name for name in own if ".population." in name]
+    taken = {name: values[_plain(name)] for name in state if _plain(name) not in differ}
+    statistics = [name for name in state if ".population." in name]
     lacking = {name.partition(".population.")[0] for name in statistics if name not in taken}
     taken = {
         name: value
         for name, value in taken.items()
         if name.partition(".population.")[0] not in lacking
     }
-    model.load_state_dict(own | taken)
+    model.load_state_dict(state | taken)
     # In place of NaN something that is equal to itself.
     tied = {
         name
         for name, value in taken.items()
-        if not torch.equal(own[name].nan_to_num(), value.to(own[name].dtype).nan_to_num())
+        if not torch.equal(state[name].nan_to_num(), value.to(state[name].dtype).nan_to_num())
     }
     if tied:
         raise ValueError(

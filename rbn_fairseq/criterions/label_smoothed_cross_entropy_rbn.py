@@ -25,7 +25,7 @@ class LabelSmoothedCrossEntropyRBNConfig(
 
 
 class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's criterion; the model computes its sum where it can: without logits."""
+    """fairseq's criterion, whose sum the model computes where it can: without logits."""
 
     def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
         """As fairseq's; the tokens of ``--ignore-prefix-size`` have no target."""

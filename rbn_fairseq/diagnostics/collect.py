@@ -223,9 +223,9 @@ def collect_moments(
                         bins.setdefault(name, BinSums()).add(record.moments.bins)
     layers = {}
     for name, rows in seen.items():
-        kept = [row for row in rows if row[2] > 0]
-        if kept:
-            columns = (torch.stack(column).double() for column in zip(*kept, strict=True))
+        rows = [row for row in rows if row[2] > 0]
+        if rows:
+            columns = (torch.stack(column).double() for column in zip(*rows, strict=True))
             mean, var, count, lengths = columns
             moments = LayerMoments(
                 mean, var, count, length=_mean_length(lengths, norms[name]), bins=bins.get(name)

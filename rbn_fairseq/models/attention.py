@@ -93,8 +93,8 @@ def _group(layout: BatchLayout, cuts: Sequence[int]) -> list[Rows]:
         counts = layout.counts[first:end]
         longest, rows, index = max(counts, default=0), sum(counts), None
         if rows < longest * len(counts):
-            own = slice(row, row + rows)
-            index = (layout.sentences[own] - first) * longest + offsets[own]
+            group = slice(row, row + rows)
+            index = (layout.sentences[group] - first) * longest + offsets[group]
         groups.append(Rows(len(counts), longest, rows, index, layout.lengths[first:end]))
         row += rows
     return groups
@@ -180,19 +180,19 @@ def _attend(
         return attention.out_proj(y.flatten(1))
     parts = []
     split = queries.split(q), keys.split(k), keys.split(v)
-    for own, others, *rows in zip(queries.groups, keys.groups, *split, strict=True):
-        if own.rows == 0 or others.rows == 0:  # nothing to attend to
+    for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):
+        if of_queries.rows == 0 or of_keys.rows == 0:  # nothing to attend to
             parts.append(torch.zeros_like(rows[0]))
             continue
         y = F.scaled_dot_product_attention(
-            own.spread(rows[0], heads),
-            others.spread(rows[1], heads),
-            others.spread(rows[2], heads),
-            attn_mask=None if causal else others.mask(),
+            of_queries.spread(rows[0], heads),
+            of_keys.spread(rows[1], heads),
+            of_keys.spread(rows[2], heads),
+            attn_mask=None if causal else of_keys.mask(),
             dropout_p=dropout,
             is_causal=causal,  # keys are padded behind, so that no query sees padding
         )
-        parts.append(own.gather(y).flatten(1))
+        parts.append(of_queries.gather(y).flatten(1))
     return attention.out_proj(torch.cat(parts) if parts else q)
 
 
@@ -216,11 +216,11 @@ class PackedAttention:
         self._memory, self._causal = memory, causal and target is not None
         cuts = cut_groups(source.counts, (target or source).counts)
         self._source = Side(source, cuts)
-        self._own = self._source if target is None else Side(target, cuts)
+        self._target = self._source if target is None else Side(target, cuts)
 
     def within(self, attention: Any, x: Tensor) -> Tensor:
         """Attend from rows ``(N, C)`` to those of the same sentence."""
-        return _attend(attention, x, x, self._own, self._own, self._causal)
+        return _attend(attention, x, x, self._target, self._target, self._causal)
 
     @property
     def has_memory(self) -> bool:
@@ -235,7 +235,7 @@ class PackedAttention:
             tokens of the longest source sentence, 0 behind the end of a shorter one.
         """
         assert self._memory is not None
-        y = _attend(attention, x, self._memory, self._own, self._source, causal=False)
+        y = _attend(attention, x, self._memory, self._target, self._source, causal=False)
         return y, self._weights(attention, x) if weights else None
 
     @torch.no_grad()
@@ -243,17 +243,18 @@ class PackedAttention:
         assert self._memory is not None
         heads, parts = attention.num_heads, []
         split = (
-            self._own.split(attention.q_proj(x)),
+            self._target.split(attention.q_proj(x)),
             self._source.split(attention.k_proj(self._memory)),
         )
-        for own, others, q, k in zip(self._own.groups, self._source.groups, *split, strict=True):
-            scores = own.spread(q, heads) @ others.spread(k, heads).transpose(2, 3)
+        groups = self._target.groups, self._source.groups
+        for of_queries, of_keys, q, k in zip(*groups, *split, strict=True):
+            scores = of_queries.spread(q, heads) @ of_keys.spread(k, heads).transpose(2, 3)
             scores = scores.float() * attention.scaling  # (B, heads, T, S)
-            mask = others.mask()
+            mask = of_keys.mask()
             if mask is not None:
                 scores = scores.masked_fill(~mask, float("-inf"))
-            rows = own.gather(scores.softmax(-1))  # (N, heads, S)
-            parts.append(F.pad(rows, (0, self._source.longest - others.longest)))
+            rows = of_queries.gather(scores.softmax(-1))  # (N, heads, S)
+            parts.append(F.pad(rows, (0, self._source.longest - of_keys.longest)))
         return torch.cat(parts)
 
 
@@ -314,5 +315,5 @@ class DecodingAttention:
         return y
 
 
-#: What a decoder layer attends by.
+#: The attentions of a decoder layer: of a batch, or of a step of generation.
 Attention = PackedAttention | DecodingAttention

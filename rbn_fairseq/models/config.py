@@ -226,7 +226,7 @@ class RBNConfig(TransformerConfig):
 
 
 def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
-    """Set, in place, what the preset knows and the user has not given."""
+    """Fill the options that the user has not given from a preset, in place."""
     for name, value in preset.items():
         if getattr(cfg, name, None) is None:
             setattr(cfg, name, value)

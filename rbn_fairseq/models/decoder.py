@@ -6,7 +6,7 @@ import torch
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase
 from torch import Tensor, nn
 
-from rbn_fairseq.models.attention import DecodingAttention, PackedAttention
+from rbn_fairseq.models.attention import Attention, DecodingAttention, PackedAttention
 from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.encoder import add_positions
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer
@@ -85,11 +85,30 @@ class RBNTransformerDecoder(TransformerDecoderBase):
             ``(N, C)``; each layer's input and the output, ``(N, C)``; the weights, ``(N, heads,
             S)``, or ``None``.
         """
-        x = self._embed(tokens)
-        x = add_positions(self, x, layout)
+        x = add_positions(self, self._embed(tokens), layout)
+        return self._run_layers(x, attention, layout, weights_of)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.embed_scale * self.embed_tokens(tokens)
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        return x
+
+    def _run_layers(
+        self,
+        x: Tensor,
+        attention: Attention,
+        layout: Optional[BatchLayout],
+        weights_of: Optional[int],
+    ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
+        """Decode embedded tokens with their positions; see :meth:`decode`."""
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x)
+        if layout is None:
+            x = x.transpose(0, 1)  # (1, B, C)
         states, weights = [x], None
         for number, layer in enumerate(self.layers):
             x, attended = layer(x, attention, layout, need_attn=number == weights_of)
@@ -100,14 +119,6 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, states, weights
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.embed_scale * self.embed_tokens(tokens)
-        if self.quant_noise is not None:
-            x = self.quant_noise(x)
-        if self.project_in_dim is not None:
-            x = self.project_in_dim(x)
-        return x
 
     def _step(
         self,
@@ -126,28 +137,16 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         x = self._embed(tokens.contiguous())
         if positions is not None:
             x = x + positions
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        x = self.dropout_module(x).transpose(0, 1)  # (1, B, C)
 
         padding = tokens.eq(self.padding_idx)
         attention = DecodingAttention(
             state, padding if padding.any() else None, memory, memory_padding
         )
-        wanted = self.num_layers - 1 if alignment_layer is None else alignment_layer
-        states, weights = [x], None
-        for number, layer in enumerate(self.layers):
-            x, attended = layer(x, attention, need_attn=number == wanted)
-            states.append(x)
-            weights = weights if attended is None else attended
+        layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        x, states, weights = self._run_layers(x, attention, None, layer)  # (1, B, C)
         if weights is not None:  # (heads, B, 1, S)
             weights = weights[:alignment_heads].float().mean(0).to(x)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        x = x.transpose(0, 1)  # (B, 1, C)
-        if self.project_out_dim is not None:
-            x = self.project_out_dim(x)
-        return x, {"attn": [weights], "inner_states": states}
+        return x.transpose(0, 1), {"attn": [weights], "inner_states": states}
 
 
 def padded_extra(

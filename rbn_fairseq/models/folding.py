@@ -19,10 +19,10 @@ __all__ = ["Folding", "fold_norms"]
 
 
 class Folding(NamedTuple):
-    """What was done to a model.
+    """Result of folding the norms of a model.
 
     Attributes:
-        settings: what its configuration now says otherwise.
+        settings: the changed options of its configuration.
         vanished: names of the norms that a linear layer has taken in.
         left: names of the norms that are one multiply-add.
         by_length: names of the norms that stay, a look-up and one multiply-add a sentence.

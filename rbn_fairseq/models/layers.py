@@ -53,17 +53,47 @@ def recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
-    """Post- or Pre-Norm encoder layer: self-attention and feed-forward, a norm for each.
+class _Sublayers(ScaledResidual):
+    """The sublayers that encoder and decoder share, each with its norm, Post- or Pre-Norm.
 
-    Sub-LN fills ``self_attn_out`` and ``fc2_norm``; elsewhere they do nothing.
+    Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``; elsewhere they do
+    nothing.
     """
+
+    def _prepare(self, cfg: TransformerConfig, *places_of_sub_norms: str) -> None:
+        self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
+        for place in places_of_sub_norms:
+            setattr(self, place, NoNorm())
+
+    def _attend_within(
+        self: Any, x: Tensor, attention: Attention, layout: Optional[BatchLayout]
+    ) -> Tensor:
+        """Return the self-attention's output, of the shape of ``x``."""
+        residual = x
+        if self.normalize_before:
+            x = self.self_attn_layer_norm(x, layout)
+        x = attention.within(self.self_attn, x)
+        x = self.self_attn_out(x, layout)
+        x = self.residual_connection(self.dropout_module(x), residual)
+        return x if self.normalize_before else self.self_attn_layer_norm(x, layout)
+
+    def _feed_forward(self: Any, x: Tensor, layout: Optional[BatchLayout]) -> tuple[Tensor, Tensor]:
+        """Return the feed-forward network's output, with the residual and before it."""
+        residual = x
+        if self.normalize_before:
+            x = self.final_layer_norm(x, layout)
+        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
+        fc_result = self.fc2(self.fc2_norm(x, layout))
+        x = self.residual_connection(self.dropout_module(fc_result), residual)
+        return x if self.normalize_before else self.final_layer_norm(x, layout), fc_result
+
+
+class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
+    """Post- or Pre-Norm encoder layer: self-attention and feed-forward."""
 
     def __init__(self, cfg: TransformerConfig, return_fc: bool = False) -> None:
         super().__init__(cfg, return_fc)
-        self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
-        self.self_attn_out = NoNorm()
-        self.fc2_norm = NoNorm()
+        self._prepare(cfg, "self_attn_out", "fc2_norm")
 
     @recomputable
     def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Any:
@@ -78,39 +108,17 @@ class RBNTransformerEncoderLayer(ScaledResidual, TransformerEncoderLayerBase):
             ``(N, C)``; with ``return_fc`` also the feed-forward output before the residual.
         """
         # Follows TransformerEncoderLayerBase.forward.
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x, layout)
-        x = attention.within(self.self_attn, x)
-        x = self.self_attn_out(x, layout)
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x, layout)
-
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x, layout)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        fc_result = x = self.fc2(self.fc2_norm(x, layout))
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x, layout)
+        x = self._attend_within(x, attention, layout)
+        x, fc_result = self._feed_forward(x, layout)
         return (x, fc_result) if self.return_fc else x
 
 
-class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
-    """Post- or Pre-Norm decoder layer: self-attention, cross-attention, feed-forward.
-
-    Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``; elsewhere they do
-    nothing.
-    """
+class RBNTransformerDecoderLayer(_Sublayers, TransformerDecoderLayerBase):
+    """Post- or Pre-Norm decoder layer: self-attention, cross-attention, feed-forward."""
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
-        self.self_attn_out = NoNorm()
-        self.encoder_attn_out = NoNorm()
-        self.fc2_norm = NoNorm()
+        self._prepare(cfg, "self_attn_out", "encoder_attn_out", "fc2_norm")
 
     @recomputable
     def forward(
@@ -133,16 +141,8 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
         """
         # Follows TransformerDecoderLayerBase.forward, less its ONNX and cross+self-attention
         # branches.
+        x = self._attend_within(x, attention, layout)
         weights: Optional[Tensor] = None
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x, layout)
-        x = attention.within(self.self_attn, x)
-        x = self.self_attn_out(x, layout)
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.self_attn_layer_norm(x, layout)
-
         if self.encoder_attn is not None and attention.has_memory:
             residual = x
             if self.normalize_before:
@@ -152,13 +152,5 @@ class RBNTransformerDecoderLayer(ScaledResidual, TransformerDecoderLayerBase):
             x = self.residual_connection(self.dropout_module(x), residual)
             if not self.normalize_before:
                 x = self.encoder_attn_layer_norm(x, layout)
-
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x, layout)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = self.fc2(self.fc2_norm(x, layout))
-        x = self.residual_connection(self.dropout_module(x), residual)
-        if not self.normalize_before:
-            x = self.final_layer_norm(x, layout)
+        x, _ = self._feed_forward(x, layout)
         return x, weights

@@ -16,7 +16,7 @@ _ROWS = 512  # of logits that are there at a time on a CPU; for GPUs torch choos
 
 
 class Wanted(NamedTuple):
-    """What a criterion asks a model's forward for in place of logits.
+    """Request of a criterion to a model's forward for a loss in place of logits.
 
     Attributes:
         target: ``(B, T)``.

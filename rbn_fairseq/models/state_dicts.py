@@ -22,11 +22,11 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-def check_dictionaries(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
+def check_dictionaries(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
     """Refuse weights that belong to dictionaries of other sizes.
 
     Args:
-        own: the model's state dict.
+        state: the model's state dict.
         loaded: the state dict to load.
 
     Raises:
@@ -36,31 +36,35 @@ def check_dictionaries(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) 
         ("source", "encoder.embed_tokens.weight"),
         ("target", "decoder.embed_tokens.weight"),
     ):
-        if name in loaded and len(loaded[name]) != len(own[name]):
+        if name in loaded and len(loaded[name]) != len(state[name]):
             raise ValueError(
                 f"The checkpoint was trained with a {side} dictionary of {len(loaded[name])} "
-                f"types, but the data's has {len(own[name])}. Give the data directory that the "
+                f"types, but the data's has {len(state[name])}. Give the data directory that the "
                 "checkpoint was trained on."
             )
 
 
-def drop_length_bins(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def drop_length_bins(
+    state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Leave out running statistics by sentence length of norms that have none in this model.
 
     Those of all lengths, which the norms keep besides, are what the same training without bins
     would have.
 
     Args:
-        own: the model's state dict.
+        state: the model's state dict.
         loaded: the state dict to load.
 
     Returns:
         What is left of ``loaded``.
     """
-    extra, mine = set(), statistics_by_norm(own)
+    extra, expected = set(), statistics_by_norm(state)
     for norm, buffers in statistics_by_norm(loaded).items():
-        if "edges" in buffers and "running_mean" in mine.get(norm, {}):
-            extra.update(f"{norm}.population.{name}" for name in buffers.keys() - mine[norm].keys())
+        if "edges" in buffers and "running_mean" in expected.get(norm, {}):
+            extra.update(
+                f"{norm}.population.{name}" for name in buffers.keys() - expected[norm].keys()
+            )
     if extra:
         logger.info(
             "length bins: this model has none; it takes the checkpoint's statistics of all lengths"
@@ -83,38 +87,38 @@ def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg:
         )
 
 
-def explain_other_norms(own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
+def explain_other_norms(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
     """Say what is wrong where weights come from a model with other running statistics.
 
     Args:
-        own: the model's state dict.
+        state: the model's state dict.
         loaded: the state dict that could not be loaded.
 
     Returns:
         The message; ``None`` where both have the same statistics.
     """
-    mine, theirs = statistics_by_norm(own), statistics_by_norm(loaded)
-    for norm, buffers in theirs.items():
+    expected, given = statistics_by_norm(state), statistics_by_norm(loaded)
+    for norm, buffers in given.items():
         edges = buffers.get("edges")
-        own_edges = mine.get(norm, {}).get("edges", edges)
-        if edges is not None and edges.shape != own_edges.shape:
+        expected_edges = expected.get(norm, {}).get("edges", edges)
+        if edges is not None and edges.shape != expected_edges.shape:
             return (
                 f"The checkpoint has running statistics for {len(edges) - 1} bins of sentence "
-                f"lengths, but --norm-batch-length-bins says {len(own_edges) - 1}. Give its "
+                f"lengths, but --norm-batch-length-bins says {len(expected_edges) - 1}. Give its "
                 "number, or let `rbn recalibrate --length-bins` estimate them for another."
             )
-    lacking, more = (
+    missing, unexpected = (
         [
             f"{norm}.population.{name}"
             for norm, buffers in one.items()
             for name in buffers
             if name not in other.get(norm, {})
         ]
-        for one, other in ((mine, theirs), (theirs, mine))
+        for one, other in ((expected, given), (given, expected))
     )
-    if not lacking and not more:
+    if not missing and not unexpected:
         return None
-    word, name = ("lacks", lacking[0]) if lacking else ("has", more[0])
+    word, name = ("lacks", missing[0]) if missing else ("has", unexpected[0])
     return (
         f"The checkpoint was trained with other norms than this model's: it {word} population "
         f"statistics, such as `{name}`. Give the norms that it was trained with (--norm-encoder, "

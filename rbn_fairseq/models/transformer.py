@@ -187,7 +187,7 @@ class RBNTransformerModel(TransformerModelBase):
         return packed if net_output[0].dim() == 2 else target
 
     def warn(self, task: Any) -> None:
-        """Warn of what batch statistics leak, and of a task that does not care for them."""
+        """Warn of batch statistics in the decoder, and of a task that does not maintain them."""
         if has_population_norm(self.decoder):
             logger.warning(
                 "Norms with batch statistics in the decoder: in training, they let a position see "
@@ -195,7 +195,7 @@ class RBNTransformerModel(TransformerModelBase):
             )
         if has_population_norm(self) and not task_provides(task, "running statistics"):
             logger.warning(
-                "This task does not care for running statistics: in training, dropped updates "
+                "This task does not maintain running statistics: in training, dropped updates "
                 "move them, processes do not agree on them, TID is not measured, and modes that "
                 "they do not go with are not refused. Use --task translation_rbn."
             )
@@ -226,19 +226,19 @@ class RBNTransformerModel(TransformerModelBase):
             ValueError: if the weights belong to dictionaries of other sizes or, unless ``strict``
                 is false, to norms with other population statistics.
         """
-        own = self.state_dict()
-        check_dictionaries(own, state_dict)
+        expected = self.state_dict()
+        check_dictionaries(expected, state_dict)
         for stack in (self.cfg.norms.encoder, self.cfg.norms.decoder):
             state_dict = keep_layers(state_dict, stack.kept, stack.depth, stack.side)
-        state_dict = drop_length_bins(own, state_dict)
+        state_dict = drop_length_bins(expected, state_dict)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.
-        versions = {name: own[name] for name in ("encoder.version", "decoder.version")}
+        versions = {name: expected[name] for name in ("encoder.version", "decoder.version")}
         state_dict = versions | state_dict
         try:
             return super().load_state_dict(state_dict, strict)
         except RuntimeError as error:
-            message = explain_other_norms(own, state_dict) if strict else None
+            message = explain_other_norms(expected, state_dict) if strict else None
             if message is None:
                 raise
             raise ValueError(message) from error

@@ -22,7 +22,7 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class NormPlace:
-    """A place in a stack of layers, as a norm that is built for it knows it.
+    """A place in a stack of layers: the sizes and settings that its norm depends on.
 
     Attributes:
         channels: number of channels C.

@@ -120,7 +120,7 @@ def dummy_batch() -> AbstractContextManager[None]:
 
 
 def repetition() -> AbstractContextManager[None]:
-    """Return a block in which to run once more, later, a forward that is about to run.
+    """Return a context for repeating, later, a forward that is about to run.
 
     There norms see the tokens that they see now, also on the threads of torch's backward; they
     leave population statistics as they are and record nothing.

@@ -192,7 +192,7 @@ class ValidTokens:
         return self._layout
 
 
-#: What a norm may be told of its activations.
+#: Layout or mask of the activations that a norm is given.
 Tokens = BatchLayout | ValidTokens
 
 

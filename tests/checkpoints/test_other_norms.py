@@ -1,41 +1,20 @@
 """Weights for a model whose norms are others: all but norms is taken, or the file is refused."""
 
-import argparse
-from types import SimpleNamespace
-
 import pytest
 import torch
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
 
+import small_models
 from rbn_fairseq.checkpoints.other_norms import load_weights
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm
-
-SIZES = {
-    f"{side}_{name}": size
-    for side in ("encoder", "decoder")
-    for name, size in (
-        ("embed_dim", 16), ("ffn_embed_dim", 24), ("layers", 2), ("attention_heads", 2)
-    )
-}  # fmt: skip
-PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-SUB = PRE | {"norm_placement": "sub"}
-BATCH = {"norm_encoder": "batch", "norm_decoder": "batch"}
-FINALS = {"norm_encoder_final": "batch", "norm_decoder_final": "batch"}
+from small_models import BATCH, FINALS, PRE, SUB
 
 
-def build(model=RBNTransformerModel, seed=3, types=30, **options):
+def build(model=RBNTransformerModel, seed=3, **options):
     """A model none of whose entries has the value that it begins with."""
+    built = small_models.build(model, **options)
     torch.manual_seed(seed)
-    dictionary = Dictionary()
-    for index in range(types):
-        dictionary.add_symbol(f"w{index}")
-    name = "rbn_transformer" if model is RBNTransformerModel else "transformer"
-    settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
-    vars(settings).update(SIZES | options)
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    built = model.build_model(settings, task)
     with torch.no_grad():
         for entry, value in built.state_dict().items():
             if "version" not in entry:
@@ -178,13 +157,14 @@ def test_weights_in_half_precision():
         ({"encoder_ffn_embed_dim": 32}, "`encoder.layers.0.fc1.bias`"),
         ({"decoder_layers": 3}, "`decoder.layers.2.encoder_attn.k_proj.bias`"),
         ({"norm_weight": "wn"}, "--norm-weight"),
-        ({"types": 31}, "`encoder.embed_tokens.weight`"),
+        ({"words": 31}, "`encoder.embed_tokens.weight`"),
         ({"layernorm_embedding": True}, "`encoder.layernorm_embedding.weight`"),
     ],
     ids=["width", "depth", "weight-norm", "dictionary", "embedding"],
 )
-def test_other_models_are_refused(options, words):
+def test_other_models_are_refused(options, words, monkeypatch):
     model = build()
+    monkeypatch.setattr(small_models, "WORDS", options.pop("words", 30))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ValueError, match="--init-from `FILE`") as error:
         load(model, build(seed=4, **options))

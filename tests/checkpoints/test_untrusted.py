@@ -71,6 +71,14 @@ def gift(tmp_path, rbn_run, request):
     return tmp_path / "touched"
 
 
+@pytest.mark.parametrize("give", [in_an_archive])
+def test_the_attack_works_where_torch_does_not_check(gift, give, tmp_path):
+    with pytest.raises(ValueError, match="gift.pt.*mkdir.*none of it was run"):
+        read_checkpoint(tmp_path / "gift.pt")
+    torch.load(tmp_path / "gift.pt", weights_only=False)
+    assert gift.exists()
+
+
 @pytest.mark.parametrize("give", [*PICKLES, in_a_setting])
 @pytest.mark.parametrize("verb", ["doctor", "tid", "cost", "recalibrate", "average", "fold"])
 def test_no_verb_runs_anything(gift, give, verb, tmp_path, data_bin):

@@ -88,33 +88,6 @@ def test_terms_and_gradients_are_the_formulas(layers, convention):
             torch.testing.assert_close(gradient, exact_gradient)
 
 
-@CONVENTIONS
-def test_gradient_in_closed_form(convention):
-    valid = oracles.real_tokens(5, [5, 2])
-    norm = BatchNorm(4).double()
-    norm.population.set(torch.randn(4), 0.2 + 2 * torch.rand(4))
-    (mean, var) = populations([norm])[0]
-    x = torch.randn(5, 2, 4, dtype=torch.double, requires_grad=True)
-    with record_gaps() as gaps:
-        norm(x, ValidTokens(valid))
-    terms = gap_terms(gaps, convention)
-    (gradient,) = torch.autograd.grad(3 * terms.mean + 7 * terms.std, x)
-
-    real = x.detach()[valid]
-    n, (batch_mean, batch_var) = len(real), oracles.moments(real)
-    if convention == "paper":
-        std, batch_std = (var + 1e-5).sqrt(), (batch_var + 1e-5).sqrt()
-        at_var = 7 * (batch_std - std) / batch_std
-        gap = batch_mean - mean
-    else:  # the update has taken 5 % off the distances
-        at_var = 7 * (batch_var - var).sign()
-        gap = 0.95 * (batch_mean - mean)
-    expected = torch.zeros_like(x)
-    expected[valid] = (2 * 3 * gap + 2 * at_var * (real - batch_mean)) / n
-    torch.testing.assert_close(gradient, expected)
-    assert torch.equal(gradient[~valid], torch.zeros(3, 4, dtype=torch.double))
-
-
 @pytest.mark.parametrize("eps_mode", ["add", "clamp"])
 @CONVENTIONS
 def test_constant_channels_have_finite_gradients(convention, eps_mode):
@@ -171,23 +144,28 @@ def gradients(loss, model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def plain_and_terms(plain, model, sample, convention):
-    """fairseq's loss and the two terms written out, from the inputs of the model's batch norms."""
+def loss_and_terms(plain, model, sample, convention="paper"):
+    """fairseq's loss; a row of the two terms and one of the squared ||sigma_B|| a layer.
+
+    They are written out from the inputs of the model's batch norms.
+    """
     norms = list(batch_norms(model).values())
     before, inputs = populations(norms), {}
-
-    def keep(norm, args):
-        inputs[norm] = args[0]  # rows of real tokens
-
-    hooks = [norm.register_forward_pre_hook(keep) for norm in norms]
+    hooks = [
+        norm.register_forward_pre_hook(lambda norm, args: inputs.update({norm: args[0]}))
+        for norm in norms
+    ]
     loss = plain(model, sample)[0]
     for hook in hooks:
         hook.remove()
     assert len(norms) == 4
-    return loss, sum(
-        terms_written_out(norm, population, inputs[norm], convention)
-        for norm, population in zip(norms, before, strict=True)
-    )
+    terms, scales = [], []
+    for norm, population in zip(norms, before, strict=True):
+        rows = inputs[norm]  # of real tokens
+        terms.append(terms_written_out(norm, population, rows, convention))
+        std = oracles.std(oracles.moments(rows)[1], norm.options.eps, norm.options.eps_mode)
+        scales.append((std**2).sum())
+    return loss, torch.stack(terms), torch.stack(scales)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "token"])
@@ -203,7 +181,8 @@ def test_criterion_is_fairseqs_plus_the_weighted_terms(
         rbn_reduction=reduction,
     )
     twin = copy.deepcopy(model)
-    plain_loss, terms = plain_and_terms(plain, twin, sample, convention)
+    plain_loss, terms, _ = loss_and_terms(plain, twin, sample, convention)
+    terms = terms.sum(0)
     factor = 11 if reduction == "token" else 1  # number of target tokens
     penalty = factor * (0.3 * terms[0] + 0.7 * terms[1])
 
@@ -288,40 +267,20 @@ def test_refuses_weights(task, name, weight):
         build_criterion(task, **{name: weight})
 
 
-def relative_terms(model, sample, plain):
-    """fairseq's loss; a row of squared TID summands of mean and deviation a layer, written out."""
-    norms = list(batch_norms(model).values())
-    before, inputs = populations(norms), {}
-
-    def keep(norm, args):
-        inputs[norm] = args[0]
-
-    hooks = [norm.register_forward_pre_hook(keep) for norm in norms]
-    loss = plain(model, sample)[0]
-    for hook in hooks:
-        hook.remove()
-    terms = []
-    for norm, population in zip(norms, before, strict=True):
-        _, var = oracles.moments(inputs[norm])
-        scale = (oracles.std(var, norm.options.eps, norm.options.eps_mode) ** 2).sum()
-        terms.append(terms_written_out(norm, population, inputs[norm], "paper") / scale)
-    return loss, torch.stack(terms)
-
-
 @pytest.mark.parametrize("reduction", ["sum", "token"])  # it does not apply
 def test_criterion_with_a_target_is_fairseqs_plus_multipliers_per_token(
     task, model, sample, plain, reduction
 ):
     criterion = build_criterion(task, rbn_target_tid="50,200", rbn_reduction=reduction)
     twin = copy.deepcopy(model)
-    plain_loss, terms = relative_terms(twin, sample, plain)
+    plain_loss, terms, scales = loss_and_terms(plain, twin, sample)
     criterion.check_model(model)
     weights = torch.rand(4, 2)
     names = batch_norms(model)
     criterion.multipliers.load_state_dict(
         {name: [*row.tolist(), 0.0, 0.0] for name, row in zip(names, weights, strict=True)}
     )
-    penalty = 11 * (weights * terms / torch.tensor([0.5, 2.0]) ** 2).sum()
+    penalty = 11 * (weights * terms / scales.unsqueeze(1) / torch.tensor([0.5, 2.0]) ** 2).sum()
     loss, _, log = criterion(model, sample)
     # fp32 through a small network, in two orders of summation.
     torch.testing.assert_close(loss, plain_loss + penalty, rtol=1e-5, atol=0)
@@ -411,12 +370,6 @@ def test_refuses_options(task, options, message):
         build_criterion(task, **options)
 
 
-def test_a_checkpoint_of_other_defaults_is_read(task):
-    """A step and a cap without a target do nothing; a version before had others as defaults."""
-    criterion = build_criterion(task, rbn_target_step=1e-4, rbn_target_cap=1.0)
-    assert not criterion.rbn.penalises
-
-
 @pytest.mark.parametrize("text", ["1", "61", "1,2,3", "0:1", "1:-1", "1:inf", "nan,1", "a:b", ""])
 def test_refuses_targets(task, text):
     message = f"^--rbn-target-tid must be two positive numbers.*but is `{text}`. Give, for example"
@@ -487,14 +440,6 @@ class OwnProjection(RBNTransformerDecoder):
         return super().output_layer(features)
 
 
-def half(model, criterion):
-    model.bfloat16()
-
-
-def own_projection(model, criterion):
-    model.decoder.__class__ = OwnProjection
-
-
 class OwnForward(RBNTransformerModel):
     def forward(self, src_tokens, src_lengths, prev_output_tokens):
         return super().forward(src_tokens, src_lengths, prev_output_tokens)
@@ -505,46 +450,32 @@ class OwnProbabilities(RBNTransformerModel):
         return super().get_normalized_probs(net_output, log_probs, sample)
 
 
-def own_forward(model, criterion):
-    model.__class__ = OwnForward
+def become(part, kind):
+    part.__class__ = kind
 
 
-def own_probabilities(model, criterion):
-    model.__class__ = OwnProbabilities
+WITH_LOGITS = {
+    "half precision": lambda model: model.bfloat16(),
+    "own projection": lambda model: become(model.decoder, OwnProjection),
+    "own forward": lambda model: become(model, OwnForward),
+    "own probabilities": lambda model: become(model, OwnProbabilities),
+    "bias": lambda model: setattr(
+        model.decoder.output_projection, "bias", torch.nn.Parameter(torch.ones(34))
+    ),
+    "autocast": lambda model: None,
+}
 
 
-def bias(model, criterion):
-    model.decoder.output_projection.bias = torch.nn.Parameter(torch.ones(34))
-
-
-def accuracy(model, criterion):
-    criterion.report_accuracy = True
-
-
-def prefix(model, criterion):
-    criterion.ignore_prefix_size = 1
-
-
-def evaluation(model, criterion):
-    criterion.eval()
-    model.eval()
-
-
-@pytest.mark.parametrize("change", [half, own_projection, own_forward, own_probabilities, bias])
+@pytest.mark.parametrize("change", WITH_LOGITS)
 def test_where_logits_are_wanted(task, model, sample, projections, change):
-    criterion = build_criterion(task)
-    change(model, criterion)
-    assert criterion(model, sample)[0].isfinite() and projections
+    WITH_LOGITS[change](model)
+    with torch.autocast("cpu", torch.bfloat16, enabled=change == "autocast"):
+        assert build_criterion(task)(model, sample)[0].isfinite() and projections
 
 
 @pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
-@pytest.mark.parametrize("change", [accuracy, prefix, evaluation])
-def test_elsewhere_no_logits_are_made(task, model, sample, projections, change):
-    criterion = build_criterion(task)
-    change(model, criterion)
-    assert criterion(model, sample)[0].isfinite() and not projections
-
-
-def test_under_autocast_logits_are_wanted(task, model, sample, projections):
-    with torch.autocast("cpu", torch.bfloat16):
-        assert build_criterion(task)(model, sample)[0].isfinite() and projections
+@pytest.mark.parametrize("options", [{"report_accuracy": True}, {"ignore_prefix_size": 1}, {}])
+@pytest.mark.parametrize("training", [True, False])
+def test_elsewhere_no_logits_are_made(task, model, sample, projections, options, training):
+    criterion = build_criterion(task, **options).train(training)
+    assert criterion(model.train(training), sample)[0].isfinite() and not projections

@@ -93,13 +93,6 @@ def test_norms_of_all_kinds_are_estimated_together_each_by_the_batch():
     torch.testing.assert_close(model[1].population.running_var, var)
 
 
-def test_mean_of_batches_is_the_default():
-    norm, batches = BatchNorm(3).double(), make_batches()
-    recalibrate(norm, batches, forward)
-    expected = estimates_by_hand(batches, "mean-of-batches")
-    torch.testing.assert_close(norm.population.running_var, expected[1])
-
-
 def test_later_layers_see_batches_normalised_by_themselves_without_dropout():
     model = Network().double()
     batches = make_batches()
@@ -111,49 +104,31 @@ def test_later_layers_see_batches_normalised_by_themselves_without_dropout():
     torch.testing.assert_close(model.second.population.running_var, var)
 
 
-def test_evaluation_then_normalises_the_data():
-    norm, batches = BatchNorm(3).double(), make_batches()
-    recalibrate(norm, batches, forward, "pooled")
-    mean, var = oracles.moments(norm.eval()(torch.cat(batches)))
-    torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-12)
-    torch.testing.assert_close(var, torch.ones_like(var), rtol=0, atol=1e-4)  # eps over variance
-
-
-def refused(model, batches, message, forward=forward, estimate="mean-of-batches"):
-    with pytest.raises(ValueError, match=message):
-        recalibrate(model, batches, forward, estimate)
+def with_bias(value):
+    model = Network().double()
+    nn.init.constant_(model.first.bias, value)  # the second norm's input
+    return model
 
 
 def skip_second(model, batch):
     return model(batch, skip=True)
 
 
-def test_refuses_models_without_running_statistics():
-    refused(nn.LayerNorm(3), make_batches(), "no norm with running statistics")
+REFUSED = {
+    "no norm": (nn.LayerNorm(3), {}, "no norm with running statistics"),
+    "no batches": (Network().double(), {"batches": []}, "No token reached the norm `first`"),
+    "an unreached norm": (
+        Network().double(), {"forward": skip_second}, "No token reached the norm `second`"
+    ),
+    "NaN": (with_bias(torch.nan), {}, "`second` are not finite"),
+    "infinite": (with_bias(torch.inf), {}, "`second` are not finite"),
+    "estimate": (Network().double(), {"estimate": "running"}, "unknown estimate `running`"),
+}  # fmt: skip
 
 
-def test_refuses_no_batches():
-    refused(Network().double(), [], "No token reached the norm `first`")
-
-
-def test_refuses_layers_that_no_batch_reached():
-    message = "No token reached the norm `second`"
-    refused(Network().double(), make_batches(), message, skip_second)
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_refuses_statistics_that_are_not_finite(value):
-    model = Network().double()
-    nn.init.constant_(model.first.bias, value)  # the second norm's input
-    refused(model, make_batches(), "`second` are not finite")
-
-
-def test_refuses_unknown_estimates():
-    refused(BatchNorm(3).double(), make_batches(), "unknown estimate `running`", estimate="running")
-
-
-def test_a_refusal_leaves_all_statistics_alone():
-    model = Network().double()
+@pytest.mark.parametrize("model, options, message", REFUSED.values(), ids=REFUSED)
+def test_a_refusal_leaves_all_statistics_alone(model, options, message):
     before = [buffer.clone() for buffer in model.buffers()]
-    refused(model, make_batches(), "`second`", skip_second)
+    with pytest.raises(ValueError, match=message):
+        recalibrate(model, **{"batches": make_batches(), "forward": forward} | options)
     assert all(map(torch.equal, model.buffers(), before))

@@ -179,23 +179,6 @@ def test_beam_search_finds_the_same(plan, placement):
         torch.testing.assert_close(beam["positional_scores"], other["positional_scores"])
 
 
-@pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
-@pytest.mark.usefixtures("double_softmax")
-def test_decoding_step_by_step(placement):
-    options = BATCH | FINALS | placement
-    model = trained(**options)
-    source, lengths, target = batch()
-    target = target[1:2]  # without padding
-    expected = model(source[1:2], lengths[1:2], target)[0]
-    new, _ = fold(model, **options)
-    encoded, state = new.encoder(source[1:2], lengths[1:2]), {}
-    steps = [
-        new.decoder(target[:, : t + 1], encoded, incremental_state=state)[0]
-        for t in range(target.shape[1])
-    ]
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-10)
-
-
 def test_embeddings_stay_tied():
     options = BATCH | FINALS | PRE | {"share_decoder_input_output_embed": True}
     model = trained(**options)

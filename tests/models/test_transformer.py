@@ -118,17 +118,10 @@ DROPOUTS = ["dropout", "attention_dropout", "activation_dropout"]
 def test_dropout_is_of_training_and_random(kind):
     model, plain = build(**STILL | {kind: 0.3}), build(**STILL)
     inputs = sample()["net_input"]
-    one, two = (model.train()(**inputs)[0] for _ in range(2))
-    assert not torch.allclose(one, two, atol=1e-3)
+    one, two, same = (model.train()(**inputs)[0] for seed in (4, 5, 4) if torch.manual_seed(seed))
+    assert not torch.allclose(one, two, atol=1e-3) and torch.equal(one, same)
     assert torch.equal(model.eval()(**inputs)[0], plain.eval()(**inputs)[0])
     assert torch.equal(plain.train()(**inputs)[0], plain(**inputs)[0])
-
-
-@pytest.mark.parametrize("kind", DROPOUTS)
-def test_the_same_seed_drops_the_same(kind):
-    model, inputs = build(**STILL | {kind: 0.3}).train(), sample()["net_input"]
-    found = [model(**inputs)[0] for _ in range(2) if torch.manual_seed(4)]
-    assert torch.equal(*found)
 
 
 def kinds(model):
@@ -227,34 +220,20 @@ def test_layerdrop_trains(placement, count):
     "options, words",
     [
         ({"norm_encoder": "bacth"}, ["--norm-encoder", "`bacth`", "Did you mean `batch`"]),
-        ({"norm_decoder": "layr"}, ["--norm-decoder", "`layr`", "Did you mean `layer`"]),
-        ({"norm_encoder_final": "bat", **PRE}, ["--norm-encoder-final", "`bat`"]),
         # Post-Norm has no such norm, but a mistake is told all the same.
         ({"norm_decoder_final": "batchh"}, ["--norm-decoder-final", "Did you mean `batch`"]),
-        ({"norm_encoder": "batch@"}, ["--norm-encoder", "cannot read `batch@`"]),
-        ({"norm_encoder": "batch@0-x:layer"}, ["--norm-encoder", "cannot read"]),
-        ({"norm_encoder": "batch@0"}, ["--norm-encoder", "layer 1", ":layer"]),
         ({"norm_encoder": "batch@2:layer"}, ["--norm-encoder", "layer 2", "2 layers"]),
         ({"norm_encoder": "batch@cross:layer"}, ["--norm-encoder", "site `cross`"]),
-        ({"norm_batch_momentum": 0.0}, ["--norm-batch-momentum", "0.0"]),
         ({"norm_batch_momentum": 1.5}, ["--norm-batch-momentum", "1.5"]),
-        ({"norm_batch_eps": 0.0}, ["--norm-batch-eps", "positive"]),
         (
             {"norm_decoder": "layer@0:instance"},
             ["--norm-decoder:", "`instance`", "later tokens", "--norm-encoder", "`layer`"],
         ),
-        ({"norm_decoder": "layer+instance"}, ["--norm-decoder:", "`instance`"]),
         ({"norm_decoder_final": "instance", **PRE}, ["--norm-decoder-final:", "`instance`"]),
         (
             {"norm_encoder": "group", "norm_group_groups": 3},
             ["--norm-group-groups", "C = 16", "is 3.", "2 and 4"],
         ),
-        (
-            {"norm_encoder": "prms", "norm_prms_p": 0.05},
-            ["--norm-prms-p", "16 * 0.05", "0.0625"],
-        ),
-        ({"norm_rms_eps": -1.0}, ["--norm-rms-eps", "positive", "-1.0"]),
-        ({"norm_dyt_alpha_init": 0.0}, ["--norm-dyt-alpha-init", "positive", "0.0"]),
         ({"base_layers": 1}, ["--base-layers"]),
         (
             {"offload_activations": True, "quant_noise_pq": 0.1},

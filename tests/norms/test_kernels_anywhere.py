@@ -81,7 +81,7 @@ def stand_in(**attributes):
 def launches(monkeypatch):
     """The trial launches, of which none runs; as on a fresh process with a GPU."""
     noted = []
-    monkeypatch.setattr(trial, "_found", {})
+    monkeypatch.setattr(trial, "_working", {})
     monkeypatch.setattr(trial, "_launch", lambda *place: noted.append(place))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return noted

@@ -22,17 +22,17 @@ def _sums_of_parts(
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     sums = tl.zeros((ROWS, CHANNELS), tl.float32)
     dots = tl.zeros((ROWS, CHANNELS), tl.float32)
-    own = block * CHANNELS + tl.arange(0, CHANNELS)
-    centre = tl.load(mean + own, mask=own < C, other=0)
+    columns = block * CHANNELS + tl.arange(0, CHANNELS)
+    centre = tl.load(mean + columns, mask=columns < C, other=0)
     for tile in tl.range(part * length, (part + 1) * length, num_stages=3):
         rows, channels, here, inside = tile_of(tile, block, tokens, C, ROWS, CHANNELS)
         g = load_tile(grad, grad_stride, rows, channels, here, inside)
         values = load_tile(x, stride, rows, channels, here, inside)
         sums += g
         dots += g * (values - centre[None, :])
-    row = parts + part * 2 * C + own
-    tl.store(row, tl.sum(sums, 0), mask=own < C)
-    tl.store(row + C, tl.sum(dots, 0), mask=own < C)
+    row = parts + part * 2 * C + columns
+    tl.store(row, tl.sum(sums, 0), mask=columns < C)
+    tl.store(row + C, tl.sum(dots, 0), mask=columns < C)
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -83,9 +83,9 @@ def _finish(
     bad = inside & ~((tl.abs(new_mean) < infinite) & (tl.abs(new_var) < infinite))
     tl.store(notes + 2 + block, tl.max(bad.to(tl.float32), 0))
     if block == 0:
-        own = tl.load(parts + rank * (2 * C + 1) + 2 * C)
+        local_n = tl.load(parts + rank * (2 * C + 1) + 2 * C)
         tl.store(notes, n)
-        tl.store(notes + 1, tl.where(own > 0, 1.0, 0.0) / tl.maximum(holders, 1.0))
+        tl.store(notes + 1, tl.where(local_n > 0, 1.0, 0.0) / tl.maximum(holders, 1.0))
 
 
 @triton.jit(do_not_specialize=["tokens"])

@@ -8,7 +8,7 @@ __all__ = ["works"]
 
 logger = logging.getLogger(__name__)
 
-_found: dict[tuple[int, torch.dtype], bool] = {}
+_working: dict[tuple[int, torch.dtype], bool] = {}
 
 
 @torch.compiler.assume_constant_result
@@ -17,11 +17,11 @@ def works(gpu: int, dtype: torch.dtype) -> bool:
 
     Where they do not, say why, once.
     """
-    if (gpu, dtype) not in _found:
+    if (gpu, dtype) not in _working:
         if torch.cuda.is_current_stream_capturing():  # compiling would break the capture
             return False
-        _found[gpu, dtype] = _try(gpu, dtype)
-    return _found[gpu, dtype]
+        _working[gpu, dtype] = _try(gpu, dtype)
+    return _working[gpu, dtype]
 
 
 def _try(gpu: int, dtype: torch.dtype) -> bool:
