@@ -42,26 +42,6 @@ def population_norms(model: nn.Module) -> dict[str, PopulationNorm]:
     return {name: part for name, part in model.named_modules() if isinstance(part, PopulationNorm)}
 
 
-def _running_statistics(norm: nn.Module) -> Optional[tuple[Tensor, Tensor]]:
-    """Return running mean and variance, each ``(C,)``; ``None`` where a norm keeps none.
-
-    torch's norms keep the unbiased variance, larger than the biased one by ``n / (n - 1)``.
-    """
-    if isinstance(norm, BatchNorm):
-        return norm.population.get()
-    if isinstance(norm, TorchBatchNorm) and norm.running_mean is not None:
-        assert norm.running_var is not None
-        return norm.running_mean, norm.running_var
-    return None
-
-
-def _epsilon(norm: nn.Module) -> float:
-    """Return what keeps the norm's standard deviation away from 0; 0 for other norms."""
-    if isinstance(norm, BatchNorm):
-        return norm.options.eps
-    return norm.eps if isinstance(norm, TorchBatchNorm) else 0.0
-
-
 class BinSums:
     """Sums, in fp64 on the CPU, of the moments of batches by bin; a batch weighs by its tokens."""
 
@@ -114,11 +94,20 @@ class LayerMoments:
 
 
 def _with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
-    """Return the moments together with what their norm itself has: running statistics and eps."""
-    running = _running_statistics(norm)
+    """Return the moments with the norm's running statistics and eps, where it has any.
+
+    torch's norms keep the unbiased variance, larger than the biased one by ``n / (n - 1)``.
+    """
+    running, eps = None, 0.0
+    if isinstance(norm, BatchNorm):
+        running, eps = norm.population.get(), norm.options.eps
+    elif isinstance(norm, TorchBatchNorm):
+        eps = norm.eps
+        if norm.running_mean is not None and norm.running_var is not None:
+            running = norm.running_mean, norm.running_var
     if running is not None:  # copies: the norm's own will move
         running = (running[0].cpu().double().clone(), running[1].cpu().double().clone())
-    return replace(moments, running=running, eps=_epsilon(norm))
+    return replace(moments, running=running, eps=eps)
 
 
 @contextmanager

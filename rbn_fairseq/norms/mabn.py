@@ -1,12 +1,10 @@
 """Moving average batch normalisation: a window of batches forward and backward."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.options import NormOptions, option
@@ -106,10 +104,16 @@ class MovingAverageBatchNorm(QuadraticNorm):
                 r = r.clamp(1 / options.r_max, options.r_max)
             moved = running.lerp(divisor.to(running.dtype), options.momentum)
             self.population.replace_where(good, running_square=moved)
-        y: Tensor = _normalise(
-            rows, self.weight, self.bias, divisor, r, count, good, counted, self, by_batch, frozen
-        )
-        return y
+
+        def gradient(arriving: Tensor, z: Tensor, dot: Tensor) -> Tensor:
+            """Divide by the window of batches as the forward does."""
+            mean = all_reduce_sum(dot, self.sync) / count.clamp(min=1)
+            if not frozen:
+                averaged = self._remember("gradient_window", mean, good)
+                mean = mean if by_batch else averaged
+            return (arriving - z * mean).mul_((divisor + options.eps).rsqrt())
+
+        return self._normalise(rows, divisor, r, counted, gradient)
 
     @torch.no_grad()
     def _remember(self, name: str, value: Tensor, good: Tensor) -> Tensor:
@@ -118,50 +122,3 @@ class MovingAverageBatchNorm(QuadraticNorm):
         window[(self._update + 1) % self.options.window] = value
         self.population.replace_where(good, **{name: window})
         return self.population.get_buffer(name).mean(0).to(value.dtype)
-
-
-class _Normalise(torch.autograd.Function):
-    """The forward with a given divisor and correction, the backward with its window."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,  # (N, C)
-        weight: Tensor,
-        bias: Tensor,
-        divisor: Tensor,
-        r: Tensor,
-        count: Tensor,
-        good: Tensor,
-        counted: bool,
-        norm: MovingAverageBatchNorm,
-        by_batch: bool,
-        frozen: bool,
-    ) -> Tensor:
-        scale = weight.to(r.dtype) * r * (divisor + norm.options.eps).rsqrt()
-        ctx.counted, ctx.norm, ctx.by_batch, ctx.frozen = counted, norm, by_batch, frozen
-        ctx.save_for_backward(rows, weight, divisor, r, count, good)
-        return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
-        rows, weight, divisor, r, count, good = ctx.saved_tensors
-        norm: MovingAverageBatchNorm = ctx.norm
-        by = (divisor + norm.options.eps).rsqrt()
-        if not ctx.counted:
-            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
-        grad = grad_y.to(r.dtype)
-        z = rows.to(r.dtype) * by
-        dot, dbias = (grad * z).sum(0), grad.sum(0)
-
-        scale = weight.to(r.dtype) * r
-        mean = all_reduce_sum(dot * scale, norm.sync) / count.clamp(min=1)
-        if not ctx.frozen:
-            averaged = norm._remember("gradient_window", mean, good)
-            mean = mean if ctx.by_batch else averaged
-        dx = (grad * scale - z * mean).mul_(by).to(rows.dtype)
-        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 8
-
-
-_normalise: Callable[..., Tensor] = _Normalise.apply

@@ -148,10 +148,6 @@ class Population(RunningStatistics):
         self.running_mean.copy_(mean)
         self.running_var.copy_(var)
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{self.running_mean.numel()}, momentum={self.momentum}"
-
 
 class PopulationByLength(Population):
     """Running mean and variance of every channel, and the same for each bin of sentence lengths.
@@ -296,10 +292,6 @@ class PopulationByLength(Population):
             bin_mean=decay * self.bin_mean + part * bins.mean.to(mean.dtype),
             bin_var=decay * self.bin_var + part * bins.var.to(var.dtype),
         )
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"{super().extra_repr()}, bins={self.bins}"
 
 
 class PopulationNorm(AffineNorm):

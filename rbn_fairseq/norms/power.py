@@ -1,12 +1,10 @@
 """PowerNorm: each channel by a running quadratic mean, with an approximate backward."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.options import NormOptions, option
@@ -78,9 +76,20 @@ class PowerNorm(QuadraticNorm):
         running = self.population.running_square.to(square.dtype)
         by_batch = frozen or self._update < self.options.warmup
         divisor = square if by_batch else running.clone()
-        y: Tensor = _normalise(
-            rows, self.weight, self.bias, divisor, square, count, counted, self, not frozen
-        )
+
+        def gradient(arriving: Tensor, z: Tensor, _: Tensor) -> Tensor:
+            """Follow Algorithm 2."""
+            eps, part = self.options.eps, 1 - self.options.alpha_backward
+            term = self.population.get_buffer("running_gradient")
+            t = arriving - part * term.to(z.dtype) * z
+            if not frozen:
+                mean = all_reduce_sum((t * z).sum(0), self.sync) / count.clamp(min=1)
+                good = (count > 0) & square.isfinite().all()
+                self.population.replace_where(good, running_gradient=term + mean.to(term.dtype))
+            by = square if self.options.backward == "batch" else divisor
+            return t.mul_((by + eps).rsqrt())
+
+        y = self._normalise(rows, divisor, torch.ones_like(divisor), counted, gradient)
         if not frozen:
             self._move(square, count)
         return y
@@ -93,52 +102,3 @@ class PowerNorm(QuadraticNorm):
             running = running * ((step - 1) / step) + square / step
         moved = self.options.alpha_forward * running + (1 - self.options.alpha_forward) * square
         self.population.replace_where(count > 0, running_square=moved)
-
-
-class _Normalise(torch.autograd.Function):
-    """Algorithm 2: the forward with a given divisor, the backward with its running term."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,  # (N, C)
-        weight: Tensor,
-        bias: Tensor,
-        divisor: Tensor,
-        square: Tensor,
-        count: Tensor,
-        counted: bool,
-        norm: PowerNorm,
-        moving: bool,
-    ) -> Tensor:
-        dtype = divisor.dtype
-        scale = weight.to(dtype) * (divisor + norm.options.eps).rsqrt()
-        ctx.counted, ctx.norm, ctx.moving = counted, norm, moving
-        ctx.save_for_backward(rows, weight, divisor, square, count)
-        return torch.addcmul(bias.to(dtype), rows.to(dtype), scale).to(rows.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
-        rows, weight, divisor, square, count = ctx.saved_tensors
-        norm: PowerNorm = ctx.norm
-        options, running = norm.options, norm.population.get_buffer("running_gradient")
-        dtype = divisor.dtype
-        if not ctx.counted:
-            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
-        grad = grad_y.to(dtype)
-        z = rows.to(dtype) * (divisor + options.eps).rsqrt()
-        dweight, dbias = (grad * z).sum(0), grad.sum(0)
-
-        t = grad * weight.to(dtype) - (1 - options.alpha_backward) * running.to(dtype) * z
-        if ctx.moving:
-            mean = all_reduce_sum((t * z).sum(0), norm.sync) / count.clamp(min=1)
-            good = (count > 0) & square.isfinite().all()
-            norm.population.replace_where(good, running_gradient=running + mean.to(running.dtype))
-        by = square if options.backward == "batch" else divisor
-        dx = t.mul_((by + options.eps).rsqrt()).to(rows.dtype)
-        rest = (None,) * 6
-        return dx, dweight.to(weight.dtype), dbias.to(weight.dtype), *rest
-
-
-_normalise: Callable[..., Tensor] = _Normalise.apply

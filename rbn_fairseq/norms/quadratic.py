@@ -1,9 +1,11 @@
 """Base of the norms that divide by a quadratic mean over the tokens."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum
@@ -11,6 +13,10 @@ from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["QuadraticMean", "QuadraticNorm"]
+
+
+#: Gradient of the rows, see :meth:`QuadraticNorm._normalise`.
+Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class QuadraticMean(RunningStatistics):
@@ -66,6 +72,23 @@ class QuadraticNorm(PopulationNorm):
     ) -> Tensor:
         raise NotImplementedError
 
+    def _normalise(
+        self, rows: Tensor, divisor: Tensor, r: Tensor, counted: bool, gradient: Gradient
+    ) -> Tensor:
+        """Return ``rows / sqrt(divisor + eps) * r * weight + bias``.
+
+        Args:
+            rows: ``(N, C)``.
+            divisor: the quadratic mean to divide by, ``(C,)``.
+            r: ``(C,)``.
+            counted: whether the rows are of the batch; else all gradients are 0.
+            gradient: of the rows, from the gradient that arrives times weight and r, ``(N, C)``,
+                ``z = rows / sqrt(divisor + eps)``, ``(N, C)``, and the sum of the product of both,
+                ``(C,)``; it runs in the backward.
+        """
+        eps = self.options.eps
+        return _apply(rows, self.weight, self.bias, divisor, r, eps, counted, gradient)
+
     @torch.no_grad()
     def _batch_square(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
@@ -82,3 +105,40 @@ class QuadraticNorm(PopulationNorm):
         square = self.population.running_square
         scale = self.weight.to(square.dtype) * (square + self.options.eps).rsqrt()
         return scale, self.bias.to(square.dtype)
+
+
+class _Normalise(torch.autograd.Function):
+    """The forward with a given divisor; gradients of weight and bias, and of the rows as given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (N, C)
+        weight: Tensor,
+        bias: Tensor,
+        divisor: Tensor,
+        r: Tensor,
+        eps: float,
+        counted: bool,
+        gradient: Gradient,
+    ) -> Tensor:
+        scale = weight.to(r.dtype) * r * (divisor + eps).rsqrt()
+        ctx.eps, ctx.counted, ctx.gradient = eps, counted, gradient
+        ctx.save_for_backward(rows, weight, divisor, r)
+        return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
+        rows, weight, divisor, r = ctx.saved_tensors
+        if not ctx.counted:
+            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
+        grad = grad_y.to(r.dtype)
+        z = rows.to(r.dtype) * (divisor + ctx.eps).rsqrt()
+        dot, dbias = (grad * z).sum(0), grad.sum(0)
+        scale = weight.to(r.dtype) * r
+        dx = ctx.gradient(grad * scale, z, dot * scale).to(rows.dtype)
+        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 5
+
+
+_apply: Callable[..., Tensor] = _Normalise.apply
