@@ -58,9 +58,6 @@ def contents(directory):
     return {p.name: int(read_checkpoint(p)["model"]["weight"][0]) for p in directory.iterdir()}
 
 
-WHOLE = {"checkpoint_1_10.pt": 10, "checkpoint1.pt": 20, "checkpoint_2_30.pt": 30}
-
-
 @pytest.fixture
 def saved(tmp_path):
     """A directory after three saves."""
@@ -69,38 +66,63 @@ def saved(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        ["checkpoint_last.pt"],
-        ["checkpoint_best.pt", "checkpoint_last.pt"],
-        ["checkpoint_2_30.pt", "checkpoint_last.pt"],
-    ],
-)
-def test_a_damaged_last_one_becomes_the_newest_whole_one(saved, damaged, caplog):
-    for name in damaged:
-        cut(saved / name)
-    with caplog.at_level(logging.WARNING):
-        mend(saved)
-    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
-    assert "resumes from" in caplog.text and "update 30" in caplog.text
+def damaged(*names):
+    def interrupt(saved):
+        for name in names:
+            cut(saved / name)
+
+    return interrupt
 
 
-def test_a_save_that_is_lost_goes_back_to_the_one_before(saved):
-    for name in NAMES[30]:
-        cut(saved / name)
-    mend(saved)
-    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 20
-
-
-@pytest.mark.parametrize("best", ["old", "cut"])
-def test_killed_before_the_last_copy(saved, best):
-    # The save of update 30 has its first name; the last one is that of update 20.
+def before_the_last_copy(saved, best="whole"):
+    """The save of update 30 has its first name; the last one is that of update 20."""
     save(saved, 20, ["checkpoint_best.pt", "checkpoint_last.pt"])
     if best == "cut":
         cut(saved / "checkpoint_best.pt")
-    mend(saved)
-    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
+
+
+def beside_another_training(saved):
+    """An earlier training's checkpoint of more updates."""
+    save(saved, 40, ["checkpoint2.pt"])
+    os.utime(saved / "checkpoint2.pt", (1e9, 1e9))
+
+
+def long_ago(saved):
+    cut(saved / "checkpoint_1_10.pt")
+    os.utime(saved / "checkpoint_1_10.pt", (9e8, 9e8))
+    shutil.copy(saved / "checkpoint1.pt", saved / "checkpoint_last.pt")
+
+
+def beside_other_files(saved):
+    """An average is no training's state; nor is what fairseq would not call so."""
+    write_checkpoint(saved / "checkpoint_average.pt", state(40))
+    torch.save([1, 2], saved / "checkpoint_of_mine.pt")
+    (saved / "checkpoint_gone.pt").symlink_to(saved / "nowhere")
+    cut(saved / "checkpoint_last.pt")
+
+
+INTERRUPTED = {  # and the update that a training resumes from
+    "last": (damaged("checkpoint_last.pt"), 30),
+    "best and last": (damaged("checkpoint_best.pt", "checkpoint_last.pt"), 30),
+    "first and last": (damaged("checkpoint_2_30.pt", "checkpoint_last.pt"), 30),
+    "the whole save": (damaged(*NAMES[30]), 20),
+    "before the last copy": (before_the_last_copy, 30),
+    "in the copy before": (lambda saved: before_the_last_copy(saved, "cut"), 30),
+    "beside another training": (beside_another_training, 30),
+    "long ago": (long_ago, 20),
+    "beside other files": (beside_other_files, 30),
+}
+
+
+@pytest.mark.parametrize("interrupt, updates", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_a_training_resumes_from_the_newest_whole_checkpoint(saved, interrupt, updates, caplog):
+    interrupt(saved)
+    before = (saved / "checkpoint_last.pt").read_bytes()
+    with caplog.at_level(logging.WARNING):
+        mend(saved)
+    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == updates
+    mended = (saved / "checkpoint_last.pt").read_bytes() != before
+    assert (f"update {updates}" in caplog.text) == mended
 
 
 def test_killed_behind_the_first_name_of_the_first_save(tmp_path):
@@ -127,35 +149,12 @@ def test_who_goes_back_on_purpose_stays_there(saved):
     assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
 
 
-def test_a_whole_last_one_is_not_left_for_an_older_file(saved):
-    """The directory holds an earlier training's checkpoint of more updates."""
-    save(saved, 40, ["checkpoint2.pt"])
-    os.utime(saved / "checkpoint2.pt", (1e9, 1e9))
-    mend(saved)
-    assert contents(saved)["checkpoint_last.pt"] == 30
-
-
 def test_a_whole_file_that_is_not_understood_is_left(saved):
     """Of a type that is not read, say: the next step refuses it, and names the type."""
     torch.save({"model": {}, "mine": saved}, saved / "checkpoint_last.pt")
     before = (saved / "checkpoint_last.pt").read_bytes()
     mend(saved)
     assert (saved / "checkpoint_last.pt").read_bytes() == before
-
-
-def test_damage_from_long_ago_is_left_alone(saved):
-    cut(saved / "checkpoint_1_10.pt")
-    os.utime(saved / "checkpoint_1_10.pt", (9e8, 9e8))
-    shutil.copy(saved / "checkpoint1.pt", saved / "checkpoint_last.pt")
-    mend(saved)
-    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 20
-
-
-def test_averages_are_not_resumed_from(saved):
-    write_checkpoint(saved / "checkpoint_average.pt", state(40))
-    cut(saved / "checkpoint_last.pt")
-    mend(saved)
-    assert contents(saved)["checkpoint_last.pt"] == 30
 
 
 @pytest.mark.parametrize("name", ["checkpoint3.pt.tmp", "checkpoint_last.pt.tmp"])
@@ -175,14 +174,6 @@ def test_nothing_whole(tmp_path):
     (tmp_path / "checkpoint_last.pt").unlink()
     mend(tmp_path)  # as the message says
     assert not (tmp_path / "checkpoint_last.pt").exists()
-
-
-def test_foreign_files_do_not_matter(saved):
-    torch.save([1, 2], saved / "checkpoint_of_mine.pt")
-    (saved / "checkpoint_gone.pt").symlink_to(saved / "nowhere")
-    cut(saved / "checkpoint_last.pt")
-    mend(saved)
-    assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
 
 
 def test_newest_whole_counts_updates_and_skips_damage(saved):

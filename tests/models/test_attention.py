@@ -52,10 +52,6 @@ def module(heads=2, memory=16):
     return attention.double()
 
 
-def rows_of(layout, padded):
-    return layout.pack(padded)
-
-
 def problem(source, target, memory=16):
     """Layouts, and padded activations of both sides."""
     masks = [real_tokens(lengths) for lengths in (source, target)]
@@ -101,25 +97,17 @@ def assert_attends(attention, found, x, memory, layout, expected):
     )
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("way", ["source", "target, causal", "target, full context"])
 @SEEDS
-def test_within_the_target(seed, causal):
-    source, target = some_lengths(seed)
-    (own, other), (_, mask), x, _ = problem(source, target)
-    attention = module(heads=[1, 2, 8][seed % 3])
-    packed = PackedAttention(own, other, causal=causal)
-    found = packed.within(attention, rows_of(other, x))
+def test_within(seed, way):
+    (own, other), masks, x, memory = problem(*some_lengths(seed))
+    attention, causal = module(heads=[1, 2, 8][seed % 3]), way == "target, causal"
+    if way == "source":
+        layout, mask, x, packed = own, masks[0], memory, PackedAttention(own)
+    else:
+        layout, mask, packed = other, masks[1], PackedAttention(own, other, causal=causal)
+    found = packed.within(attention, layout.pack(x))
     expected, _ = one_by_one(attention, x, x, mask, mask, causal)
-    assert_attends(attention, found, x, x, other, expected)
-
-
-@SEEDS
-def test_within_the_source(seed):
-    source, target = some_lengths(seed)
-    (layout, _), (mask, _), _, x = problem(source, target)
-    attention = module()
-    found = PackedAttention(layout).within(attention, rows_of(layout, x))
-    expected, _ = one_by_one(attention, x, x, mask, mask, False)
     assert_attends(attention, found, x, x, layout, expected)
 
 
@@ -129,8 +117,8 @@ def test_across(seed, width):
     source, target = some_lengths(seed)
     (own, other), (keys, mask), x, memory = problem(source, target, width)
     attention = module(4, width)
-    packed = PackedAttention(own, other, rows_of(own, memory))
-    found, weights = packed.across(attention, rows_of(other, x), weights=True)
+    packed = PackedAttention(own, other, own.pack(memory))
+    found, weights = packed.across(attention, other.pack(x), weights=True)
     expected, every = one_by_one(attention, x, memory, mask, keys, False)
     assert_attends(attention, found, x, memory, other, expected)
     assert not weights.requires_grad and weights.shape == (sum(target), 4, max(source))
@@ -142,7 +130,7 @@ def test_across(seed, width):
             torch.testing.assert_close(
                 own_weights[..., : source[row]].double(), exact, rtol=0, atol=1e-6
             )  # they are fp32, as fairseq's
-    assert packed.across(attention, rows_of(other, x), weights=False)[1] is None
+    assert packed.across(attention, other.pack(x), weights=False)[1] is None
 
 
 @pytest.mark.parametrize("cuts", ["each", "one", "halves"])
@@ -155,11 +143,11 @@ def test_cuts_never_change_the_result(monkeypatch, seed, cuts):
     attention = module()
 
     def outputs():
-        packed = PackedAttention(own, other, rows_of(own, memory))
+        packed = PackedAttention(own, other, own.pack(memory))
         return [
-            PackedAttention(own).within(attention, rows_of(own, memory)),
-            packed.within(attention, rows_of(other, x)),
-            *packed.across(attention, rows_of(other, x), weights=True),
+            PackedAttention(own).within(attention, own.pack(memory)),
+            packed.within(attention, other.pack(x)),
+            *packed.across(attention, other.pack(x), weights=True),
         ]
 
     before, count = outputs(), len(source)
@@ -175,10 +163,10 @@ def test_cuts_never_change_the_result(monkeypatch, seed, cuts):
 def test_dropout_is_of_training_and_random():
     (own, other), _, x, memory = problem([5, 5, 9], [4, 7, 2])
     attention = MultiheadAttention(16, 2, dropout=0.5).double()
-    packed = PackedAttention(own, other, rows_of(own, memory))
+    packed = PackedAttention(own, other, own.pack(memory))
 
     def both():
-        rows = rows_of(other, x)
+        rows = other.pack(x)
         return packed.within(attention, rows), packed.across(attention, rows, False)[0]
 
     exact = both_of_evaluation = attention.eval() and both()
@@ -194,6 +182,6 @@ def test_dropout_is_of_training_and_random():
     assert all(map(torch.equal, both(), both_of_evaluation))
     # Weights that are left are doubled: the mean over masks is the attention without dropout.
     attention.train()
-    draws = torch.stack([packed.across(attention, rows_of(other, x), False)[0] for _ in range(500)])
+    draws = torch.stack([packed.across(attention, other.pack(x), False)[0] for _ in range(500)])
     error = (draws.mean(0) - exact[1]).abs() / draws.std(0).clamp(min=1e-9) * 500**0.5
     assert error.max() < 5  # of 208 nearly normal values, each 1 on average

@@ -138,6 +138,16 @@ def test_what_reads_the_norm_is_centred_and_nothing_else(options, expected):
     assert centred(build(**options)) == expected
 
 
+@pytest.mark.parametrize("weight", ["none", "wn"])
+def test_centred_rows_have_the_mean_0(weight):
+    model = build(norm_encoder="mabn", norm_weight=weight)
+    linear = model.encoder.layers[0].fc1
+    parts = len(linear.parametrizations.weight)
+    assert linear.weight.mean(1).abs().max() < 1e-6
+    centre_weights(model)  # twice is once
+    assert len(linear.parametrizations.weight) == parts
+
+
 def test_an_offset_common_to_all_channels_is_not_seen():
     model = build(**STILL, norm_encoder="mabn")
     linear = model.encoder.layers[0].fc1
@@ -149,19 +159,6 @@ def test_an_offset_common_to_all_channels_is_not_seen():
     (grad,) = torch.autograd.grad(loss, free)
     assert grad.abs().max() > 0
     torch.testing.assert_close(grad.mean(1), torch.zeros(len(grad)), rtol=0, atol=1e-4)
-
-
-def test_twice_is_once():
-    model = build(norm_encoder="mabn")
-    centre_weights(model)
-    linear = model.encoder.layers[0].fc1
-    assert len(linear.parametrizations.weight) == 1
-
-
-def test_normalised_weights_are_centred_too():
-    model = build(norm_encoder="mabn", norm_weight="wn")
-    linear = model.encoder.layers[0].fc1
-    assert linear.weight.mean(1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(

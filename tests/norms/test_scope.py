@@ -42,15 +42,9 @@ def test_a_gap_holds_the_statistics_of_batch_and_population():
     for name, value in expected.items():
         torch.testing.assert_close(getattr(gap, name), value)  # fp64 rounding
     assert (gap.norm, gap.share) == (norm, 1)
-
-
-def test_later_batches_leave_a_gap_as_it_was():
-    norm = BatchNorm(3)
-    with record_gaps() as gaps:
-        norm(torch.randn(5, 3))
-    tensors = [value for value in vars(gaps[0]).values() if isinstance(value, torch.Tensor)]
+    tensors = [value for value in vars(gap).values() if isinstance(value, torch.Tensor)]
     copies = [tensor.clone() for tensor in tensors]
-    norm(torch.randn(5, 3))
+    norm(x + 1)  # later batches leave it as it was
     assert all(map(torch.equal, tensors, copies))
 
 
