@@ -2,12 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from rbn_fairseq.models.refusals import task_provides
+from rbn_fairseq.norms.options import broken_range, option
 
 __all__ = ["RBNPenaltyConfig", "check_options", "parse_target"]
 
@@ -18,64 +19,54 @@ _WEIGHTS = ("rbn_mean_weight", "rbn_std_weight")
 class RBNPenaltyConfig(FairseqDataclass):
     """Options of the penalty."""
 
-    rbn_mean_weight: float = field(
-        default=0.0,
-        metadata={"help": "RBN: weight lambda of the gap between batch and population mean; >= 0"},
+    rbn_mean_weight: float = option(
+        0.0,
+        "RBN: weight lambda of the gap between batch and population mean",
+        range="[0, inf)",
     )
-    rbn_std_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "RBN: weight nu of the gap between batch and population standard deviation "
-            "(of variances with --rbn-convention official); >= 0"
-        },
+    rbn_std_weight: float = option(
+        0.0,
+        "RBN: weight nu of the gap between batch and population standard deviation "
+        "(of variances with --rbn-convention official)",
+        range="[0, inf)",
     )
-    rbn_convention: ChoiceEnum(("paper", "official")) = field(  # type: ignore[valid-type]
-        default="paper",
-        metadata={
-            "help": "RBN: `paper`: squared L2 gaps of mean and standard deviation, against the "
-            "population statistics before the batch's update; `official`: as the authors' scripts "
-            "run, squared L2 for means and L1 for variances, against the statistics after it"
-        },
+    rbn_convention: ChoiceEnum(("paper", "official")) = option(  # type: ignore[valid-type]
+        "paper",
+        "RBN: `paper`: squared L2 gaps of mean and standard deviation, against the "
+        "population statistics before the batch's update; `official`: as the authors' scripts "
+        "run, squared L2 for means and L1 for variances, against the statistics after it",
     )
-    rbn_reduction: ChoiceEnum(("sum", "token")) = field(  # type: ignore[valid-type]
-        default="sum",
-        metadata={
-            "help": "RBN: `sum`: added once to each micro-batch's summed loss, as the authors do, "
-            "so that its weight per token falls with the batch size; `token`: multiplied by the "
-            "sample size, so that it depends neither on batch size nor on the number of GPUs"
-        },
+    rbn_reduction: ChoiceEnum(("sum", "token")) = option(  # type: ignore[valid-type]
+        "sum",
+        "RBN: `sum`: added once to each micro-batch's summed loss, as the authors do, "
+        "so that its weight per token falls with the batch size; `token`: multiplied by the "
+        "sample size, so that it depends neither on batch size nor on the number of GPUs",
     )
-    rbn_target_tid: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "RBN, experimental: bounds on every batch norm's mean and standard-deviation "
-            "TID, in per cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a "
-            "multiplier of its own in place of the two weights, per token (per sentence with "
-            "--sentence-avg); needs --task translation_rbn"
-        },
+    rbn_target_tid: Optional[str] = option(
+        None,
+        "RBN, experimental: bounds on every batch norm's mean and standard-deviation "
+        "TID, in per cent, as MEAN,STD or MEAN:STD (in YAML in quotes), each held by a "
+        "multiplier of its own in place of the two weights, per token (per sentence with "
+        "--sentence-avg); needs --task translation_rbn",
     )
-    rbn_target_step: float = field(
-        default=1e-5,
-        metadata={
-            "help": "RBN, experimental: step size of the multipliers of --rbn-target-tid: with "
-            "every update, each grows by it times (smoothed squared gap / squared target - 1), or "
-            "by it where that is above 1; positive"
-        },
+    rbn_target_step: float = option(
+        1e-5,
+        "RBN, experimental: step size of the multipliers of --rbn-target-tid: with "
+        "every update, each grows by it times (smoothed squared gap / squared target - 1), or "
+        "by it where that is above 1",
+        range="(0, inf)",
     )
-    rbn_target_cap: float = field(
-        default=0.01,
-        metadata={
-            "help": "RBN, experimental: no multiplier of --rbn-target-tid grows beyond this, and "
-            "its penalty adds no more to the loss per token, in nats and on average over batches, "
-            "however far out of reach the target is; positive"
-        },
+    rbn_target_cap: float = option(
+        0.01,
+        "RBN, experimental: no multiplier of --rbn-target-tid grows beyond this, and "
+        "its penalty adds no more to the loss per token, in nats and on average over batches, "
+        "however far out of reach the target is",
+        range="(0, inf)",
     )
-    rbn_warmup_updates: int = field(
-        default=0,
-        metadata={
-            "help": "RBN: the penalty grows linearly from 0 in the first so many updates; needs "
-            "--task translation_rbn"
-        },
+    rbn_warmup_updates: int = option(
+        0,
+        "RBN: the penalty grows linearly from 0 in the first so many updates; needs "
+        "--task translation_rbn",
     )
 
     @property
@@ -113,19 +104,12 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
     Raises:
         ValueError: for a number outside its range, or options that do not go together.
     """
-    for name in _WEIGHTS:
-        weight = getattr(rbn, name)
-        if not (weight >= 0 and math.isfinite(weight)):
+    for item in fields(RBNPenaltyConfig):
+        value = getattr(rbn, item.name)
+        if "range" in item.metadata and (rule := broken_range(item.metadata["range"], value)):
             raise ValueError(
-                f"{_option(name)} must be a finite number >= 0, but is {weight}. "
-                "0 turns its term off."
-            )
-    for name in ("rbn_target_step", "rbn_target_cap"):
-        value = getattr(rbn, name)
-        if not 0 < value < math.inf:
-            raise ValueError(
-                f"{_option(name)} must be a finite number > 0, but is {value}. The default is "
-                f"{getattr(RBNPenaltyConfig, name):g}."
+                f"{_option(item.name)} must be {rule}, but is {value}. The default is "
+                f"{item.default:g}."
             )
     if rbn.rbn_warmup_updates < 0:
         raise ValueError(
@@ -141,10 +125,10 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
         "--rbn-target-tid": rbn.rbn_target_tid is not None,
         "--rbn-warmup-updates": rbn.rbn_warmup_updates > 0,
     }
-    for option, given in guided.items():
+    for flag, given in guided.items():
         if given and not task_provides(task, "penalty"):
             raise ValueError(
-                f"{option} follows the updates of the training, which the criterion alone does "
+                f"{flag} follows the updates of the training, which the criterion alone does "
                 "not know. Train with --task translation_rbn, or leave it out."
             )
     if rbn.rbn_target_tid is not None:

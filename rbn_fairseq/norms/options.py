@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-__all__ = ["NormOptions", "option"]
+__all__ = ["NormOptions", "broken_range", "option"]
 
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
@@ -58,6 +58,13 @@ def _in_words(range: str) -> str:
     return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
 
 
+def broken_range(range: str, value: float) -> Optional[str]:
+    """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
+    if _contains(range, value):
+        return None
+    return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
+
+
 @dataclass(frozen=True)
 class NormOptions:
     """Base of the parameters of a norm; a subclass gives the norm's name as ``norm=``.
@@ -92,8 +99,8 @@ class NormOptions:
         choices: Optional[tuple[str, ...]] = None,
         **_: Any,
     ) -> Optional[str]:
-        if range is not None and not _contains(range, value):
-            return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
+        if range is not None and (rule := broken_range(range, value)):
+            return rule
         if at_least is not None and not value >= getattr(self, at_least):
             return f"at least `{at_least}`, {getattr(self, at_least)} (raise it or lower that)"
         if choices is not None and value not in choices:

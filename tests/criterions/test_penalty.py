@@ -262,7 +262,7 @@ def test_accepts_every_model_without_a_penalty(task, model):
 @pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("weight", [-1e-9, -math.inf, math.inf, math.nan])
 def test_refuses_weights(task, name, weight):
-    message = f"^--{name.replace('_', '-')} must be a finite number >= 0, but is {weight}"
+    message = f"^--{name.replace('_', '-')} must be >= 0 and finite, but is {weight}"
     with pytest.raises(ValueError, match=message):
         build_criterion(task, **{name: weight})
 
