@@ -34,7 +34,7 @@ from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
 from rbn_fairseq.norms.lengths import LengthBins, cut_lengths
 from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
-from rbn_fairseq.norms.norm import Composition, Norm
+from rbn_fairseq.norms.norm import AffineNorm, Composition, Norm
 from rbn_fairseq.norms.normalise import standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.plan import NormPlace, NormPlan, NormRule, parse_norms
@@ -61,6 +61,7 @@ from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, lay_out
 __all__ = [
     "NORMS",
     "Affine",
+    "AffineNorm",
     "BatchLayout",
     "BatchNorm",
     "BatchNormOptions",
