@@ -261,7 +261,7 @@ def test_statistics_with_bins_and_without(trained, without):
     "given, words",
     [
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
-        (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).* at least 1.* but is 0"),
+        (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).*>= 1.* but is 0"),
         ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
         ((*BINS, "--norm-batch-length-edges", "5:10"), r"--norm-batch-length-edges.*`5:10` names"),
         (
