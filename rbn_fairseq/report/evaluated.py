@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
-from rbn_fairseq.report.paper import BENCHMARKS, PLACED, Benchmark, published
+from rbn_fairseq.report.paper import BENCHMARKS, PLACED, Benchmark, published_results
 from rbn_fairseq.report.runs import SCORE, read_run
 from rbn_fairseq.report.setups import LENGTH, NORM_FAMILIES, OF_NORM, describe, matches
 
@@ -217,7 +217,8 @@ def benchmark_table(name: str, runs: pd.DataFrame, unscored: Sequence[str] = ())
         label = _MAIN.get(norm, _FAMILIES.get(norm, norm))
         row = {"": f"{_PLACEMENTS[placement].partition('-')[0]}-{label}", **_row(benchmark, own)}
         family = "RBN" if norm == "rbn_official" else _FAMILIES.get(norm, norm)
-        number = published().performance(_PLACEMENTS[placement], family, benchmark.dataset)
+        key = (_PLACEMENTS[placement], family, benchmark.dataset)
+        number = published_results()["performance"].get(key)
         rows.append({**row, "paper": None if differs or not len(own) else number})
     digits = {benchmark.heading: 2, "without recalibration": 2, "sacreBLEU": 2, "paper": 1}
     notes = _notes(benchmark, runs, differs)

@@ -5,7 +5,6 @@ NLP" (NeurIPS 2022); means of at least 3 seeds, without error bars.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,80 +12,58 @@ from typing import Any, Optional
 
 import pandas as pd
 
-__all__ = ["BENCHMARKS", "PLACED", "Benchmark", "Published", "published"]
+__all__ = ["BENCHMARKS", "PLACED", "Benchmark", "published", "published_gaps", "published_results"]
 
 #: The paper's placements.
 PLACED = ("Post-Norm", "Pre-Norm")
 
 
-@dataclass(frozen=True)
-class Published:
-    """What the paper reports.
+@cache
+def published() -> dict[str, Any]:
+    """Read the file.
 
-    Attributes:
-        datasets: names, in the order of its tables.
-        metrics: what each is measured by; of ``PPL``, perplexity, less is better.
-        average_tid: mean and variance TID in per cent, averaged over layers, at the end of
-            training (section 3.2), by model.
-        deviation: deviation of batch from population mean and variance in per cent (Figure 2).
+    ``average_tid``, by model, is mean and variance TID in per cent, averaged over layers, at the
+    end of training (section 3.2); ``deviation`` is that of batch from population mean and variance
+    in per cent (Figure 2).
     """
-
-    datasets: tuple[str, ...]
-    metrics: tuple[str, ...]
-    average_tid: Mapping[str, tuple[float, float]]
-    deviation: Mapping[str, tuple[float, float]]
-    _performance: Mapping[str, Any]
-    _last_tid: Mapping[str, Any]
-
-    def performance(self, placement: str, norm: str, dataset: str) -> Optional[float]:
-        """Return Tables 1 to 3's number; ``None`` if there is none."""
-        row = self._performance.get(placement, {}).get(norm)
-        return float(row[self.datasets.index(dataset)]) if row else None
-
-    def last_tid(self, placement: str, kind: str, norm: str, dataset: str) -> Optional[float]:
-        """Return Tables 1 and 4's TID of the last layer in per cent; ``kind``: mean, variance."""
-        row = self._last_tid.get(placement, {}).get(kind, {}).get(norm)
-        return float(row[self.datasets.index(dataset)]) if row else None
-
-    def settings(self) -> pd.DataFrame:
-        """Return the paper's 20 settings of BN, Post- and Pre-Norm on ten data sets.
-
-        Columns ``placement``, ``dataset``, ``metric``, ``tid`` (total, in per cent) and ``gap`` to
-        layer norm, positive = worse, in the metric's unit.
-        """
-        rows = []
-        for placement in PLACED:
-            for dataset, metric in zip(self.datasets, self.metrics, strict=True):
-                batch, layer = (
-                    self._performance[placement][norm][self.datasets.index(dataset)]
-                    for norm in ("BN", "LN")
-                )
-                tid = sum(
-                    self._last_tid[placement][kind]["BN"][self.datasets.index(dataset)]
-                    for kind in ("mean", "variance")
-                )
-                gap = batch - layer if metric == "PPL" else layer - batch
-                rows.append((placement, dataset, metric, tid, gap))
-        return pd.DataFrame(rows, columns=["placement", "dataset", "metric", "tid", "gap"])
+    text = files("rbn_fairseq.report").joinpath("published.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 @cache
-def published() -> Published:
-    """Read the file, once."""
-    text = files("rbn_fairseq.report").joinpath("published.json").read_text(encoding="utf-8")
-    content = json.loads(text)
-    pairs = {
-        name: {model: tuple(numbers) for model, numbers in content[name].items()}
-        for name in ("average_tid", "deviation")
-    }
-    return Published(
-        tuple(content["datasets"]),
-        tuple(content["metrics"]),
-        pairs["average_tid"],
-        pairs["deviation"],
-        content["performance"],
-        content["last_layer_tid"],
-    )
+def published_results() -> pd.DataFrame:
+    """Return Tables 1 to 4 by placement, norm and data set.
+
+    Columns ``performance`` in the data set's metric, ``mean_tid`` and ``var_tid`` of the last
+    layer in per cent; NaN where the paper has no number.
+    """
+    content = published()
+    columns = {}
+    for name in ("performance", "mean_tid", "var_tid"):
+        numbers = {
+            (placement, norm): values
+            for placement, norms in content[name].items()
+            for norm, values in norms.items()
+        }
+        table = pd.DataFrame(numbers, content["datasets"], dtype=float)
+        columns[name] = table.rename_axis(index="dataset", columns=["placement", "norm"]).unstack()
+    return pd.DataFrame(columns).reindex(columns["performance"].index)
+
+
+def published_gaps() -> pd.DataFrame:
+    """Return the paper's 20 settings of BN, Post- and Pre-Norm on ten data sets.
+
+    Columns ``placement``, ``dataset``, ``metric``, ``tid`` (total, in per cent) and ``gap`` to
+    layer norm, positive = worse, in the metric's unit.
+    """
+    batch, layer = (published_results().xs(norm, level="norm") for norm in ("BN", "LN"))
+    gaps = (layer["performance"] - batch["performance"]).rename("gap").reset_index()
+    metrics = dict(zip(published()["datasets"], published()["metrics"], strict=True))
+    metric = gaps["dataset"].map(metrics)
+    gap = gaps["gap"].where(metric != "PPL", -gaps["gap"])  # of perplexity less is better
+    tid = (batch["mean_tid"] + batch["var_tid"]).to_numpy()
+    return gaps.assign(metric=metric, tid=tid, gap=gap)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Optional
+from typing import Any
 
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer
-from rbn_fairseq.report.paper import PLACED, published
+from rbn_fairseq.report.paper import PLACED, published_gaps, published_results
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["correlation_table", "mean_columns", "paper_tables", "summary"]
+__all__ = ["correlation_table", "paper_tables", "summary"]
 
 _GIVEN_LENGTH = (
     "TID given length: batches compared with the population of batches of like length, in the same "
@@ -23,251 +23,238 @@ _TID = {
     "mean TID given length, %": "mean_conditional_tid",
     "variance TID given length, %": "var_conditional_tid",
 }
+_GAPS = (
+    "Differences to LN: same seed where there is one, else LN's mean; valid nll in bits per token "
+    "at the last epoch that both have; BLEU only where both trainings ended at the same epoch and "
+    "were scored with the same signature."
+)
 _MAIN = ("LN", "BN", "RBN")
 _OTHERS = ("PN-only", "PN+LS", "BRN", "MABN")
 
 
-def mean_columns(name: str, means: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a mean over seeds as a table's columns: mean, standard deviation (n - 1), seeds."""
-    if means is None:
-        return {name: None, name + SPREAD: None, name + SEEDS: None}
-    return {name: means["mean"], name + SPREAD: means["std"], name + SEEDS: means["count"]}
+class _Cells:
+    """What the paper's tables show of each of a group's series.
 
+    Attributes:
+        cells: a row a series: means over seeds of ``BLEU``, ``nll`` and the TID of the last layer,
+            each with its columns of :data:`SPREAD` and :data:`SEEDS`; ``BLEU gap`` and ``nll gap``
+            to layer norm; ``p``; and ``n``, the number of seeds.
+        notes: what a cell lacks, as series, column and text.
+    """
 
-def _row_of(frame: pd.DataFrame, series: int) -> Optional[pd.Series]:
-    return frame.loc[series] if series in frame.index else None
-
-
-class _Tables:
-    """The means of a group's series, and rows made of them."""
-
-    def __init__(self, group: Group, colours: Mapping[str, str]) -> None:
-        self.group, self.colours = group, colours
-        self.bleu = group.bleu.groupby("series")["bleu"].agg(["mean", "std", "count"])
-        self.nll = at_last_epoch(group.frames["valid"], "nll_loss")
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        seeds = group.runs.groupby("series").size()
         last = last_layer(group)
-        self.tid = {column: at_last_epoch(last, name) for column, name in _TID.items()}
-        self.gaps = last_gaps(group)
-        wmt = "wmt16" in str(group.runs["data"].iloc[0]).lower()
-        self.datasets = ("IWSLT14", "WMT16") if wmt else ("IWSLT14",)
-        self.placements = [it for it in PLACED if it in group.placements] or list(PLACED)
-        self.size = group.runs.groupby("series").size()
-        self.notes: list[str] = []
+        means = {
+            "BLEU": group.bleu.groupby("series")["bleu"].agg(["mean", "std", "count"]),
+            "nll": at_last_epoch(group.frames["valid"], "nll_loss"),
+            **{name: at_last_epoch(last, name) for name in _TID.values()},
+        }
+        self.notes: list[tuple[Any, str, str]] = []
+        parts = []
+        for name, mean in means.items():
+            part = mean[["mean", "std", "count"]].astype({"count": "Int64"})
+            parts.append(part.set_axis([name, name + SPREAD, name + SEEDS], axis=1))
+            for series, row in mean.iterrows():
+                if row["count"] < seeds[series]:
+                    text = f"{row['count']:g} of {seeds[series]} seeds."
+                    self.notes.append((series, name, text))
+                if row.get("later", False):
+                    text = f"at epoch {row['epoch']:g}, the last that all seeds have."
+                    self.notes.append((series, name, text))
+        gaps = last_gaps(group)
+        parts.append(pd.DataFrame({"BLEU gap": -gaps["bleu"], "nll gap": gaps["nll"]}))
+        parts += [self._significance().rename("p"), seeds.astype("Int64").rename("n")]
+        self.cells = pd.concat(parts, axis=1)
+        pairs = group.pairs.melt("series", ["run", "baseline"], value_name="of")
+        ends = pairs["of"].map(group.runs["epochs"]).groupby(pairs["series"]).agg(set)
+        for series, row in gaps.iterrows():
+            if row["differ"]:
+                self.notes.append((series, "BLEU gap", "BLEU has other signatures than LN's."))
+            if pd.notna(row["nll"]) and ends[series] - {0} != {row["epoch"]}:
+                text = f"nll against LN's at epoch {row['epoch']:g}, the last that all have."
+                self.notes.append((series, "nll gap", text))
 
-    def series(self, placement: str, *norms: str) -> list[tuple[int, pd.Series]]:
-        own = self.group.series
-        chosen = [own[(own.placement == placement) & (own.norm == norm)] for norm in norms]
-        return [(int(str(number)), row) for part in chosen for number, row in part.iterrows()]
-
-    def baseline(self, series: int) -> Optional[int]:
-        pairs = self.group.pairs
-        own = pairs[pairs["series"] == series]
-        return self.group.runs.at[own["baseline"].iloc[0], "series"] if len(own) else None
-
-    def mean(self, name: str, frame: pd.DataFrame, series: Optional[int]) -> dict[str, Any]:
-        means = None if series is None else _row_of(frame, series)
-        if series is not None and means is not None:
-            label = self.group.series.at[series, "label"]
-            if means["count"] < self.size[series]:
-                self._note(f"{label}, {name}: {means['count']:g} of {self.size[series]} seeds.")
-            if means.get("later", False):
-                self._note(
-                    f"{label}, {name}: at epoch {means['epoch']:g}, the last that all seeds have."
-                )
-        return mean_columns(name, means)
-
-    def gap(self, series: int, kind: str) -> Optional[float]:
-        gaps = _row_of(self.gaps, series)
-        if gaps is None:
-            return None
-        label = self.group.series.at[series, "label"]
-        if kind == "bleu":
-            if gaps["differ"]:
-                self._note(f"{label}: BLEU has other signatures than LN's.")
-            return -gaps["bleu"]
-        pairs = self.group.pairs
-        own = pairs[pairs["series"] == series]
-        ends = set(self.group.runs.loc[[*own["run"], *own["baseline"]], "epochs"]) - {0}
-        if pd.notna(gaps["nll"]) and ends != {gaps["epoch"]}:
-            self._note(
-                f"{label}: nll against LN's at epoch {gaps['epoch']:g}, the last that all have."
-            )
-        return gaps["nll"]
-
-    def significance(self, series: int) -> float | str | None:
+    def _significance(self) -> "pd.Series[Any]":
         """Return the paired bootstrap's p where it is against layer norm's; several as a text."""
-        tested = self.group.bleu[self.group.bleu["series"] == series].dropna(subset=["p"])
-        pairs, label = self.group.pairs, self.group.series.at[series, "label"]
-        p = []
-        for row in tested.itertuples():
-            baselines = pairs.loc[pairs["run"] == row.run, "baseline"]
-            layer = set(self.group.runs.loc[baselines, "directory"])
-            if PurePath(str(row.against)).parent.name in layer:
-                p.append(float(row.p))
-            else:
-                self._note(
-                    f"{label}: a p is against {row.against}, which lies in no directory named as "
-                    "LN's run, and is left out."
+        runs, pairs = self.group.runs, self.group.pairs
+        directories = pairs["baseline"].map(runs["directory"]).groupby(pairs["run"]).agg(set)
+        p: dict[Any, list[float]] = {}
+        for row in self.group.bleu.dropna(subset=["p"]).itertuples():
+            if PurePath(str(row.against)).parent.name in directories.get(row.run, ()):
+                p.setdefault(row.series, []).append(row.p)
+            elif row.norm != "LN":
+                text = (
+                    f"a p is against {row.against}, which lies in no directory named as LN's run, "
+                    "and is left out."
                 )
-        return p[0] if len(p) == 1 else ", ".join(f"{it:.3f}" for it in p) or None
+                self.notes.append((row.series, "p", text))
+        texts = {
+            series: values[0] if len(values) == 1 else ", ".join(f"{it:.3f}" for it in values)
+            for series, values in p.items()
+        }
+        return pd.Series(texts, dtype=object if any(len(it) > 1 for it in p.values()) else float)
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
+    def look_up(self, series: pd.Series, columns: Mapping[str, str]) -> pd.DataFrame:
+        """Return columns, by their headings, of series; rows without a series (NaN) are empty."""
+        names = {
+            cell + suffix: heading + suffix
+            for heading, cell in columns.items()
+            for suffix in ("", SPREAD, SEEDS)
+            if cell + suffix in self.cells
+        }
+        return self.cells[list(names)].rename(columns=names).reindex(series).set_axis(series.index)
 
-    def table(
-        self, number: int, title: str, rows: Sequence[Mapping[str, Any]], **more: Any
-    ) -> Table:
-        """Return the table with the notes that its columns need.
-
-        Columns of TID given length are left out where no run has it.
-        """
-        frame = pd.DataFrame(rows)
-        empty = frame.columns[frame.isna().all()]
-        optional = [it for it in empty if "given length" in it or it.endswith(SEEDS)]
-        spreads = [it.removesuffix(SEEDS) + SPREAD for it in optional if it.endswith(SEEDS)]
-        frame = frame.drop(columns=[*optional, *spreads])
-        notes = [
-            "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
-            "means of at least three seeds, of its own model and data."
+    def notes_on(self, series: pd.Series, columns: Mapping[str, str]) -> list[str]:
+        """Return the notes on these cells."""
+        headings = {cell: heading for heading, cell in columns.items()}
+        labels = self.group.series["label"]
+        return [
+            f"{labels[number]}{f', {headings[cell]}' if cell + SEEDS in self.cells else ''}: {text}"
+            for shown in series
+            for number, cell, text in self.notes
+            if number == shown and cell in headings
         ]
-        if any("BLEU" in column for column in frame):
-            signatures = sorted(set(self.group.bleu["signature"]))
-            if signatures:
-                notes.append(f"BLEU: {self.group.bleu_kind}, `{'`, `'.join(signatures)}`.")
-            notes.append(
-                "Differences to LN: same seed where there is one, else LN's mean; valid nll in "
-                "bits per token at the last epoch that both have; BLEU only where both trainings "
-                "ended at the same epoch and were scored with the same signature."
-            )
-        if any("given length" in column for column in frame):
-            notes.append(_GIVEN_LENGTH)
-        notes += self.notes
-        self.notes = []
-        digits = {it: 3 if "nll" in it or it == "p" else 2 for it in frame if it not in ("", "n")}
-        signed = tuple(column for column in frame if " - " in column)
-        return Table(f"table{number}", title, frame, digits, signed, tuple(notes), **more)
-
-    def colour(self, norms: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.colours.get(norm, "") for norm in norms)
 
 
-def _gap_table(make: _Tables) -> Table:
+def _rows(group: Group, norms: Sequence[str], by: str = "norm") -> pd.DataFrame:
+    """Return a row for each series of these norms, by placement; an empty one where none is."""
+    placements = [it for it in PLACED if it in group.placements] or list(PLACED)
+    every = pd.MultiIndex.from_product([placements, norms], names=["placement", by])
+    series = group.series.reset_index()
+    series["family"] = series["norm"].str.removesuffix(BY_LENGTH)
+    series = series.rename(columns={"norm": "norm" if by == "norm" else "full_norm"})
+    return every.to_frame(index=False).merge(series, how="left")
+
+
+def _datasets(group: Group) -> tuple[str, ...]:
+    wmt = "wmt16" in str(group.runs["data"].iloc[0]).lower()
+    return ("IWSLT14", "WMT16") if wmt else ("IWSLT14",)
+
+
+def _table(
+    cells: _Cells, number: int, title: str, frame: pd.DataFrame, notes: Iterable[str], **more: Any
+) -> Table:
+    """Return a table with the notes that its columns need.
+
+    Columns of TID given length are left out where no run has it, and so are the numbers of seeds.
+    """
+    empty = frame.columns[frame.isna().all()]
+    optional = [it for it in empty if "given length" in it or it.endswith(SEEDS)]
+    spreads = [it.removesuffix(SEEDS) + SPREAD for it in optional if it.endswith(SEEDS)]
+    frame = frame.drop(columns=[*optional, *spreads])
+    general = [
+        "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
+        "means of at least three seeds, of its own model and data."
+    ]
+    if any("BLEU" in column for column in frame):
+        signatures = sorted(set(cells.group.bleu["signature"]))
+        if signatures:
+            general.append(f"BLEU: {cells.group.bleu_kind}, `{'`, `'.join(signatures)}`.")
+        general.append(_GAPS)
+    if any("given length" in column for column in frame):
+        general.append(_GIVEN_LENGTH)
+    digits = {it: 3 if "nll" in it or it == "p" else 2 for it in frame if it not in ("", "n")}
+    signed = tuple(column for column in frame if " - " in column)
+    every = tuple(dict.fromkeys([*general, *notes]))
+    return Table(f"table{number}", title, frame, digits, signed, every, **more)
+
+
+def _gap_table(cells: _Cells) -> Table:
     """Table 1: LN, BN, their gap, and BN's TID of the last layer."""
-    layer_bleu = f"LN, BLEU ({make.group.bleu_kind})"
-    rows: list[dict[str, Any]] = []
-    paper: list[int] = []
-    for placement in make.placements:
-        series = make.series(placement, "BN", "BN" + BY_LENGTH)
-        for number, one in series:
-            kind = one.norm.removeprefix("BN").strip()
-            rows.append(
-                {
-                    "": ", ".join(filter(None, (placement, kind, one.detail, "here"))),
-                    **make.mean(layer_bleu, make.bleu, make.baseline(number)),
-                    **make.mean("BN, BLEU", make.bleu, number),
-                    "BN - LN, BLEU": make.gap(number, "bleu"),
-                    "BN - LN, nll": make.gap(number, "nll"),
-                    **_tid_columns(make, number),
-                    "n": make.size[number],
-                }
-            )
-        if not series:
-            layer = make.series(placement, "LN")
-            own = make.mean(layer_bleu, make.bleu, layer[0][0] if layer else None)
-            rows.append({"": f"{placement}, here", **own, **_tid_columns(make, None), "n": None})
-        for dataset in make.datasets:
-            numbers = published()
-            ours, theirs = (numbers.performance(placement, it, dataset) for it in ("LN", "BN"))
-            tid = [numbers.last_tid(placement, it, "BN", dataset) for it in ("mean", "variance")]
-            paper.append(len(rows))
-            rows.append(
-                {
-                    "": f"{placement}, paper, {dataset}",
-                    layer_bleu: ours,
-                    "BN, BLEU": theirs,
-                    "BN - LN, BLEU": theirs - ours if ours and theirs else None,
-                    **dict(zip(_TID, tid, strict=False)),
-                }
-            )
-    order = [layer_bleu, layer_bleu + SPREAD, layer_bleu + SEEDS, *mean_columns("BN, BLEU", None),
-             "BN - LN, BLEU", "BN - LN, nll"]  # fmt: skip
-    whole = [{"": row[""], **dict.fromkeys(order), **row} for row in rows]
-    return make.table(1, "Table 1: BN against LN", whole, paper=frozenset(paper))
+    group = cells.group
+    rows = _rows(group, ["BN"], by="family").set_index("placement", drop=False)
+    pairs = group.pairs.drop_duplicates("series").set_index("series")["baseline"]
+    layers = group.series.reset_index().query("norm == 'LN'").drop_duplicates("placement")
+    baseline = rows["series"].map(pairs.map(group.runs["series"]))
+    without = rows["placement"].map(layers.set_index("placement")["series"])
+    baseline = baseline.where(rows["series"].notna(), without)
+    heading = f"LN, BLEU ({group.bleu_kind})"
+    columns = {"BN, BLEU": "BLEU", "BN - LN, BLEU": "BLEU gap", "BN - LN, nll": "nll gap"}
+    columns |= {**_TID, "n": "n"}
+    names = [
+        ", ".join(filter(None, (row.placement, row.full_norm.removeprefix("BN").strip(), row.detail,
+                                "here")))
+        if pd.notna(row.series) else f"{row.placement}, here"
+        for row in rows.itertuples()
+    ]  # fmt: skip
+    layer = cells.look_up(baseline, {heading: "BLEU"})
+    ours = pd.concat([layer, cells.look_up(rows["series"], columns)], axis=1)
+    ours.insert(0, "", names)
+    paper = published_results()
+    theirs = pd.DataFrame(
+        [
+            {
+                "": f"{placement}, paper, {dataset}",
+                heading: paper.at[(placement, "LN", dataset), "performance"],
+                "BN, BLEU": paper.at[(placement, "BN", dataset), "performance"],
+                "mean TID, %": paper.at[(placement, "BN", dataset), "mean_tid"],
+                "variance TID, %": paper.at[(placement, "BN", dataset), "var_tid"],
+                "placement": placement,
+            }
+            for placement in rows["placement"].unique() for dataset in _datasets(group)
+        ]
+    ).set_index("placement")  # fmt: skip
+    theirs["BN - LN, BLEU"] = theirs["BN, BLEU"] - theirs[heading]
+    parts = [part.loc[[it]].assign(paper=part is theirs) for it in rows["placement"].unique()
+             for part in (ours, theirs)]  # fmt: skip
+    frame = pd.concat(parts, ignore_index=True)
+    is_paper = frame.pop("paper")
+    notes = cells.notes_on(baseline, {heading: "BLEU"}) + cells.notes_on(rows["series"], columns)
+    shown = frozenset(frame.index[is_paper])
+    return _table(cells, 1, "Table 1: BN against LN", frame, notes, paper=shown)
 
 
-def _tid_columns(make: _Tables, series: Optional[int]) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    for name, frame in make.tid.items():
-        columns |= make.mean(name, frame, series)
-    return columns
-
-
-def _performance_table(make: _Tables, number: int, norms: Sequence[str], title: str) -> Table:
+def _performance_table(
+    cells: _Cells, colours: Mapping[str, str], number: int, norms: Sequence[str], title: str
+) -> Table:
     """Table 2 or 3: a row a placement and norm, with the paper's number."""
-    bleu = f"BLEU ({make.group.bleu_kind})"
-    rows: list[dict[str, Any]] = []
-    colours: list[str] = []
-    for placement in make.placements:
-        for norm in norms:
-            paper = {
-                f"paper, {dataset}": published().performance(placement, norm, dataset)
-                for dataset in make.datasets
-            }
-            name = f"{placement.partition('-')[0]}-{norm}"
-            for series, one in make.series(placement, norm) or [(None, None)]:
-                base = norm == "LN" or series is None
-                rows.append(
-                    {
-                        "": f"{name} ({one.detail})" if one is not None and one.detail else name,
-                        **make.mean(bleu, make.bleu, series),
-                        "n": None if series is None else make.size[series],
-                        "BLEU - LN's": None if base else make.gap(series, "bleu"),
-                        "p": None if base else make.significance(series),
-                        **make.mean("valid nll", make.nll, series),
-                        "nll - LN's": None if base else make.gap(series, "nll"),
-                        **paper,
-                    }
-                )
-                colours.append(norm)
-    return make.table(number, title, rows, colours=make.colour(colours))
+    rows = _rows(cells.group, norms)
+    columns = {
+        f"BLEU ({cells.group.bleu_kind})": "BLEU", "n": "n", "BLEU - LN's": "BLEU gap", "p": "p",
+        "valid nll": "nll", "nll - LN's": "nll gap",
+    }  # fmt: skip
+    frame = cells.look_up(rows["series"], columns)
+    details = (" (" + rows["detail"] + ")").where(rows["detail"].fillna("") != "", "")
+    frame.insert(0, "", rows["placement"].str.split("-").str[0] + "-" + rows["norm"] + details)
+    paper = published_results()["performance"]
+    for dataset in _datasets(cells.group):
+        keys = zip(rows["placement"], rows["norm"], strict=True)
+        frame[f"paper, {dataset}"] = [paper.get((*key, dataset)) for key in keys]
+    dots = tuple(colours.get(norm, "") for norm in rows["norm"])
+    return _table(
+        cells, number, title, frame, cells.notes_on(rows["series"], columns), colours=dots
+    )
 
 
-def _tid_table(make: _Tables) -> Table:
+def _tid_table(cells: _Cells, colours: Mapping[str, str]) -> Table:
     """Table 4: TID of the last layer, BN and RBN."""
-    rows: list[dict[str, Any]] = []
-    colours: list[str] = []
-    for placement in make.placements:
-        for norm in ("BN", "RBN"):
-            paper = {
-                f"paper, {dataset}, {kind[:4].replace('vari', 'var.')}, %": published().last_tid(
-                    placement, kind, norm, dataset
-                )
-                for dataset in make.datasets
-                for kind in ("mean", "variance")
-            }
-            short = placement.partition("-")[0]
-            series = make.series(placement, norm, norm + BY_LENGTH)
-            for number, one in series:
-                own = {**_tid_columns(make, number), "n": make.size[number]}
-                rows.append({"": f"{short}-{one.label}", **own, **paper})
-                colours.append(one.norm)
-            if not series:
-                blank = {**_tid_columns(make, None), "n": None}
-                rows.append({"": f"{short}-{norm}", **blank, **paper})
-                colours.append(norm)
-    return make.table(4, "Table 4: TID of the last layer", rows, colours=make.colour(colours))
+    rows = _rows(cells.group, ["BN", "RBN"], by="family")
+    columns = {**_TID, "n": "n"}
+    frame = cells.look_up(rows["series"], columns)
+    label = rows["label"].fillna(rows["family"])
+    frame.insert(0, "", rows["placement"].str.split("-").str[0] + "-" + label)
+    paper = published_results()
+    for dataset in _datasets(cells.group):
+        keys = [(*key, dataset) for key in zip(rows["placement"], rows["family"], strict=True)]
+        for name, kind in (("mean_tid", "mean"), ("var_tid", "var.")):
+            frame[f"paper, {dataset}, {kind}, %"] = [paper.at[key, name] for key in keys]
+    notes = cells.notes_on(rows["series"], columns)
+    dots = tuple(colours.get(norm, "") for norm in rows["full_norm"].fillna(rows["family"]))
+    return _table(cells, 4, "Table 4: TID of the last layer", frame, notes, colours=dots)
 
 
 def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
     """Return Tables 1 to 4 with the group's runs; Table 3 has the other norms that are there."""
-    make = _Tables(group, colours)
-    placed = set(group.runs.loc[group.runs["placement"].isin(make.placements), "norm"])
+    cells = _Cells(group)
+    placed = set(group.runs.loc[group.runs["placement"].isin(PLACED), "norm"])
     others = [norm for norm in _OTHERS if norm in placed]
     others += sorted(placed - set(_MAIN) - set(others))
-    second = _performance_table(make, 2, _MAIN, "Table 2: LN, BN and RBN")
-    third = [_performance_table(make, 3, others, "Table 3: other norms")] if others else []
-    return [_gap_table(make), second, *third, _tid_table(make)]
+    second = _performance_table(cells, colours, 2, _MAIN, "Table 2: LN, BN and RBN")
+    third = "Table 3: other norms"
+    thirds = [_performance_table(cells, colours, 3, others, third)] if others else []
+    return [_gap_table(cells), second, *thirds, _tid_table(cells, colours)]
 
 
 def summary(group: Group, colours: Mapping[str, str]) -> Table:
@@ -361,7 +348,7 @@ def correlation_table(measured: pd.DataFrame) -> Table:
         where = f", {title}" if len(titles) > 1 else ""
         for gap, label in (("bleu", "BLEU"), ("nll", "valid nll")):
             rows.append(_coefficients(f"here, {label}{where}", own["tid"], own[gap]))
-    theirs, first = published().settings(), len(rows)
+    theirs, first = published_gaps(), len(rows)
     rows.append(_coefficients("paper, all metrics", theirs["tid"], theirs["gap"]))
     rows[-1]["Pearson"] = None  # their units differ
     for metric, own in theirs.groupby("metric", sort=False):

@@ -12,7 +12,7 @@ from scipy import stats
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.export import to_latex, to_markdown
-from rbn_fairseq.report.paper import BENCHMARKS, published
+from rbn_fairseq.report.paper import BENCHMARKS, published_gaps, published_results
 from rbn_fairseq.report.runs import read_run
 
 
@@ -107,14 +107,15 @@ def test_correlation(make, blocks):
 
 
 def test_published_numbers():
-    paper = published()
-    assert paper.performance("Post-Norm", "BN", "WMT16") == 25.0
-    assert paper.last_tid("Pre-Norm", "variance", "RBN", "IWSLT14") == 1.5
-    assert paper.performance("Post-Norm", "rms", "WMT16") is None
-    own = paper.settings().set_index(["placement", "dataset"])
-    assert own.at[("Post-Norm", "IWSLT14"), "gap"] == pytest.approx(1.5)
-    assert own.at[("Post-Norm", "PTB"), "gap"] < 0  # of perplexity less is better
-    assert {it.dataset for it in BENCHMARKS.values()} <= set(paper.datasets)
+    paper = published_results()
+    assert paper.at[("Post-Norm", "BN", "WMT16"), "performance"] == 25.0
+    assert paper.at[("Pre-Norm", "RBN", "IWSLT14"), "var_tid"] == 1.5
+    assert pd.isna(paper.at[("Pre-Norm", "LN", "IWSLT14"), "var_tid"])
+    gaps = published_gaps().set_index(["placement", "dataset"])
+    assert gaps.at[("Post-Norm", "IWSLT14"), "gap"] == pytest.approx(1.5)
+    assert gaps.at[("Post-Norm", "PTB"), "gap"] < 0  # of perplexity less is better
+    assert gaps.at[("Pre-Norm", "WMT16"), "tid"] == pytest.approx(7.9 + 30.1)
+    assert {it.dataset for it in BENCHMARKS.values()} <= set(paper.index.levels[2])
 
 
 HOSTILE = "a|b <i>_x_</i> & 50% #1_$x^{~}\\"

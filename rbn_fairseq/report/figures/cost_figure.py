@@ -1,6 +1,6 @@
 """The price of TID in validation loss, by way of normalising: at the end, and through training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -23,6 +23,7 @@ _WAYS = {
     "batch-random": "random batches' own",
 }
 _LINES: dict[str, tuple[str, Any]] = {
+    "layer": ("as validated", "-"),
     "running": ("running statistics", "-"),
     "running-global": ("running statistics of all lengths", (0, (5, 1.5, 1, 1.5))),
     "length-conditional": ("length-conditional statistics", (0, (5, 2))),
@@ -88,41 +89,27 @@ def _by_epoch(group: Group) -> pd.DataFrame:
     return cost.sort_values(["series", "seed", "epoch"], kind="stable")
 
 
-def _curves(group: Group, own: pd.DataFrame, colours: Colours) -> tuple[list[Curve], pd.DataFrame]:
-    """Return layer norm's curve, where there is one, and the series' by way; layer norm's rows."""
-    points = own.assign(x=own["epoch"], value=own["nll"])[
-        [*IDENTITY, "run", "x", "value", "statistics"]
-    ]
-    label, colour = own["label"].iloc[0], colours[own["norm"].iloc[0]]
-    lines = [
-        Curve(part, colour, dash, f"{label}, {name}", quantity=name)
-        for way, (name, dash) in _LINES.items()
-        if len(part := points[points["statistics"] == way])
-    ]
+def _layer_norm(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the nll of the layer norm that a series is compared with, at the same epochs."""
     pairs = group.pairs
-    base = pairs.loc[pairs["series"] == own["series"].iloc[0], "baseline"]
+    baselines = pairs.loc[pairs["series"] == rows["series"].iloc[0], "baseline"]
+    series = group.runs.loc[baselines, "series"].unique()
     valid = group.frames["valid"]
-    series = group.runs.at[base.iloc[0], "series"] if len(base) else None
-    layer = valid[(valid["series"] == series) & valid["epoch"].isin(set(points["x"]))]
-    layer = layer.assign(x=layer["epoch"], value=layer["nll_loss"])
-    layer = layer.drop_duplicates(["run", "x"], keep="last")[[*IDENTITY, "run", "x", "value"]]
-    if len(layer):
-        name, about = "as validated", layer.iloc[0]
-        curve = Curve(
-            layer, colours[about["norm"]], "-", f"{about['label']}, {name}", quantity=name
-        )
-        lines.insert(0, curve)
-    return lines, layer
+    layer = valid[valid["series"].isin(series) & valid["epoch"].isin(rows["epoch"])]
+    layer = layer.drop_duplicates(["run", "epoch"], keep="last")
+    return layer.assign(nll=layer["nll_loss"], statistics="layer")
 
 
-def _less(lines: Sequence[Curve], mean: Mapping[Any, float]) -> list[Curve]:
-    """Subtract layer norm's mean over seeds, where all of its seeds have one."""
-    less = []
-    for line in lines:
-        points = line.points[line.points["x"].isin(mean.keys())]
-        points = points.assign(value=points["value"] - points["x"].map(mean))
-        less.append(Curve(points, line.colour, line.dash, line.label, line.many, line.quantity))
-    return less
+def _panel(title: str, quantity: str, rows: pd.DataFrame, colours: Colours) -> Panel:
+    points = rows.assign(x=rows["epoch"], value=rows["nll"])
+    points = points[[*IDENTITY, "run", "x", "value", "statistics"]]
+    curves = []
+    for way, (name, dash) in _LINES.items():
+        curve = points[points["statistics"] == way]
+        if len(curve):
+            norm, label = curve["norm"].iloc[0], curve["label"].iloc[0]
+            curves.append(Curve(curve, colours[norm], dash, f"{label}, {name}", quantity=name))
+    return Panel(title, quantity, "epoch", "bits per target token", curves, band=True)
 
 
 def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
@@ -132,16 +119,16 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
     often = sorted(set(batch[batch > 1].index.get_level_values("series")))
     grid = []
     for series in often[:_ROWS]:
-        own = rows[rows["series"] == series]
-        placement, label = own["placement"].iloc[0], own["label"].iloc[0]
-        lines, layer = _curves(group, own, colours)
-        axes = ("epoch", "bits per target token")
-        left = Panel(placed(placement, f"{label}, valid nll"), "nll", *axes, lines, band=True)
-        by_x = layer.groupby("x")["value"]
-        mean = by_x.mean()[by_x.size() == layer["run"].nunique()]
-        differences = _less(lines, mean.to_dict()) if len(layer) else []
-        title = placed(placement, f"{label}, minus LN's")
-        grid.append([left, Panel(title, "nll minus LN's", *axes, differences, band=True)])
+        one = rows[rows["series"] == series]
+        layer = _layer_norm(group, one)
+        both = pd.concat([layer, one]) if len(layer) else one
+        by_epoch = layer.groupby("epoch")["nll"]
+        mean = by_epoch.mean()[by_epoch.size() == layer["run"].nunique()]
+        less = both.assign(nll=both["nll"] - both["epoch"].map(mean))
+        title = placed(one["placement"].iloc[0], one["label"].iloc[0])
+        left = _panel(f"{title}, valid nll", "nll", both, colours)
+        less = less[less["epoch"].isin(mean.index)]
+        grid.append([left, _panel(f"{title}, minus LN's", "nll minus LN's", less, colours)])
     caption = (
         "Validation nll in bits per target token by epoch: with the running statistics, as "
         "inference has them (those of all lengths besides, where a model was trained with bins of "
@@ -154,5 +141,4 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
     if len(often) > len(grid):
         notes.append(f"Drawn: the first {len(grid)} of {len(often)} settings.")
     title = "Validation loss by way of normalising"
-    figure = figure_of_curves("cost_by_epoch", title, caption, grid, notes)
-    return [figure] if figure else []
+    return figure_of_curves("cost_by_epoch", title, caption, grid, notes=notes)

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY
-from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, plain_log, sheet
 
-__all__ = ["Curve", "Panel", "curves", "figure_of_curves"]
+__all__ = ["Curve", "Panel", "figure_of_curves", "panel"]
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 _SETTINGS = 4  # of one norm, that have a legend's entry each
@@ -72,39 +72,54 @@ class Panel:
     band: bool = False
 
 
-def curves(
+def panel(
     frame: pd.DataFrame,
-    x: str,
-    value: str,
+    placement: Optional[str],
+    title: str,
+    column: str,
+    unit: str,
     colours: Colours,
+    *,
+    x: str = "epoch",
+    x_label: str = "",
+    quantity: str = "",
     factor: float = 1.0,
     not_a_number: bool = False,
-) -> list[Curve]:
-    """Return a curve for each series that has points.
+    **style: Any,
+) -> Panel:
+    """Return a panel of one column by another, with a curve for each series that has points.
 
     Args:
-        frame: rows with the columns ``run``, ``x`` and ``value``, and the identity of their runs.
-        x: name of a column.
-        value: name of a column; nothing is drawn of one that is not there.
+        frame: rows with ``run``, the columns and the identity of their runs.
+        placement: that of the rows to draw; ``None`` = all.
+        title: above the panel, behind the placement.
+        column: the values'; nothing is drawn of one that is not there.
+        unit: label of the values' axis.
         colours: of the norms.
+        x: a column.
+        x_label: its axis' label, if it is another than its name.
+        quantity: what CSV calls the values, if not as the column.
         factor: of the values, such as 100 for per cent.
         not_a_number: whether NaN is a value, as of a loss; else it is one that was not measured.
+        style: other attributes of :class:`Panel`.
     """
-    if value not in frame:
-        return []
-    points = frame[[*IDENTITY, "run"]].assign(x=frame[x], value=frame[value] * factor)
+    title = placed(placement or "", title)
+    rows = frame if placement is None else frame[frame["placement"] == placement]
+    if column not in rows:
+        return Panel(title, quantity or column, x_label or x, unit, (), **style)
+    points = rows[[*IDENTITY, "run"]].assign(x=rows[x], value=rows[column] * factor)
     points = points if not_a_number else points[points["value"].notna()]
-    of_norm = points.groupby("norm")["series"].nunique()
+    settings = points.groupby("norm")["series"].nunique()
     seen: dict[str, int] = {}
-    drawn = []
-    for _, own in points.groupby("series"):
-        norm, label = own["norm"].iloc[0], own["label"].iloc[0]
+    curves = []
+    for _, curve in points.groupby("series"):
+        norm, label = curve["norm"].iloc[0], curve["label"].iloc[0]
         index = seen[norm] = seen.get(norm, -1) + 1
-        many = of_norm[norm] > _SETTINGS
+        many = settings[norm] > _SETTINGS
         dash = "-" if many else _DASHES[index]
-        label = f"{norm}, {of_norm[norm]} settings" if many else label
-        drawn.append(Curve(own, colours[norm], dash, label, many))
-    return drawn
+        label = f"{norm}, {settings[norm]} settings" if many else label
+        curves.append(Curve(curve, colours[norm], dash, label, many))
+    return Panel(title, quantity or column, x_label or x, unit, curves, **style)
 
 
 def _draw_points(axes: Axes, points: pd.Series, edge: set[str], level: float, **style: Any) -> None:
@@ -206,16 +221,17 @@ def figure_of_curves(
     title: str,
     caption: str,
     grid: Sequence[Sequence[Panel]],
+    hint: str = "",
     notes: Sequence[str] = (),
-) -> Optional[Figure]:
+) -> list[Figure | Missing]:
     """Return a figure of panels in rows; rows and columns without any curve are left out.
 
-    ``None`` if nothing is left.
+    If nothing is left, ``hint`` is returned, or nothing without one.
     """
     full = [row for row in grid if any(panel.curves for panel in row)]
     if not full:
-        return None
-    kept = [n for n in range(len(full[0])) if any(row[n].curves for row in full)]
-    shown = [[row[n] if row[n].curves else None for n in kept] for row in full]
+        return [Missing(title, hint)] if hint else []
+    columns = [n for n in range(len(full[0])) if any(row[n].curves for row in full)]
+    shown = [[row[n] if row[n].curves else None for n in columns] for row in full]
     numbers = _numbers([panel for row in full for panel in row])
-    return Figure(name, title, caption, lambda: _draw(shown), numbers, tuple(notes))
+    return [Figure(name, title, caption, lambda: _draw(shown), numbers, tuple(notes))]

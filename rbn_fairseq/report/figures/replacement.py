@@ -15,10 +15,10 @@ from rbn_fairseq.report.compare import (
     points,
     variants,
 )
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
-from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, sheet
+from rbn_fairseq.report.figures.curves import figure_of_curves, panel
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, sheet
 from rbn_fairseq.report.figures.tid_figure import MEASURE
-from rbn_fairseq.report.paper import published
+from rbn_fairseq.report.paper import published_gaps
 
 __all__ = ["bottom_layers", "gap_through_training", "scatter"]
 
@@ -104,18 +104,10 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
     gaps = gaps[gaps["series"].isin(set(tid["series"]))]
     grid = [
         [
-            Panel(
-                placed(placement, "var. TID, last layer"), "var_tid_last", "epoch", "%",
-                curves(tid[tid["placement"] == placement], "epoch", "var_tid", colours), zero=True,
-            ),
-            Panel(
-                placed(placement, "valid nll - LN's"), "nll_gap", "epoch", "bits per target token",
-                curves(
-                    gaps[gaps["placement"] == placement], "epoch", "gap", colours,
-                    not_a_number=True,
-                ),
-                line=0.0,
-            ),
+            panel(tid, placement, "var. TID, last layer", "var_tid", "%", colours,
+                  quantity="var_tid_last", zero=True),
+            panel(gaps, placement, "valid nll - LN's", "gap", "bits per target token", colours,
+                  quantity="nll_gap", not_a_number=True, line=0.0),
         ]
         for placement in group.placements
     ]  # fmt: skip
@@ -127,8 +119,7 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
         "explodes."
     )
     notes = () if len(gaps) else ("Gap: there is no layer norm with the same settings.",)
-    figure = figure_of_curves("figure3_right", title, caption, grid, notes)
-    return [figure or Missing(title, MEASURE)]
+    return figure_of_curves("figure3_right", title, caption, grid, MEASURE, notes)
 
 
 def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
@@ -138,7 +129,7 @@ def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
         measured: rows of :func:`rbn_fairseq.report.compare.points`, with their group's title.
         colours: by norm.
     """
-    theirs = published().settings()
+    theirs = published_gaps()
     caption = (
         "Total TID (mean + variance) of the last batch norm against how much worse than layer norm "
         "the model is; above 0: worse. Left and middle: our settings, mean over seeds. Right: the "

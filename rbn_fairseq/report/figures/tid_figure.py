@@ -1,6 +1,6 @@
 """Figures 2 and 4: TID and deviation of batch statistics, through training and by depth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group, first_seeds
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.curves import Panel, figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours, placed, sheet
 from rbn_fairseq.report.paper import published
 
@@ -30,14 +30,40 @@ _READINGS = {
     "tid": "relative to ||σ|| (TID)",
 }
 _MAPS = 4
+_KINDS = (("mean", "mean"), ("variance", "var"))
 
 
-def _over_layers(group: Group, placement: str, name: str) -> pd.DataFrame:
-    """Average a quantity over layers by run and epoch; none where a layer lacks it."""
-    tid = group.frames["tid"]
-    own = tid[tid["placement"] == placement]
-    by_epoch = own.groupby(["run", "epoch", *IDENTITY], sort=False, dropna=False)[name]
-    return by_epoch.agg(lambda values: values.mean(skipna=False)).reset_index()
+def _over_layers(
+    group: Group,
+    colours: Colours,
+    readings: Sequence[tuple[str, str, Mapping[str, Sequence[float]]]],
+    prefix: str = "",
+) -> list[list[Panel]]:
+    """Return panels of quantities averaged over layers, by epoch; none where a layer lacks it.
+
+    Args:
+        group: the runs.
+        colours: of the norms.
+        readings: a row for each: its name, its heading, and the paper's mean and variance by model.
+        prefix: before the quantities' names in CSV.
+    """
+    by_epoch = group.frames["tid"].groupby(["run", "epoch", *IDENTITY], sort=False, dropna=False)
+    grid = []
+    for placement in group.placements:
+        for reading, heading, paper in readings:
+            row = []
+            for number, (kind, short) in enumerate(_KINDS):
+                name = f"{short}_{reading}"
+                means = by_epoch[name].agg(lambda values: values.mean(skipna=False)).reset_index()
+                references = tuple((pair[number], f"{model}, %") for model, pair in paper.items())
+                row.append(
+                    panel(
+                        means, placement, heading.format(kind), name, "%", colours,
+                        quantity=prefix + name, factor=100, zero=True, references=references,
+                    )
+                )  # fmt: skip
+            grid.append(row)
+    return grid
 
 
 def _sampling(group: Group) -> list[str]:
@@ -65,26 +91,9 @@ def _sampling(group: Group) -> list[str]:
 
 def average_tid(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 4: TID averaged over layers through training."""
-    pair = published().average_tid["Transformer"]
-    kinds = tuple(zip(("mean", "variance"), ("mean", "var"), pair, strict=True))
-    grid = []
-    for placement in group.placements:
-        for name, heading in (("tid", "TID"), ("conditional_tid", "TID given length")):
-            row = []
-            for kind, short, value in kinds:
-                column = f"{short}_{name}"
-                lines = curves(
-                    _over_layers(group, placement, column), "epoch", column, colours, 100
-                )
-                references = ((value, "BN on IWSLT14, %"),) if name == "tid" else ()
-                title = placed(placement, f"{kind} {heading}")
-                row.append(
-                    Panel(
-                        title, f"average {column}", "epoch", "%", lines, zero=True,
-                        references=references,
-                    )
-                )  # fmt: skip
-            grid.append(row)
+    paper = {"BN on IWSLT14": published()["average_tid"]["Transformer"]}
+    readings = (("tid", "{} TID", paper), ("conditional_tid", "{} TID given length", {}))
+    grid = _over_layers(group, colours, readings, "average ")
     title = "Figure 4: average TID"
     caption = (
         "TID averaged over all batch norms, by epoch; epoch 0 is before training. The paper draws "
@@ -97,25 +106,14 @@ def average_tid(group: Group, colours: Colours) -> list[Figure | Missing]:
             " Given length: batches compared with the population of batches of like length, in the "
             "same unit; what is left is not due to bucketing by length."
         )
-    figure = figure_of_curves("figure4", title, caption, grid, _sampling(group))
-    return [figure or Missing(title, MEASURE)]
+    return figure_of_curves("figure4", title, caption, grid, MEASURE, _sampling(group))
 
 
 def deviation(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 2, top: deviation of batches from the population through training."""
-    paper = published().deviation
-    grid = []
-    for placement in group.placements:
-        for reading, heading in (("deviation", "relative deviation"), ("tid", "TID")):
-            row = []
-            for number, (kind, short) in enumerate((("mean", "mean"), ("variance", "var"))):
-                name = f"{short}_{reading}"
-                references = [(pair[number], f"{model}, %") for model, pair in paper.items()]
-                lines = curves(_over_layers(group, placement, name), "epoch", name, colours, 100)
-                shown = tuple(references) if reading == "deviation" else ()
-                title = placed(placement, f"{heading}, {kind}")
-                row.append(Panel(title, name, "epoch", "%", lines, zero=True, references=shown))
-            grid.append(row)
+    paper = published()["deviation"]
+    readings = (("deviation", "relative deviation, {}", paper), ("tid", "TID, {}", {}))
+    grid = _over_layers(group, colours, readings)
     title = "Figure 2, top: deviation of batch statistics"
     caption = (
         "How far a batch's mean and variance are from the population's, averaged over batches and "
@@ -123,8 +121,7 @@ def deviation(group: Group, colours: Colours) -> list[Figure | Missing]:
         "The paper ends at 11 % (mean) and 13 % (variance) with a Transformer, 4 % and 4 % with "
         f"ResNet18. {_WARNING} Epoch 0: before training."
     )
-    figure = figure_of_curves("figure2_top", title, caption, grid, _sampling(group))
-    return [figure or Missing(title, MEASURE)]
+    return figure_of_curves("figure2_top", title, caption, grid, MEASURE, _sampling(group))
 
 
 def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]:
@@ -138,11 +135,8 @@ def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]
     }
     grid = [
         [
-            Panel(
-                placed(placement, heading), name, "batch norm, from input to output", "%",
-                curves(last[last["placement"] == placement], "depth", name, colours, 100),
-                zero=True,
-            )
+            panel(last, placement, heading, name, "%", colours, x="depth",
+                  x_label="batch norm, from input to output", factor=100, zero=True)
             for name, heading in names.items()
         ]
         for placement in group.placements
@@ -152,8 +146,7 @@ def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]
         "At each run's last measurement. Variance deviation is relative to ||v||, TID to ||σ||. "
         "The paper: the last batch norms, close to the output, have a large one in the Transformer."
     )
-    figure = figure_of_curves("figure2_bottom", title, caption, grid)
-    return [figure or Missing(title, MEASURE)]
+    return figure_of_curves("figure2_bottom", title, caption, grid, MEASURE)
 
 
 def depth_map(group: Group, colours: Colours) -> list[Figure | Missing]:

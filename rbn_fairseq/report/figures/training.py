@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import Group, first_seeds
-from rbn_fairseq.report.figures.curves import Panel, curves, figure_of_curves
+from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, sheet
 
 __all__ = ["losses", "multipliers"]
@@ -30,18 +30,19 @@ _DEPTHS = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.92, 25
 def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 1: train and valid nll, and BLEU where it was measured, by epoch."""
     train, valid = group.frames["train"], group.frames["valid"]
-    grid = []
-    for placement in group.placements:
-        row = []
-        for title, unit, frame, quantity in (
-            ("train nll", _NLL, train, "train.nll_loss"),
-            ("valid nll", _NLL, valid, "valid.nll_loss"),
-            ("valid BLEU", "BLEU", valid, "valid.bleu"),
-        ):
-            own, name = frame[frame["placement"] == placement], quantity.partition(".")[2]
-            lines = curves(own, "epoch", name, colours, not_a_number=name == "nll_loss")
-            row.append(Panel(placed(placement, title), quantity, "epoch", unit, lines))
-        grid.append(row)
+    quantities = (
+        ("train nll", "train.nll_loss", _NLL, train),
+        ("valid nll", "valid.nll_loss", _NLL, valid),
+        ("valid BLEU", "valid.bleu", "BLEU", valid),
+    )
+    grid = [
+        [
+            panel(frame, placement, heading, name.partition(".")[2], unit, colours, quantity=name,
+                  not_a_number=unit == _NLL)
+            for heading, name, unit, frame in quantities
+        ]
+        for placement in group.placements
+    ]  # fmt: skip
     title = "Figure 1: training dynamics"
     caption = (
         "Negative log-likelihood on training and validation sentences, and BLEU of --eval-bleu, "
@@ -52,8 +53,8 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     notes = []
     if not valid["bleu"].notna().any():
         notes.append("BLEU by epoch: no run has it. Train with `--eval-bleu` to have it.")
-    figure = figure_of_curves("figure1", title, caption, grid, notes)
-    return [figure or Missing(title, "Needs `train.log`, which `rbn train` writes.")]
+    hint = "Needs `train.log`, which `rbn train` writes."
+    return figure_of_curves("figure1", title, caption, grid, hint, notes)
 
 
 def _target(group: Group, run: str) -> list[float]:
