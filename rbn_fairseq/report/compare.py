@@ -1,9 +1,10 @@
 """Puts runs into groups and series, averages over seeds, and compares with layer norm."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import pandas as pd
 
@@ -50,7 +51,8 @@ class Group:
             ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
             in which series of the same norm and placement differ, in words), ``label`` (norm and
             detail), ``recipe`` (all settings but the norm's and the training's length, as text),
-            ``length``, ``epochs`` (of the last validation), ``directory`` (its name).
+            ``length``, ``epochs`` (of the last validation), ``directory`` (its name), ``seconds``
+            and ``ended`` of :class:`Run`.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of BLEU.
         twice: runs that are left out because another has their settings and seed, with a sentence.
@@ -59,8 +61,7 @@ class Group:
     title: str
     runs: pd.DataFrame
     frames: Mapping[str, pd.DataFrame]
-    members: Mapping[str, Run]
-    twice: tuple[tuple[str, str], ...] = ()
+    twice: Sequence[tuple[str, str]] = ()
 
     @property
     def series(self) -> pd.DataFrame:
@@ -175,19 +176,21 @@ def _number_series(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([cell.assign(series=number) for number, cell in enumerate(cells)])
 
 
-def _distinct(runs: pd.DataFrame, twice: list[tuple[str, str]]) -> pd.DataFrame:
-    """Keep one run a series and seed, the longest, in the order of seeds."""
-    ranked = runs.sort_values("epochs", ascending=False, kind="stable")
-    first = ranked.groupby(["series", "seed"], dropna=False).head(1)
-    for run in ranked.index.difference(first.index, sort=False):
-        own = ranked.loc[run]
-        same = first[(first["series"] == own["series"]) & (first["seed"] == own["seed"])]
-        problem = (
-            f"It has the settings and the seed {own['seed']} of {same.index[0]}, which has no "
-            "fewer epochs and is counted alone. Give one of the two."
+def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
+    """Keep one run a series and seed, the longest, in the order of seeds; say which others are."""
+    runs = runs.sort_values("epochs", ascending=False, kind="stable")
+    again = runs.duplicated(["series", "seed"])
+    longest = runs[~again].reset_index().set_index(["series", "seed"])["run"]
+    twice = [
+        (
+            str(run),
+            f"It has the settings and the seed {row['seed']} of "
+            f"{longest[row['series'], row['seed']]}, which has no fewer epochs and is counted "
+            "alone. Give one of the two.",
         )
-        twice.append((run, problem))
-    return first.sort_values(["series", "seed"], kind="stable")
+        for run, row in runs[again].iterrows()
+    ]
+    return runs[~again].sort_values(["series", "seed"], kind="stable"), twice
 
 
 def _scores(runs: Sequence[Run]) -> pd.DataFrame:
@@ -203,71 +206,55 @@ def _scores(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _make_group(title: str, members: Sequence[tuple[Run, Setup]]) -> Group:
+def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
-            {**vars(setup), "epochs": run.last_epoch or 0, "directory": run.directory.name}
+            {**vars(setup), "epochs": run.last_epoch or 0, "directory": run.directory.name,
+             "seconds": run.seconds, "ended": run.ended}
             for run, setup in members
         ],
         index=pd.Index([run.name for run, _ in members], name="run"),
-    )
-    twice: list[tuple[str, str]] = []
-    table = _distinct(_number_series(table), twice)
+    )  # fmt: skip
+    table, twice = _distinct(_number_series(table))
     by_name = {run.name: run for run, _ in members}
-    ordered = [by_name[name] for name in table.index]
+    runs = [by_name[name] for name in table.index]
     frames = {}
     for name in FRAMES:
-        parts = [getattr(run, name).assign(run=run.name) for run in ordered]
+        parts = [getattr(run, name).assign(run=run.name) for run in runs]
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
-    frames["scores"] = _scores(ordered).join(table[[*IDENTITY, "epochs"]], on="run")
-    return Group(title, table, frames, {run.name: run for run in ordered}, tuple(twice))
-
-
-Languages = tuple[tuple[str, Optional[int]], ...]
-
-
-def _languages(setup: Setup, others: Sequence[Setup]) -> Languages:
-    """Return languages and sizes of dictionaries; what is unknown is that of the first like it."""
-    names = [name for name, _ in setup.languages]
-    if names and setup.languages[0][1] is not None:
-        return setup.languages
-    known = (
-        other.languages
-        for other in others
-        if (other.data, other.sizes) == (setup.data, setup.sizes)
-        and any(types is not None for _, types in other.languages)
-        and (not names or names == [name for name, _ in other.languages])
-    )
-    return next(known, setup.languages)
-
-
-def _in_words(languages: Languages) -> str:
-    if not languages:
-        return "languages unknown"
-    types = [str(size) for _, size in languages if size is not None]
-    pair = " to ".join(name for name, _ in languages)
-    return f"{pair}, {' and '.join(types)} types" if types else pair
+    frames["scores"] = _scores(runs).join(table[[*IDENTITY, "epochs"]], on="run")
+    first = members[0][1]
+    title = f"{data}; {first.size}" if first.sizes else "Settings unknown"
+    return Group(title, table, frames, twice)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same data and model size together, in the order of their first.
 
-    Data are the same where their directory's name, languages and sizes of dictionaries are. Runs
-    whose settings are unknown make a group of their own. Settings that only some runs of a group
+    Data are the same where their directory's name, languages and sizes of dictionaries are; a run
+    that does not tell its dictionaries has those of the first like it. Runs whose settings are
+    unknown make a group of their own. Settings that only some runs of a group
     know are not compared. Of runs with the same settings and seed the longest is counted.
     """
     setups = [describe(run) for run in runs]
+    known: dict[Any, tuple[tuple[str, int], ...]] = {}
+    for setup in setups:
+        if setup.vocabularies:
+            known.setdefault((setup.data, setup.sizes), setup.vocabularies)
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
     for run, setup in zip(runs, setups, strict=True):
-        key = (setup.data, setup.sizes, _languages(setup, setups))
-        groups.setdefault(key, []).append((run, setup))
+        alike = (setup.data, setup.sizes)
+        vocabularies = setup.vocabularies or known.get(alike, ())
+        groups.setdefault((*alike, vocabularies), []).append((run, setup))
+    number = Counter(key[:2] for key in groups)
     made = []
-    for (data, sizes, languages), members in groups.items():
-        several = len([key for key in groups if key[:2] == (data, sizes)]) > 1
-        name = f"{data} ({_in_words(languages)})" if several else data
-        title = f"{name}; {members[0][1].size}" if sizes else "Settings unknown"
-        made.append(_make_group(title, members))
+    for (data, sizes, vocabularies), members in groups.items():
+        if number[data, sizes] > 1:
+            languages = " to ".join(language for language, _ in vocabularies)
+            types = " and ".join(str(size) for _, size in vocabularies)
+            data = f"{data} ({languages}, {types} types)"
+        made.append(_make_group(data, members))
     return made
 
 

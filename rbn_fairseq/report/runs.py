@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
 
-__all__ = ["LOG", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs"]
+__all__ = [
+    "LOG", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs", "read_scores",
+]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
 _NUMBER = (int, float)
@@ -45,6 +46,7 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }  # fmt: skip
 _TEXTS = ("layer", "place", "statistics", "population", "batching", "dropout")
 _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
+_OF_MEASUREMENT = ["batches", "total_batches", "population", "batching", "dropout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,30 +95,23 @@ class Run:
     def to_dict(self) -> dict[str, Any]:
         """Return plain containers for JSON; what was not measured is left out."""
         tid = []
-        for _, point in self.tid.groupby("update", sort=True):
-            first = point.iloc[0]
-            head = {"epoch": int(first.epoch), "update": int(first["update"])}
-            columns = [name for name in point if name not in ("depth", *head)]
-            about = [name for name in columns if not name.startswith(("layer", "mean", "var"))]
-            about = [name for name in about if not name.startswith("independent")]
-            own = [name for name in columns if name not in about]
-            layers = [_measured(row) for row in point[own].to_dict("records")]
-            tid.append({**head, "layers": layers, **_measured(first[about].to_dict())})
+        for _, layers in self.tid.groupby("update", sort=True):
+            about, *_ = _records(layers[["epoch", "update"]])
+            rest, *_ = _records(layers[_OF_MEASUREMENT])
+            rows = layers.drop(columns=["depth", "epoch", "update", *_OF_MEASUREMENT])
+            tid.append({**about, "layers": _records(rows), **rest})
         return {
-            "valid": [_measured(row) for row in self.valid.to_dict("records")],
+            "valid": _records(self.valid),
             "tid": tid,
             "seconds": self.seconds,
             "scores": self.scores,
         }
 
 
-def _measured(row: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: it.item() if isinstance(it, np.generic) else it for name, it in row.items()}
-    return {
-        name: it
-        for name, it in values.items()
-        if it is not None and not (isinstance(it, float) and math.isnan(it))
-    }
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a mapping a row, without what is missing."""
+    rows = frame.to_dict("records")
+    return [{str(name): it for name, it in row.items() if not pd.isna(it)} for row in rows]
 
 
 # The log.
@@ -231,36 +226,28 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     frame = frame.drop_duplicates([*_MEASUREMENT, "layer"], keep="last")
     frame = frame.assign(depth=frame["layer"].map(depths).astype(float))
     layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
-    whole = frame[layers == len(depths)]
-    _tell_left_out(
-        file, frame[layers < len(depths)], "without layers that others have. Measure again.",
-        problems,
-    )  # fmt: skip
-    return whole.sort_values(["update", "depth"], kind="stable", ignore_index=True)
+    partial = layers < len(depths)
+    _note_left_out(file, frame[partial], "without layers that others have. Measure again", problems)
+    return frame[~partial].sort_values(["update", "depth"], kind="stable", ignore_index=True)
 
 
-def _tell_left_out(file: str, rows: pd.DataFrame, why: str, problems: list[str]) -> None:
+def _note_left_out(file: str, rows: pd.DataFrame, why: str, problems: list[str]) -> None:
     number = rows.groupby(_MEASUREMENT, dropna=False).ngroups if len(rows) else 0
     if number:
         what = "measurement" if number == 1 else "measurements"
-        problems.append(f"`{file}.jsonl`: left out {number} {what} {why}")
+        problems.append(f"`{file}.jsonl`: left out {number} {what} {why}.")
 
 
 def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
-    """Keep the course of a training: batches as trained, at known epochs, all measured alike."""
-    trained = tid["batching"].eq("as-trained")
-    known = trained & tid["epoch"].notna()
-    how = list(zip(tid["population"], tid["dropout"], strict=True))
-    points = tid[known].drop_duplicates(_MEASUREMENT)
-    usual = points.groupby(["population", "dropout"], sort=False).size()
-    kept = known & (pd.Series(how, tid.index) == usual.idxmax() if len(usual) else known)
-    for rows, why in (
-        (~trained, "with batches made in other ways than the training's."),
-        (trained & ~known, "of checkpoints whose epoch is not known."),
-        (known & ~kept, "with another population or dropout than most have."),
-    ):
-        _tell_left_out("tid", tid[rows], why, problems)
-    return tid[kept].astype({"epoch": int}).reset_index(drop=True)
+    """Return the course of a training: batches as trained, at known epochs, all measured alike."""
+    trained = tid["batching"].eq("as-trained") & tid["epoch"].notna()
+    ways = tid[trained].drop_duplicates(_MEASUREMENT).groupby(["population", "dropout"], sort=False)
+    if len(ways):
+        population, dropout = ways.size().idxmax()
+        trained &= tid["population"].eq(population) & tid["dropout"].eq(dropout)
+    why = "at unknown epochs, or of other batches, population or dropout than most"
+    _note_left_out("tid", tid[~trained], why, problems)
+    return tid[trained].astype({"epoch": int}).reset_index(drop=True)
 
 
 def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
@@ -277,58 +264,52 @@ def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
-    if not path.is_file():
-        return {}
-    scores = {}
+def read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """Read what ``rbn score`` wrote, by kind of BLEU; nothing of a file that is damaged."""
     try:
-        for kind, score in json.loads(path.read_text(encoding="utf-8")).items():
+        scores: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for score in scores.values():
             significance = score.get("significance")
-            if significance is not None and not math.isfinite(significance["p"]):
-                raise ValueError("a test of significance has no p")
-            if not math.isfinite(score["bleu"]):
-                raise ValueError("`bleu` is not finite")
-            scores[kind] = score
+            numbers = [score["bleu"], *([significance["p"]] if significance else [])]
+            if not all(map(math.isfinite, numbers)):
+                raise ValueError("a number is not finite")
+        return scores
+    except FileNotFoundError:
+        return {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problems.append(
             f"`{path.name}` is not what `rbn score` writes ({error!r}). Remove it and score again."
         )
-    return scores
+        return {}
 
 
-def _gaps(epochs: Iterable[float], first: int) -> str:
-    known = {int(epoch) for epoch in epochs if not math.isnan(epoch)}
-    absent = (str(it) for it in range(first, max(known, default=0)) if it not in known)
-    listed = list(islice(absent, 9))
-    return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")
-
-
-def _missing(run: Run) -> list[str]:
-    """Say what is missing."""
-    if not run.directory.is_dir():
-        return [f"There is no directory `{run.directory}`."]
-    if not (run.directory / LOG).is_file():
+def _missing_files(directory: Path, config: Mapping[str, Any], valid: pd.DataFrame) -> list[str]:
+    """Say which files are missing, and what that costs."""
+    if not directory.is_dir():
+        return [f"There is no directory `{directory}`."]
+    if not (directory / LOG).is_file():
         return [
-            f"There is no `{run.directory / LOG}`, so no losses. `rbn train` writes it; with "
+            f"There is no `{directory / LOG}`, so no losses. `rbn train` writes it; with "
             "fairseq-train give --log-format json and keep its output there."
         ]
     problems = []
-    if not run.config:
+    if not config:
         problems.append(
             f"There is no `{RUN_FILE}`, which a training with --task translation_rbn writes, so "
             "norm, placement, seed and data are unknown. The run is compared with no other."
         )
-    if not len(run.valid):
+    if not len(valid):
         problems.append(f"`{LOG}` has no validation yet.")
-    if run.config.get("dataset", {}).get("validate_interval", 1) != 1:
-        return problems
-    for what, epochs, first in (
-        (f"`{LOG}` has no validation of", run.valid["epoch"], 1),
-        ("`tid.jsonl` has no measurement of", run.tid["epoch"], 0),
-    ):
-        if absent := _gaps(epochs, first):
-            problems.append(f"{what} epochs {absent}; curves join their neighbours.")
     return problems
+
+
+def _missing_epochs(file: str, what: str, epochs: pd.Series, first: int) -> list[str]:
+    last = 0 if epochs.isna().all() else int(epochs.max())
+    missing = [str(epoch) for epoch in sorted({*range(first, last)} - {*epochs})]
+    if not missing:
+        return []
+    listed = ", ".join([*missing[:8], *["…"] * (len(missing) > 8)])
+    return [f"`{file}` has no {what} of epochs {listed}; curves join their neighbours."]
 
 
 def read_run(name: str, directory: Path) -> Run:
@@ -338,27 +319,36 @@ def read_run(name: str, directory: Path) -> Run:
     """
     problems: list[str] = []
     valid, train, ended = _read_log(directory / LOG, problems)
-    about = _read_run_file(directory / RUN_FILE, problems)
-    starts = [int(start.get("update") or 0) for start in about.get("starts") or ()] or [0]
-    vocabularies = (about.get("data") or {}).get("vocabularies") or {}
-    run = Run(
+    content = _read_run_file(directory / RUN_FILE, problems)
+    config = content.get("config", {})
+    starts = [int(start.get("update") or 0) for start in content.get("starts") or ()] or [0]
+    vocabularies = (content.get("data") or {}).get("vocabularies") or {}
+    tid = _of_training(_read_tid(directory, "tid", problems), problems)
+    others = {
+        kind: _read_lines(directory, kind, kind, problems)
+        for kind in ("conditioning", "cost", "multipliers")
+    }
+    batching = _read_tid(directory, "tid_batching", problems)
+    scores = read_scores(directory / SCORE, problems)
+    missing = _missing_files(directory, config, valid)
+    if config.get("dataset", {}).get("validate_interval", 1) == 1:
+        missing += _missing_epochs(LOG, "validation", valid["epoch"], 1)
+        missing += _missing_epochs("tid.jsonl", "measurement", tid["epoch"], 0)
+    return Run(
         name,
         directory,
         valid,
         train,
-        _of_training(_read_tid(directory, "tid", problems), problems),
-        _read_tid(directory, "tid_batching", problems),
-        _read_lines(directory, "conditioning", "conditioning", problems),
-        _read_lines(directory, "cost", "cost", problems),
-        _read_lines(directory, "multipliers", "multipliers", problems),
-        _read_scores(directory / SCORE, problems),
-        about.get("config", {}),
-        tuple((str(language), int(size)) for language, size in vocabularies.items()),
-        _seconds(train, starts),
-        ended,
-        tuple(problems),
+        tid,
+        batching,
+        **others,
+        scores=scores,
+        config=config,
+        vocabularies=tuple((str(lang), int(size)) for lang, size in vocabularies.items()),
+        seconds=_seconds(train, starts),
+        ended=ended,
+        problems=(*missing, *problems),
     )
-    return Run(**{**vars(run), "problems": (*_missing(run), *problems)})
 
 
 def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:

@@ -78,7 +78,7 @@ class Setup:
             lengths; the model's name where it is not ours; the run's where settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
-        languages: source and target with the sizes of their dictionaries, as far as known.
+        vocabularies: languages, source first, and the sizes of their dictionaries.
         sizes: of encoder and decoder, by name; empty where unknown.
         mean_weight, std_weight: the penalty's lambda and nu.
         convention: the penalty's.
@@ -93,7 +93,7 @@ class Setup:
     norm: str
     seed: Optional[int] = None
     data: str = ""
-    languages: tuple[tuple[str, Optional[int]], ...] = ()
+    vocabularies: tuple[tuple[str, int], ...] = ()
     sizes: tuple[tuple[str, Any], ...] = ()
     mean_weight: float = 0.0
     std_weight: float = 0.0
@@ -199,8 +199,6 @@ def _describe(run: Run) -> Setup:
     depth = int(model["encoder_layers"])
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
     special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(model.get("norm_placement")))
-    pair = (task.get("source_lang"), task.get("target_lang"))
-    languages = tuple((str(name), None) for name in pair) if all(pair) else ()
     mixing = str(task.get("length_mixing", 1))
     ours = "norm_encoder" in model
     return Setup(
@@ -208,7 +206,7 @@ def _describe(run: Run) -> Setup:
         _norm_name(model, prefix) if ours else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(task["data"])),
-        run.vocabularies or languages,
+        run.vocabularies,
         tuple((name, int(model[name])) for name in names),
         weights[0],
         weights[1],

@@ -267,7 +267,6 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     last = 100 * last.set_index("run")[["mean_tid", "var_tid"]]
     names = ["mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid"]
     average = 100 * latest.groupby("run")[names].agg(lambda values: values.mean(skipna=False))
-    seconds = pd.Series({name: it.seconds for name, it in group.members.items()}, dtype=float)
     frame = pd.DataFrame(
         {
             "run": runs.index.to_series(),
@@ -285,7 +284,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
             "mean TID given length, average, %": average["mean_conditional_tid"],
             "variance TID given length, average, %": average["var_conditional_tid"],
             "cost, bits per token": _last_cost(group),
-            "minutes": seconds / 60,
+            "minutes": runs["seconds"].astype(float) / 60,
         },
         index=runs.index,
     )
@@ -311,14 +310,15 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
         )
     if "minutes" in frame:
         notes.append("Minutes: by fairseq's own count, with validation and measurements.")
-    planned = {name: it.config.get("optimization", {}).get("max_epoch") or 0
-               for name, it in group.members.items()}  # fmt: skip
-    fewer = [f"{name} ({runs.at[name, 'epochs']} of {total})" for name, total in planned.items()
-             if runs.at[name, "epochs"] < total]  # fmt: skip
-    if fewer:
-        notes.append(f"Fewer epochs than planned: {', '.join(fewer)}.")
-    going = [name for name, run in group.members.items() if run.config and not run.ended]
-    if going:
+    planned = runs["settings"].map(lambda settings: settings.get("optimization.max_epoch") or 0)
+    fewer = runs["epochs"] < planned
+    if fewer.any():
+        short = [
+            f"{name} ({runs.at[name, 'epochs']} of {planned[name]})" for name in runs[fewer].index
+        ]
+        notes.append(f"Fewer epochs than planned: {', '.join(short)}.")
+    going = runs.index[~runs["ended"].astype(bool) & (runs["sizes"].map(len) > 0)]
+    if len(going):
         notes.append(f"The logs of these do not say that the training ended: {', '.join(going)}.")
     dots = tuple(colours[norm] for norm in runs["norm"])
     return Table("summary", "Runs", frame, digits, (), tuple(notes), dots)

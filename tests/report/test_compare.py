@@ -41,13 +41,11 @@ def test_names_of_norms(make, plan, changes, name, bottom):
 
 def test_setup(make):
     changes = {
-        "task.data": "data/iwslt/bin", "task.source_lang": "de", "task.target_lang": "en",
-        "task.length_mixing": "random", "model.norm_placement": "sub",
+        "task.data": "data/iwslt/bin", "task.length_mixing": "random", "model.norm_placement": "sub",
     }  # fmt: skip
     setup = describe(make("x", "RBN", "Pre-Norm", 3, changes, weights=(60, 0)))
     assert (setup.placement, setup.seed, setup.data) == ("Sub-LN", 3, "iwslt/bin")
     assert (setup.mean_weight, setup.std_weight, setup.mixing) == (60, 0, None)
-    assert setup.languages == (("de", None), ("en", None))
     assert setup.size == "2 + 2 layers, width 128, feed-forward 256, heads 4"
 
 
@@ -110,15 +108,15 @@ def test_data_and_sizes_make_groups(make):
     assert [list(one.runs.index) for one in group_runs(runs)] == [["a"], ["b"], ["c"]]
 
 
-def test_vocabularies_make_groups(tmp_path, make):
-    def run(name, types, **languages):
-        cfg = configuration(seed=len(name), **norm("LN"), **languages)
+def test_vocabularies_make_groups(tmp_path):
+    def run(name, types):
+        cfg = configuration(seed=len(name), **norm("LN"))
         sizes = dict.fromkeys(("de", "en"), types) if types else None
         return read_run(name, write_run(tmp_path / name, cfg, dictionaries=sizes))
 
-    named = {"task.source_lang": "de", "task.target_lang": "en"}
-    runs = [run("small", 100), run("large", 200), run("unknown", None, **named)]
-    assert [list(one.runs.index) for one in group_runs(runs)] == [["small", "unknown"], ["large"]]
+    groups = group_runs([run("small", 100), run("large", 200), run("unknown", None)])
+    assert [list(one.runs.index) for one in groups] == [["small", "unknown"], ["large"]]
+    assert groups[1].title.startswith("iwslt14 (de to en, 200 and 200 types); 2 + 2 layers")
 
 
 def test_of_two_runs_with_one_seed_the_longer_counts(make, group):

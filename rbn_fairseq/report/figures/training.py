@@ -59,7 +59,7 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
 
 def _target(group: Group, run: str) -> list[float]:
     """Return the bounds on mean and standard deviation; none where the settings have none."""
-    text = group.members[run].config.get("criterion", {}).get("rbn_target_tid")
+    text = group.runs.at[run, "settings"].get("criterion.rbn_target_tid")
     try:
         return [float(part) / 100 for part in str(text).replace(":", ",").split(",")][:2]
     except ValueError:
