@@ -1,7 +1,7 @@
 """What a report says about runs: sections of tables and figures."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
@@ -26,35 +26,27 @@ from rbn_fairseq.report.tables import correlation_table, paper_tables, summary
 
 __all__ = ["sections"]
 
-_Make = Callable[[Group, Colours], list[Figure | Missing]]
-
-
-@dataclass(frozen=True)
-class _Theme:
-    title: str
-    text: str
-    figures: tuple[_Make, ...]
-
-
+#: Sections of figures: title, text, and what draws them.
+_THEMES: tuple[tuple[str, str, tuple[Callable[[Group, Colours], list[Figure | Missing]], ...]], ...]
 _THEMES = (
-    _Theme("Training", "Losses by epoch.", (losses, multipliers)),
-    _Theme(
+    ("Training", "Losses by epoch.", (losses, multipliers)),
+    (
         "Training Inference Discrepancy",
         "How far the statistics of batches, which training uses, are from those of the "
         "population, which inference uses.",
         (average_tid, deviation, deviation_by_depth, depth_map),
     ),
-    _Theme(
+    (
         "TID and the gap to layer norm",
         "Whether a norm that has more TID does worse.",
         (bottom_layers, gap_through_training, penalty_weights),
     ),
-    _Theme(
+    (
         "Where TID comes from, and what it costs",
         "",
         (decomposition, by_buckets, by_processes, discrepancy_cost, cost_by_epoch),
     ),
-    _Theme("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
+    ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
 )
 
 
@@ -72,30 +64,17 @@ def _numbered(block: Table | Figure, number: int) -> Table | Figure:
     return block if number == 1 else replace(block, name=f"{block.name}_{number}")
 
 
-def _not_measured(absent: Sequence[tuple[str, Missing]], several: bool) -> list[Section]:
-    if not absent:
-        return []
-    rows = [
-        {"figure": it.title, "how to have it": it.hint, **({"runs": title} if several else {})}
-        for title, it in absent
-    ]
-    table = Table("not_measured", "Figures that are not drawn", pd.DataFrame(rows))
-    return [Section("Not measured", "", (table,))]
+def _rest(name: str, title: str, heading: str, text: str, rows: pd.DataFrame) -> list[Section]:
+    """Return a section with a table at the report's end, if it has rows."""
+    return [Section(title, text, (Table(name, heading, rows),))] if len(rows) else []
 
 
-def _problems(runs: Sequence[Run], groups: Sequence[Group]) -> list[Section]:
+def _problems(runs: Sequence[Run], groups: Sequence[Group]) -> pd.DataFrame:
+    unread = "Its configuration has values that cannot be read, so its settings are unknown."
     rows = [(run.name, problem) for run in runs for problem in run.problems]
-    rows += [
-        (run.name, "Its configuration has values that cannot be read, so its settings are unknown.")
-        for run in runs
-        if run.config and not describe(run).sizes
-    ]
-    rows += [it for group in groups for it in group.twice]
-    if not rows:
-        return []
-    table = pd.DataFrame(rows, columns=["run", "problem"])
-    block = Table("problems", "What could not be read, or is missing", table)
-    return [Section("Problems", "Everything else is drawn.", (block,))]
+    rows += [(run.name, unread) for run in runs if run.config and not describe(run).sizes]
+    rows += [problem for group in groups for problem in group.twice]
+    return pd.DataFrame(rows, columns=["run", "problem"])
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
@@ -112,7 +91,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     several = len(groups) > 1
     colours = norm_colours([norm for group in groups for norm in group.runs["norm"]])
     report: list[Section] = []
-    absent: list[tuple[str, Missing]] = []
+    missing: list[tuple[str, str, str]] = []
     for number, group in enumerate(groups, 1):
         where = f" (group {number})" if several else ""
         known = any(group.placements)
@@ -121,13 +100,15 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         text = _seeds(group)
         if several:
             text += " Runs of other data or model sizes are in groups of their own."
-        report.append(Section(title, text, tuple(_numbered(it, number) for it in tables)))
-        for theme in _THEMES:
-            made = [it for make in theme.figures for it in make(group, colours)]
-            absent += [(group.title, it) for it in made if isinstance(it, Missing)]
-            figures = tuple(_numbered(it, number) for it in made if isinstance(it, Figure))
+        report.append(Section(title, text, tuple(_numbered(table, number) for table in tables)))
+        for theme, text, makers in _THEMES:
+            blocks = [block for make in makers for block in make(group, colours)]
+            missing += [
+                (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
+            ]
+            figures = [_numbered(it, number) for it in blocks if isinstance(it, Figure)]
             if figures:
-                report.append(Section(f"{theme.title}{where}", theme.text, figures))
+                report.append(Section(f"{theme}{where}", text, tuple(figures)))
     measured = [points(group).assign(group=group.title) for group in groups]
     measured = [part for part in measured if len(part)]
     if measured:
@@ -136,6 +117,11 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             "Over all settings with batch norm that have a layer norm to be compared with, beside "
             "the paper's own 20 settings."
         )
-        blocks = (scatter(every, colours), correlation_table(every))
-        report.append(Section("Correlation of TID with the gap to layer norm", text, blocks))
-    return [*report, *_not_measured(absent, several), *_problems(runs, groups)]
+        both = (scatter(every, colours), correlation_table(every))
+        report.append(Section("Correlation of TID with the gap to layer norm", text, both))
+    hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])
+    hints = hints if several else hints.drop(columns="runs")
+    report += _rest("not_measured", "Not measured", "Figures that are not drawn", "", hints)
+    heading = "What could not be read, or is missing"
+    problems = _problems(runs, groups)
+    return report + _rest("problems", "Problems", heading, "Everything else is drawn.", problems)

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.paper import BENCHMARKS, PLACED, Benchmark, published_results
-from rbn_fairseq.report.runs import SCORE, read_run
+from rbn_fairseq.report.runs import SCORE, read_run, read_scores
 from rbn_fairseq.report.setups import LENGTH, NORM_FAMILIES, OF_NORM, describe, matches
 
 __all__ = ["benchmark_table", "read_evaluated", "score_rows"]
@@ -23,31 +24,32 @@ _FAMILIES = {family.script: family.name for family in NORM_FAMILIES}
 #: and the convention that the authors published.
 _MAIN = {"ln": "LN", "bn": "BN", "rbn": "RBN", "rbn_official": "RBN (official)"}
 _AVERAGED_STATISTICS = "score_averaged_statistics.json"
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one."""
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            return content
-    except ValueError:
-        pass
-    raise ValueError(f"`{path}` must hold a JSON object. Remove it and make it anew.")
+_BLEU = ["bleu", "without", "sacrebleu"]
 
 
 def _read_scores(path: Path, kinds: Sequence[str]) -> dict[str, Any]:
-    scores = _read_object(path)
+    problems: list[str] = []
+    scores = read_scores(path, problems)
+    if problems:
+        raise ValueError(f"{path.parent}: {problems[0]}")
     for kind in kinds if scores else ():
-        score = scores.get(kind)
-        if not isinstance(score, dict) or not {"bleu", "signature"} <= score.keys():
+        if "signature" not in scores.get(kind, {}):
             raise ValueError(
                 f"`{path}` has no `{kind}` with `bleu` and `signature`. Remove it and evaluate "
                 "the run again."
             )
     return scores
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """Read what data say of themselves; nothing where there is no file."""
+    try:
+        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return about
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"`{path}` must hold a JSON object. Prepare the data anew.") from error
 
 
 def _is_scored(directory: Path) -> bool:
@@ -78,16 +80,17 @@ def read_evaluated(
     Returns:
         A row an evaluated run: ``directory``, ``placement``, ``norm``, ``seed``, ``settings``
         (what shapes the training and the scores), ``sizes``, ``about`` (of the data), ``epochs``
-        (averaged), ``updates``, ``scores``, and ``averaged_statistics``, the scores without
-        recalibration. And the names of runs that are not evaluated, or were trained on since.
+        (averaged), ``updates``, ``scores``, ``averaged_statistics`` (the scores without
+        recalibration), and of the first kind of BLEU ``bleu`` and ``without`` recalibration, and
+        ``sacrebleu``. And the names of runs that are not evaluated, or were trained on since.
 
     Raises:
         ValueError: if a file is missing or unreadable.
     """
-    found = directory.iterdir() if directory.is_dir() else ()
-    named = [match for path in found if path.is_dir() and (match := _NAME.fullmatch(path.name))]
+    paths = directory.iterdir() if directory.is_dir() else ()
+    named = [match for path in paths if path.is_dir() and (match := _NAME.fullmatch(path.name))]
     rows, unscored = [], []
-    for match in sorted(named, key=lambda it: (it[1], it[2], int(it[3]))):
+    for match in sorted(named, key=lambda match: (match[1], match[2], int(match[3]))):
         path = directory / match[0]
         if not _is_scored(path):
             unscored.append(match[0])
@@ -99,16 +102,17 @@ def read_evaluated(
                 f"`{path}` has no run.json that tells its settings. Train it with rbn train."
             )
         data = str(run.config["task"]["data"]).split(os.pathsep)[0]
-        about, epochs = _read_object(Path(data) / "about.json"), averaged(path / "average.pt")
-        said = ("corpus", "standard", "differences", "pairs")
+        about, epochs = _read_about(Path(data) / "about.json"), averaged(path / "average.pt")
+        identity = ("corpus", "standard", "differences", "pairs")
         settings = {
             **setup.settings,
             # Data are the same where they say the same of themselves, wherever they lie.
-            "data": {key: about.get(key) for key in said} if about else os.path.realpath(data),
+            "data": {key: about.get(key) for key in identity} if about else os.path.realpath(data),
             "dictionaries": run.vocabularies,
             "averaged epochs": epochs,
             **{f"signature of {kind}": scores[kind]["signature"] for kind in kinds},
         }
+        averaged_statistics = _read_scores(path / _AVERAGED_STATISTICS, kinds)
         rows.append(
             {
                 "directory": path,
@@ -121,18 +125,21 @@ def read_evaluated(
                 "epochs": epochs,
                 "updates": int(run.train["update"].max()) if len(run.train) else 0,
                 "scores": scores,
-                "averaged_statistics": _read_scores(path / _AVERAGED_STATISTICS, kinds),
+                "averaged_statistics": averaged_statistics,
+                "bleu": scores[kinds[0]]["bleu"],
+                "without": averaged_statistics.get(kinds[0], {}).get("bleu"),
+                "sacrebleu": scores["sacrebleu"]["bleu"],
             }
         )
-    columns = ["directory", "placement", "norm", "seed", "settings", "scores"]
+    columns = ["directory", "placement", "norm", "seed", "settings", "scores", *_BLEU]
     runs = pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
     _check_agreement(runs)
     return runs, unscored
 
 
 def _agree(runs: pd.DataFrame, what: str, counts: Callable[[str], bool]) -> None:
-    first = runs.iloc[0]
     for _, other in runs.iloc[1:].iterrows():
+        first = runs.iloc[0]
         for name in sorted(first["settings"].keys() | other["settings"].keys()):
             one, two = first["settings"].get(name), other["settings"].get(name)
             if counts(name) and one != two:
@@ -158,17 +165,14 @@ def _check_agreement(runs: pd.DataFrame) -> None:
         "dataset.max_tokens", "criterion.label_smoothing",
     )  # fmt: skip
     not_of_table = ("model.norm_*", "model.*_normalize_before")
-    for (placement, norm), own in runs.groupby(["placement", "norm"]):
-        _agree(own, f"the row {placement} {norm}", lambda name: name not in LENGTH)
-    for placement, own in runs.groupby("placement"):
+    for (placement, norm), row in runs.groupby(["placement", "norm"]):
+        _agree(row, f"the row {placement} {norm}", lambda name: name not in LENGTH)
+    for placement, half in runs.groupby("placement"):
         what = f"one placement ({placement})"
-        _agree(own, what, lambda name: not matches(name, (*OF_NORM, *LENGTH)))
-    if len(runs):
-        _agree(
-            runs,
-            "a table",
-            lambda name: matches(name, of_table) and not matches(name, not_of_table),
-        )
+        _agree(half, what, lambda name: not matches(name, (*OF_NORM, *LENGTH)))
+    _agree(
+        runs, "a table", lambda name: matches(name, of_table) and not matches(name, not_of_table)
+    )
 
 
 def _differs(benchmark: Benchmark, run: Mapping[str, Any]) -> list[str]:
@@ -188,15 +192,13 @@ def _differs(benchmark: Benchmark, run: Mapping[str, Any]) -> list[str]:
     return [name for name, differs in differences.items() if differs]
 
 
-def _spans(numbers: Sequence[int]) -> str:
+def _spans(numbers: Iterable[int]) -> str:
     """Write ascending numbers shortly: ``1-3, 7``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    return ", ".join(f"{it[0]}-{it[-1]}" if len(it) > 1 else str(it[0]) for it in spans)
+    spans = []
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        first, *rest = [number for _, number in pairs]
+        spans.append(f"{first}-{rest[-1]}" if rest else str(first))
+    return ", ".join(spans)
 
 
 def benchmark_table(name: str, runs: pd.DataFrame, unscored: Sequence[str] = ()) -> Table:
@@ -209,43 +211,38 @@ def benchmark_table(name: str, runs: pd.DataFrame, unscored: Sequence[str] = ())
     """
     benchmark = BENCHMARKS[name]
     differs = _differs(benchmark, runs.iloc[0]) if len(runs) else ["data"]
-    main = [(placement, norm) for placement in _PLACEMENTS for norm in _MAIN]
-    others = set(zip(runs["placement"], runs["norm"], strict=True)) - set(main)
-    rows = []
-    for placement, norm in [*main, *sorted(others)]:
-        own = runs[(runs["placement"] == placement) & (runs["norm"] == norm)]
+    main = list(product(_PLACEMENTS, _MAIN))
+    others = sorted({*zip(runs["placement"], runs["norm"], strict=True)} - {*main})
+    by_norm = runs.astype(dict.fromkeys(_BLEU, float)).groupby(["placement", "norm"])
+    # A mean over some of the seeds would be of other runs than the one beside it.
+    means = by_norm[_BLEU].agg(lambda values: values.mean(skipna=False))
+    heading = benchmark.heading
+    seeds = by_norm["seed"].agg(lambda seeds: f"{len(seeds)} ({_spans(sorted(seeds))})")
+    cells = pd.DataFrame(
+        {
+            heading: means["bleu"],
+            heading + SPREAD: by_norm["bleu"].std(),
+            heading + SEEDS: by_norm.size(),
+            "without recalibration": means["without"],
+            "sacreBLEU": means["sacrebleu"],
+            "n (seeds)": seeds,
+        }
+    ).reindex(pd.MultiIndex.from_tuples([*main, *others]))
+    paper = published_results()["performance"]
+    labels, numbers = [], []
+    for placement, norm in cells.index:
         label = _MAIN.get(norm, _FAMILIES.get(norm, norm))
-        row = {"": f"{_PLACEMENTS[placement].partition('-')[0]}-{label}", **_row(benchmark, own)}
-        family = "RBN" if norm == "rbn_official" else _FAMILIES.get(norm, norm)
-        key = (_PLACEMENTS[placement], family, benchmark.dataset)
-        number = published_results()["performance"].get(key)
-        rows.append({**row, "paper": None if differs or not len(own) else number})
-    digits = {benchmark.heading: 2, "without recalibration": 2, "sacreBLEU": 2, "paper": 1}
+        labels.append(f"{_PLACEMENTS[placement].partition('-')[0]}-{label}")
+        key = (_PLACEMENTS[placement], label.removesuffix(" (official)"), benchmark.dataset)
+        numbers.append(paper.get(key))
+    cells.insert(0, "", labels)
+    shown = cells["n (seeds)"].notna() & (not differs)
+    cells["paper"] = pd.Series(numbers, cells.index, dtype=float).where(shown)
+    digits = {heading: 2, "without recalibration": 2, "sacreBLEU": 2, "paper": 1}
     notes = _notes(benchmark, runs, differs)
     if unscored:
         notes.append(f"not evaluated, or trained on since: {', '.join(unscored)}")
-    title = f"{benchmark.corpus}, BLEU"
-    return Table("benchmark", title, pd.DataFrame(rows), digits, (), tuple(notes))
-
-
-def _row(benchmark: Benchmark, own: pd.DataFrame) -> dict[str, Any]:
-    if not len(own):
-        columns = (benchmark.heading, benchmark.heading + SPREAD, benchmark.heading + SEEDS,
-                   "without recalibration", "sacreBLEU", "n (seeds)")  # fmt: skip
-        return dict.fromkeys(columns)
-    kind = benchmark.kinds[0]
-    bleu = pd.Series([scores[kind]["bleu"] for scores in own["scores"]], dtype=float)
-    without = [it[kind]["bleu"] for it in own["averaged_statistics"] if it]
-    # A mean over some of the seeds would be of other runs than the one beside it.
-    whole = len(without) == len(own)
-    return {
-        benchmark.heading: bleu.mean(),
-        benchmark.heading + SPREAD: bleu.std(),
-        benchmark.heading + SEEDS: len(bleu),
-        "without recalibration": sum(without) / len(without) if whole else None,
-        "sacreBLEU": sum(it["sacrebleu"]["bleu"] for it in own["scores"]) / len(own),
-        "n (seeds)": f"{len(own)} ({_spans(sorted(own['seed']))})",
-    }
+    return Table("benchmark", f"{benchmark.corpus}, BLEU", cells, digits, (), tuple(notes))
 
 
 def _notes(benchmark: Benchmark, runs: pd.DataFrame, differs: Sequence[str]) -> list[str]:

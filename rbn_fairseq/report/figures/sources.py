@@ -1,9 +1,7 @@
 """Where TID comes from: sampling of sentences, batches by length, how many batches are joined."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 import pandas as pd
@@ -151,14 +149,6 @@ class _Axis:
     title: str
     caption: str
 
-    def trained(self, mixing: Optional[float]) -> Optional[int]:
-        """Return the number that the training's own batches have; ``None`` if they have none."""
-        if mixing is None or np.isnan(mixing):  # of random sentences
-            return None
-        if self.kind == "joint" and mixing != 1:
-            return None  # it is not the training's batches that are put together
-        return int(mixing)
-
 
 _DRAWN = (
     "Grey: proportional to 1/sqrt({}), through the first run's batches as trained. Dotted: random "
@@ -191,32 +181,28 @@ def by_processes(group: Group, colours: Colours) -> list[Figure | Missing]:
 
 
 def _numbered(axis: _Axis, group: Group) -> pd.DataFrame:
-    """Return the last batch norm's TID by run and number; ``random`` is without a number."""
+    """Return the last batch norm's TID by run and ``number``; that of random batches has none.
+
+    ``trained`` is the number that the training's own batches have. Runs without one are left out:
+    on random batches, and on mixed ones where batches of the training were to be joined.
+    """
     latest = _latest(group)
     last = latest[latest["depth"] == latest.groupby("run")["depth"].transform("max")]
     last = last.drop_duplicates(["run", "batching"], keep="last")
-    rows = []
-    for run, setup in first_seeds(group).iterrows():
-        trained, own = axis.trained(setup["mixing"]), last[last["run"] == run]
-        if trained is None or "as-trained" not in set(own["batching"]):
-            continue
-        found: dict[int, pd.Series] = {}
-        for _, row in own.iterrows():
-            match = re.fullmatch(f"{axis.kind}:([1-9][0-9]*)", row["batching"])
-            if match:
-                found[int(match[1])] = row
-        found[trained] = own[own["batching"] == "as-trained"].iloc[0]
-        if len(found) < 2:
-            continue
-        points = [(str(number), found[number]) for number in sorted(found)]
-        points += [("random", row) for _, row in own[own["batching"] == "random"].iterrows()]
-        rows += [
-            (run, row["norm"], number, row["mean_tid"], row["var_tid"], trained, row["placement"],
-             row["label"])
-            for number, row in points
-        ]  # fmt: skip
-    columns = ["run", "norm", axis.symbol, "mean_tid", "var_tid", "trained", "placement", "label"]
-    return pd.DataFrame(rows, columns=columns)
+    mixing = last["run"].map(group.runs["mixing"]).astype(float)
+    trained = mixing if axis.kind == "mixed" else mixing.where(mixing == 1)
+    number = last["batching"].str.extract(f"^{axis.kind}:([1-9][0-9]*)$")[0].astype(float)
+    as_trained = last["batching"] == "as-trained"
+    points = last.assign(trained=trained, number=number.mask(as_trained, trained))
+    points = points[points["number"].notna() | (points["batching"] == "random")]
+    # Batches as trained count before others of their number.
+    points = points.sort_values("batching", key=lambda way: way != "as-trained", kind="stable")
+    points = points[~points.duplicated(["run", "number"]) | (points["batching"] == "random")]
+    numbers = points.groupby("run")["number"].nunique()
+    measured = set(last.loc[as_trained & trained.notna(), "run"]) & set(numbers.index[numbers > 1])
+    order = {run: place for place, run in enumerate(first_seeds(group).index) if run in measured}
+    points = points[points["run"].isin(order)].assign(order=points["run"].map(order))
+    return points.sort_values(["order", "number"], kind="stable")
 
 
 def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Missing]:
@@ -224,34 +210,34 @@ def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Mis
     if not len(points):
         way = f"as-trained` and `--tid-batching {axis.kind}:4"
         return [Missing(axis.title, _MEASURE.format(way))]
-    numbers = points.iloc[:, :5].rename(
-        columns={"mean_tid": "mean_tid_last", "var_tid": "var_tid_last"}
-    )
+    texts = points["number"].map(lambda number: "random" if np.isnan(number) else f"{number:g}")
+    numbers = pd.DataFrame(
+        {"run": points["run"], "norm": points["norm"], axis.symbol: texts,
+         "mean_tid_last": points["mean_tid"], "var_tid_last": points["var_tid"]}
+    )  # fmt: skip
     draw = lambda: _draw_numbers(axis, points, colours)  # noqa: E731
     return [Figure(axis.name, axis.title, axis.caption, draw, numbers)]
 
 
 def _draw_numbers(axis: _Axis, points: pd.DataFrame, colours: Colours) -> Canvas:
-    numbered = points[points[axis.symbol] != "random"]
-    numbered = numbered.assign(number=numbered[axis.symbol].astype(int))
+    numbered = points[points["number"].notna()]
     ticks = sorted(set(numbered["number"]))
     first = numbered[numbered["run"] == numbered["run"].iloc[0]].set_index("number")
-    start_at = int(first["trained"].iloc[0])
+    start_at = first["trained"].iloc[0]
     with sheet(1, 2) as (canvas, (row,)):
         for axes, (kind, name) in zip(row, _KINDS.items(), strict=True):
             start = 100 * first.at[start_at, name]
             law = [start * np.sqrt(start_at / number) for number in ticks]
             axes.plot(ticks, law, "-.", color=GREY, label=f"1/sqrt({axis.symbol})")
-            for run, own in numbered.groupby("run", sort=False):
-                about = own.iloc[0]
+            for run, line in numbered.groupby("run", sort=False):
+                about = line.iloc[0]
                 style = {"color": colours[about["norm"]], "linewidth": 1.4}
-                dash = "--" if about["placement"] == "Pre-Norm" else "-"
-                label = placed(about["placement"], about["label"])
-                values = 100 * own[name]
                 axes.plot(
-                    own["number"], values, dash, marker="o", markersize=4, label=label, **style
-                )
-                random = points[(points["run"] == run) & (points[axis.symbol] == "random")]
+                    line["number"], 100 * line[name],
+                    "--" if about["placement"] == "Pre-Norm" else "-", marker="o", markersize=4,
+                    label=placed(about["placement"], about["label"]), **style,
+                )  # fmt: skip
+                random = points[(points["run"] == run) & points["number"].isna()]
                 for level in 100 * random[name]:
                     axes.axhline(level, linestyle=":", **style)
             plain_log(axes.xaxis)
