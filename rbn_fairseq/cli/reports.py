@@ -98,7 +98,8 @@ def score(
         plain = _read_lines(raw_reference)
     else:
         plain = detokenise(references, lang)
-    others = [] if against is None else [it.hypothesis for it in read_generated(against)]
+    compared = [] if against is None else read_generated(against)
+    others = [translation.hypothesis for translation in compared]
     texts = {"tokenised": (hypotheses, others, references, "none")}
     if compound_split:
         split = (split_compounds(side) for side in (hypotheses, others, references))
@@ -106,16 +107,16 @@ def score(
     texts["sacrebleu"] = (detokenise(hypotheses, lang), detokenise(others, lang), plain, None)
     scores: dict[str, dict[str, Any]] = {}
     out = console(json)
-    for kind, (own, other, right, tokenize) in texts.items():
+    for kind, (ours, theirs, right, tokenize) in texts.items():
         named = {"lang": lang, "test_set": test_set} if kind == "sacrebleu" else {}
-        value = bleu(own, right, tokenize, **named)
+        value = bleu(ours, right, tokenize, **named)
         scores[kind] = asdict(value)
-        told = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
+        line = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
         if against is not None:
-            found = paired_bootstrap(own, other, right, tokenize, lang, against=str(against))
-            scores[kind]["significance"] = asdict(found)
-            told += f"\n{'':14} BLEU {found.bleu:.2f} against it, p = {found.p:.3f}"
-        out.print(told, highlight=False, markup=False, soft_wrap=True)
+            test = paired_bootstrap(ours, theirs, right, tokenize, lang, against=str(against))
+            scores[kind]["significance"] = asdict(test)
+            line += f"\n{'':14} BLEU {test.bleu:.2f} against it, p = {test.p:.3f}"
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
     write_json(json, scores)
 
 

@@ -44,7 +44,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns that are shown."""
-        return [it for it in self.numbers if not it.endswith((SPREAD, SEEDS))]
+        return [column for column in self.numbers if not column.endswith((SPREAD, SEEDS))]
 
     def texts(self) -> pd.DataFrame:
         """Return the cells as they are read."""

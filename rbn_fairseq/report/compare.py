@@ -99,16 +99,17 @@ class Group:
         """
         layer = self.runs[self.runs["norm"] == "LN"]
         rows = []
-        for series, own in self.runs[self.runs["norm"] != "LN"].groupby("series"):
-            first = own.iloc[0]
+        for series, runs in self.runs[self.runs["norm"] != "LN"].groupby("series"):
+            first = runs.iloc[0]
             alike = layer[(layer.placement == first.placement) & (layer.recipe == first.recipe)]
             if not len(alike):
                 continue
             long = alike[alike.length == first.length]
             base = alike[alike.series == (long if len(long) else alike).series.iloc[0]]
-            for run, seed in own.seed.items():
+            for run, seed in runs.seed.items():
                 same = base[base.seed == seed]
-                rows += [(run, series, it) for it in (same if len(same) else base).index]
+                baselines = same if len(same) else base
+                rows += [(run, series, baseline) for baseline in baselines.index]
         return pd.DataFrame(rows, columns=["run", "series", "baseline"])
 
 
@@ -123,21 +124,22 @@ def _text(value: Any) -> str:
 
 def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
     """Name the settings that all of them know."""
-    names = set.intersection(*(set(it) for it in settings))
+    names = set.intersection(*(set(known) for known in settings))
     return sorted(name for name in names if not matches(name, free))
 
 
 def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
     """Say of each in what it differs from the others; an option that is not set is left out."""
-    differing = [name for name in shared if len({json.dumps(it[name]) for it in settings}) > 1]
+    values = {name: {json.dumps(chosen[name]) for chosen in settings} for name in shared}
+    differing = [name for name in shared if len(values[name]) > 1]
     short = {name: name.rpartition(".")[2] for name in differing}
     return [
         ", ".join(
-            f"{_NAMES.get(short[name], short[name])} {_text(it[name])}"
+            f"{_NAMES.get(short[name], short[name])} {_text(chosen[name])}"
             for name in differing
-            if it[name] is not None
+            if chosen[name] is not None
         )
-        for it in settings
+        for chosen in settings
     ]
 
 
@@ -150,10 +152,10 @@ def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.Da
     if not len(series):
         return []
     shared = _shared(list(series["settings"]), free)
-    keys = series["settings"].map(lambda it: json.dumps([it[name] for name in shared]))
-    sets = [own for _, own in series.groupby(keys, sort=False)]
-    told = _details([own["settings"].iloc[0] for own in sets], shared)
-    return list(zip(told, sets, strict=True))
+    keys = series["settings"].map(lambda chosen: json.dumps([chosen[name] for name in shared]))
+    sets = [part for _, part in series.groupby(keys, sort=False)]
+    details = _details([part["settings"].iloc[0] for part in sets], shared)
+    return list(zip(details, sets, strict=True))
 
 
 def _rank(row: Any) -> tuple[int, int, int]:
@@ -165,8 +167,9 @@ def _rank(row: Any) -> tuple[int, int, int]:
 def _number_series(runs: pd.DataFrame) -> pd.DataFrame:
     """Add ``detail``, ``label``, ``recipe``, ``length`` and ``series``; order by series."""
     recipe = _shared(list(runs["settings"]), (*OF_NORM, *LENGTH))
-    runs["recipe"] = runs["settings"].map(lambda it: json.dumps([it[name] for name in recipe]))
-    runs["length"] = runs["settings"].map(lambda it: json.dumps([it.get(name) for name in LENGTH]))
+    for column, names in (("recipe", recipe), ("length", LENGTH)):
+        runs[column] = [json.dumps([chosen.get(name) for name in names])
+                        for chosen in runs["settings"]]  # fmt: skip
     cells = []
     for _, alike in runs.groupby(["placement", "norm"], sort=False):
         for detail, cell in variants(alike, ()):
@@ -248,14 +251,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         vocabularies = setup.vocabularies or known.get(alike, ())
         groups.setdefault((*alike, vocabularies), []).append((run, setup))
     number = Counter(key[:2] for key in groups)
-    made = []
+    comparable = []
     for (data, sizes, vocabularies), members in groups.items():
         if number[data, sizes] > 1:
             languages = " to ".join(language for language, _ in vocabularies)
             types = " and ".join(str(size) for _, size in vocabularies)
             data = f"{data} ({languages}, {types} types)"
-        made.append(_make_group(data, members))
-    return made
+        comparable.append(_make_group(data, members))
+    return comparable
 
 
 def first_seeds(group: Group) -> pd.DataFrame:
@@ -353,7 +356,7 @@ def points(group: Group) -> pd.DataFrame:
     tid = tid.groupby("series")[["mean_tid", "var_tid"]].mean()
     scored = group.bleu.groupby("series")["epochs"].agg(["min", "max"]).reindex(tid.index)
     ended = (scored["min"] == nll["epoch"].reindex(tid.index)) & (scored["max"] == scored["min"])
-    own = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "tid": tid["mean_tid"] + tid["var_tid"],
             "var_tid": tid["var_tid"],
@@ -361,4 +364,4 @@ def points(group: Group) -> pd.DataFrame:
             "bleu": last_gaps(group)["bleu"].reindex(tid.index).where(ended),
         }
     )
-    return own.join(group.series)
+    return table.join(group.series)

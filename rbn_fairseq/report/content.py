@@ -106,7 +106,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             missing += [
                 (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
             ]
-            figures = [_numbered(it, number) for it in blocks if isinstance(it, Figure)]
+            figures = [_numbered(block, number) for block in blocks if isinstance(block, Figure)]
             if figures:
                 report.append(Section(f"{theme}{where}", text, tuple(figures)))
     measured = [points(group).assign(group=group.title) for group in groups]

@@ -63,8 +63,8 @@ def _is_scored(directory: Path) -> bool:
             f"Evaluate the run again, or remove {SCORE}."
         )
     sources = (average, directory / "average_recalibrated.pt", directory / "checkpoint_last.pt")
-    made = [path.stat().st_mtime_ns for path in sources if path.exists()]
-    return max(made) <= score.stat().st_mtime_ns
+    times = [path.stat().st_mtime_ns for path in sources if path.exists()]
+    return max(times) <= score.stat().st_mtime_ns
 
 
 def read_evaluated(

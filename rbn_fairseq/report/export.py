@@ -25,7 +25,8 @@ def to_markdown(table: Table) -> str:
         for column in table.columns[1:]:
             if table.is_paper(place, column) and texts.at[place, column]:
                 texts.at[place, column] = f"*{texts.at[place, column]}*"
-    sides = ["left", *("right" if table.is_number(it) else "left" for it in table.columns[1:])]
+    first, *others = table.columns
+    sides = ["left", *("right" if table.is_number(column) else "left" for column in others)]
     drawn = texts.to_markdown(index=False, tablefmt="pipe", colalign=sides, disable_numparse=True)
     below = ["*Italics*: the paper’s own numbers, not measured here."] * table.has_paper
     return "\n\n".join([f"**{table.title}**", drawn, *below, *table.notes]) + "\n"
@@ -44,7 +45,7 @@ def to_latex(table: Table) -> str:
     style = texts.style.hide(axis="index").apply(grey).format(escape="latex")
     style = style.format_index(escape="latex", axis=1)
     latex = style.to_latex(
-        column_format="".join("r" if table.is_number(it) else "l" for it in table.columns),
+        column_format="".join("r" if table.is_number(name) else "l" for name in table.columns),
         position_float="centering",
         hrules=True,
         caption=re.sub(r"([%&_#$])", r"\\\1", table.title),

@@ -111,7 +111,7 @@ class Run:
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a mapping a row, without what is missing."""
     rows = frame.to_dict("records")
-    return [{str(name): it for name, it in row.items() if not pd.isna(it)} for row in rows]
+    return [{str(name): value for name, value in row.items() if not pd.isna(value)} for row in rows]
 
 
 # The log.
@@ -122,9 +122,8 @@ def _simple(text: str) -> dict[str, str]:
     kind, _, rest = text.partition(" | ")
     pairs = (part.strip().split(" ") for part in rest.split(" | "))
     values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    return {
-        "epoch": values.pop("epoch", ""), **{f"{kind}_{name}": it for name, it in values.items()}
-    }  # fmt: skip
+    epoch = values.pop("epoch", "")
+    return {"epoch": epoch, **{f"{kind}_{name}": value for name, value in values.items()}}
 
 
 def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
@@ -164,7 +163,7 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         ended = False
         order = "update" if kind == "valid_" else "epoch"
         rows = valid if kind == "valid_" else train
-        rows[:] = [it for it in rows if it[order] < row[order]] + [row]
+        rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
     columns = ["epoch", "update", "loss", "nll_loss", "bleu"]
@@ -253,7 +252,7 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
 def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        groups = {name: it for name, it in content["config"].items() if it is not None}
+        groups = {name: group for name, group in content["config"].items() if group is not None}
         if not all(isinstance(group, dict) for group in groups.values()):
             raise TypeError("a group of the configuration is no object")
         return {**content, "config": groups}
@@ -363,10 +362,11 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
         given.append((name, Path(path)) if named else (None, Path(text)))
     parts = [Path(os.path.abspath(path)).parts for _, path in given]
     depth = max(map(len, parts), default=1)
-    ends = [["/".join(own[-n:]) for own in parts] for n in range(1, depth + 1)]
+    ends = [["/".join(part[-n:]) for part in parts] for n in range(1, depth + 1)]
     free = [n for n, (name, _) in enumerate(given) if name is None]
-    told = next((it for it in ends if len({it[n] for n in free}) == len(free)), ends[-1])
-    return [(told[n] if name is None else name, path) for n, (name, path) in enumerate(given)]
+    distinct = (names for names in ends if len({names[n] for n in free}) == len(free))
+    names = next(distinct, ends[-1])
+    return [(names[n] if name is None else name, path) for n, (name, path) in enumerate(given)]
 
 
 def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:

@@ -127,7 +127,7 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     sections = {name: dict(config.get(name) or {}) for name in _SECTIONS}
     others = {key for name, group in config.items() if name != "task" for key in group}
     # Copies of other groups' options, and what acts on nothing without a target.
-    sections["task"] = {key: it for key, it in sections["task"].items() if key not in others}
+    sections["task"] = {key: value for key, value in sections["task"].items() if key not in others}
     if sections["criterion"].get("rbn_target_tid", "") is None:
         sections["criterion"] |= {"rbn_target_step": None, "rbn_target_cap": None}
     sections["common"] = {name: config["common"].get(name) for name in _PRECISION}
@@ -136,9 +136,10 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
         for section, values in sections.items()
         for key, value in values.items()
     }
-    flat = {name: it for name, it in flat.items() if name in _KINDS or not matches(name, _FREE)}
+    names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
+    flat = {name: flat[name] for name in names}
     processes = config["distributed_training"]["distributed_world_size"]
-    flat["effective batch"] = [it * processes for it in config["optimization"]["update_freq"]]
+    flat["effective batch"] = [value * processes for value in config["optimization"]["update_freq"]]
     flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
     return flat
 

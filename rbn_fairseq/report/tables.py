@@ -91,10 +91,11 @@ class _Cells:
                 )
                 self.notes.append((row.series, "p", text))
         texts = {
-            series: values[0] if len(values) == 1 else ", ".join(f"{it:.3f}" for it in values)
+            series: values[0] if len(values) == 1 else ", ".join(f"{value:.3f}" for value in values)
             for series, values in p.items()
         }
-        return pd.Series(texts, dtype=object if any(len(it) > 1 for it in p.values()) else float)
+        several = any(len(values) > 1 for values in p.values())
+        return pd.Series(texts, dtype=object if several else float)
 
     def look_up(self, series: pd.Series, columns: Mapping[str, str]) -> pd.DataFrame:
         """Return columns, by their headings, of series; rows without a series (NaN) are empty."""
@@ -120,7 +121,7 @@ class _Cells:
 
 def _rows(group: Group, norms: Sequence[str], by: str = "norm") -> pd.DataFrame:
     """Return a row for each series of these norms, by placement; an empty one where none is."""
-    placements = [it for it in PLACED if it in group.placements] or list(PLACED)
+    placements = [name for name in PLACED if name in group.placements] or list(PLACED)
     every = pd.MultiIndex.from_product([placements, norms], names=["placement", by])
     series = group.series.reset_index()
     series["family"] = series["norm"].str.removesuffix(BY_LENGTH)
@@ -141,8 +142,8 @@ def _table(
     Columns of TID given length are left out where no run has it, and so are the numbers of seeds.
     """
     empty = frame.columns[frame.isna().all()]
-    optional = [it for it in empty if "given length" in it or it.endswith(SEEDS)]
-    spreads = [it.removesuffix(SEEDS) + SPREAD for it in optional if it.endswith(SEEDS)]
+    optional = [column for column in empty if "given length" in column or column.endswith(SEEDS)]
+    spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
     frame = frame.drop(columns=[*optional, *spreads])
     general = [
         "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
@@ -155,7 +156,8 @@ def _table(
         general.append(_GAPS)
     if any("given length" in column for column in frame):
         general.append(_GIVEN_LENGTH)
-    digits = {it: 3 if "nll" in it or it == "p" else 2 for it in frame if it not in ("", "n")}
+    digits = {column: 3 if "nll" in column or column == "p" else 2 for column in frame}
+    digits = {column: number for column, number in digits.items() if column not in ("", "n")}
     signed = tuple(column for column in frame if " - " in column)
     every = tuple(dict.fromkeys([*general, *notes]))
     return Table(f"table{number}", title, frame, digits, signed, every, **more)
@@ -197,8 +199,8 @@ def _gap_table(cells: _Cells) -> Table:
         ]
     ).set_index("placement")  # fmt: skip
     theirs["BN - LN, BLEU"] = theirs["BN, BLEU"] - theirs[heading]
-    parts = [part.loc[[it]].assign(paper=part is theirs) for it in rows["placement"].unique()
-             for part in (ours, theirs)]  # fmt: skip
+    parts = [part.loc[[placement]].assign(paper=part is theirs)
+             for placement in rows["placement"].unique() for part in (ours, theirs)]  # fmt: skip
     frame = pd.concat(parts, ignore_index=True)
     is_paper = frame.pop("paper")
     notes = cells.notes_on(baseline, {heading: "BLEU"}) + cells.notes_on(rows["series"], columns)
@@ -344,15 +346,15 @@ def correlation_table(measured: pd.DataFrame) -> Table:
     titles = list(dict.fromkeys(measured["group"]))
     rows = []
     for title in titles:
-        own = measured[measured["group"] == title]
+        part = measured[measured["group"] == title]
         where = f", {title}" if len(titles) > 1 else ""
         for gap, label in (("bleu", "BLEU"), ("nll", "valid nll")):
-            rows.append(_coefficients(f"here, {label}{where}", own["tid"], own[gap]))
+            rows.append(_coefficients(f"here, {label}{where}", part["tid"], part[gap]))
     theirs, first = published_gaps(), len(rows)
     rows.append(_coefficients("paper, all metrics", theirs["tid"], theirs["gap"]))
     rows[-1]["Pearson"] = None  # their units differ
-    for metric, own in theirs.groupby("metric", sort=False):
-        rows.append(_coefficients(f"paper, {metric}", own["tid"], own["gap"]))
+    for metric, part in theirs.groupby("metric", sort=False):
+        rows.append(_coefficients(f"paper, {metric}", part["tid"], part["gap"]))
     notes = (
         "Total TID of the last layer (mean + variance) against the gap to layer norm, positive = "
         "worse than LN in the metric's own unit. n counts settings, each a mean over its seeds; "

@@ -41,7 +41,8 @@ def test_names_of_norms(make, plan, changes, name, bottom):
 
 def test_setup(make):
     changes = {
-        "task.data": "data/iwslt/bin", "task.length_mixing": "random", "model.norm_placement": "sub",
+        "task.data": "data/iwslt/bin", "task.length_mixing": "random",
+        "model.norm_placement": "sub",
     }  # fmt: skip
     setup = describe(make("x", "RBN", "Pre-Norm", 3, changes, weights=(60, 0)))
     assert (setup.placement, setup.seed, setup.data) == ("Sub-LN", 3, "iwslt/bin")

@@ -66,12 +66,12 @@ def _draw(series: pd.DataFrame, means: pd.DataFrame, colours: Colours) -> Canvas
         hatches: Sequence[str] = ("", "//", "..", "xx")
         seen: dict[str, int] = {}
         for number, (at, row) in enumerate(means.iterrows()):
-            own = series.loc[at]
-            colour = colours[own["norm"]]
+            about = series.loc[at]
+            colour = colours[about["norm"]]
             seen[colour] = seen.get(colour, -1) + 1
             places = [n + (number - (len(means) - 1) / 2) * width for n in range(len(ways))]
             style = {"color": colour, "edgecolor": "white", "hatch": hatches[seen[colour] % 4]}
-            label = placed(own["placement"], own["label"])
+            label = placed(about["placement"], about["label"])
             axes.bar(places, row[ways], width, label=label, **style)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(ways)), [_WAYS[way] for way in ways])

@@ -152,8 +152,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             axes.fill_between(
                 by_x.index, by_x["min"], by_x["max"], color=curve.colour, alpha=0.15, linewidth=0
             )
-        for _, own in curve.points.groupby("run") if several and not panel.band else ():
-            seed = own.set_index("x")["value"]
+        for _, seed in curve.points.groupby("run") if several and not panel.band else ():
+            seed = seed.set_index("x")["value"]
             _draw_points(axes, seed, edge, level, linewidth=0.6, alpha=0.5, **style)
         style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
         style |= {"alpha": 0.6} if curve.many else {}
@@ -193,8 +193,8 @@ def _set_axes(axes: Axes, panel: Panel) -> None:
 
 def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:
     with sheet(len(grid), len(grid[0])) as (canvas, rows):
-        for own, axes in zip(grid, rows, strict=True):
-            for panel, one in zip(own, axes, strict=True):
+        for panels, axes in zip(grid, rows, strict=True):
+            for panel, one in zip(panels, axes, strict=True):
                 if panel is None:
                     one.axis("off")
                 else:

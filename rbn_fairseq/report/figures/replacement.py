@@ -52,12 +52,12 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     )  # fmt: skip
     parts = []
     for placement, detail, line in sweeps:
-        own = pd.DataFrame(
+        table = pd.DataFrame(
             {"L": line["bottom"].astype(int), "var_tid_percent": line["var_tid"],
              f"{kind}_gap": line[kind]}
         )  # fmt: skip
-        layer = pd.DataFrame([(0, 0.0, 0.0)], columns=own.columns)  # layer norm itself
-        parts.append(pd.concat([layer, own]).assign(placement=placement, setting=detail))
+        layer = pd.DataFrame([(0, 0.0, 0.0)], columns=table.columns)  # layer norm itself
+        parts.append(pd.concat([layer, table]).assign(placement=placement, setting=detail))
     names = [", ".join(filter(None, (placement, detail))) for placement, detail, _ in sweeps]
     lines = list(zip(names, parts, strict=True))
     caption = (
@@ -136,12 +136,12 @@ def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
         "paper's 20 settings of BN in the units of their metrics, which cannot be compared in "
         "size (PPL on language models: BN is better)."
     )
-    own = measured[["group", "placement", "label", "tid", "bleu", "nll"]].assign(source="here")
-    own = own.rename(columns={"label": "norm", "bleu": "gap", "nll": "nll_gap"})
+    here = measured[["group", "placement", "label", "tid", "bleu", "nll"]].assign(source="here")
+    here = here.rename(columns={"label": "norm", "bleu": "gap", "nll": "nll_gap"})
     paper = theirs.assign(norm="BN", source="paper, " + theirs["metric"], nll_gap=None)
     paper = paper.rename(columns={"dataset": "group"})
     columns = ["group", "placement", "norm", "source", "tid", "gap", "nll_gap"]
-    numbers = pd.concat([own[columns], paper[columns].astype({"nll_gap": float})])
+    numbers = pd.concat([here[columns], paper[columns].astype({"nll_gap": float})])
     numbers = numbers.rename(columns={"tid": "total_tid_percent"})
     title = "TID and the gap to layer norm"
     draw = lambda: _draw_scatter(measured, theirs, colours)  # noqa: E731
@@ -165,9 +165,10 @@ def _draw_scatter(measured: pd.DataFrame, theirs: pd.DataFrame, colours: Colours
                 gap, colour = getattr(point, name), colours[point.norm]
                 axes.plot([point.tid], [gap], "o", color=colour, label=label, **hollow)
             axes.set(title=heading, ylabel=unit)
-        for metric, own in theirs.groupby("metric", sort=False):
-            mark = {"marker": _MARKERS[metric], "color": GREY, "linestyle": "none"}
-            row[-1].plot(own["tid"], own["gap"], markersize=4, label=f"paper, {metric}", **mark)
+        for metric, points in theirs.groupby("metric", sort=False):
+            style = {"marker": _MARKERS[metric], "linestyle": "none", "markersize": 4}
+            label = f"paper, {metric}"
+            row[-1].plot(points["tid"], points["gap"], color=GREY, label=label, **style)
         row[-1].set(title="paper: 20 settings of BN", ylabel="gap, unit of the metric")
         for axes in row:
             axes.axhline(0, color="black", linewidth=0.8)

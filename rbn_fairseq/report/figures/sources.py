@@ -38,14 +38,14 @@ def _latest(group: Group) -> pd.DataFrame:
     return frame[frame["update"] == frame.groupby("run")["update"].transform("max")]
 
 
-def _squares(own: pd.DataFrame, kind: str) -> pd.DataFrame:
+def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
     """Return one run's parts of squared TID in squared per cent, a row a batch norm."""
     name = _KINDS[kind]
-    by_way = own.drop_duplicates(["depth", "batching"], keep="last").pivot(
+    by_way = measured.drop_duplicates(["depth", "batching"], keep="last").pivot(
         index="depth", columns="batching", values=name
     )
     squared = (100 * by_way) ** 2
-    trained = own[own["batching"] == "as-trained"].drop_duplicates("depth", keep="last")
+    trained = measured[measured["batching"] == "as-trained"].drop_duplicates("depth", keep="last")
     trained = trained.set_index("depth").sort_index()
     missing = pd.Series(np.nan, squared.index)
     return pd.DataFrame(
@@ -74,9 +74,9 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     parts, negative = [], []
     for run in runs:
         for kind in _KINDS:
-            own = _squares(latest[latest["run"] == run], kind)
-            parts.append(own.reset_index().assign(run=run, kind=kind))
-            below = own.index[own["length bucketing"] < 0]
+            squares = _squares(latest[latest["run"] == run], kind)
+            parts.append(squares.reset_index().assign(run=run, kind=kind))
+            below = squares.index[squares["length bucketing"] < 0]
             if len(below):
                 negative.append(f"{run}, {kind}: {', '.join(f'{depth:g}' for depth in below)}")
     notes = []
@@ -99,9 +99,9 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     )
     short = ("sampling", "bucketing", "permuted", "independent", "given_length")
     names = dict(zip(parts[0].columns[1:6], short, strict=True))
-    numbers = pd.concat(parts).rename(columns={it: f"{to}_squared_percent"
-                                               for it, to in names.items()})  # fmt: skip
-    numbers = numbers[["run", "kind", "depth", *(f"{it}_squared_percent" for it in short)]]
+    numbers = pd.concat(parts).rename(columns={column: f"{to}_squared_percent"
+                                               for column, to in names.items()})  # fmt: skip
+    numbers = numbers[["run", "kind", "depth", *(f"{column}_squared_percent" for column in short)]]
     numbers = numbers.astype({"depth": int})
     if numbers["given_length_squared_percent"].isna().all():
         numbers = numbers.drop(columns="given_length_squared_percent")

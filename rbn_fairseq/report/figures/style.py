@@ -48,18 +48,18 @@ def norm_colours(norms: Sequence[str]) -> dict[str, str]:
 
     ``BN@0-3`` and its like are tints of BN, the paler the fewer layers have it.
     """
-    found: dict[str, str] = {}
+    colours: dict[str, str] = {}
     for family in ("BN", "RBN", "auto-RBN"):
         partial = sorted({norm for norm in norms if norm.startswith(f"{family}@")})
         for number, norm in enumerate(partial, 1):
-            found[norm] = _tint(_KNOWN[family], 0.25 + 0.6 * number / len(partial))
-    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN and norm not in found]
+            colours[norm] = _tint(_KNOWN[family], 0.25 + 0.6 * number / len(partial))
+    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN and norm not in colours]
     if len(others) <= len(_OTHERS):
-        found |= dict(zip(others, _OTHERS, strict=False))
+        colours |= dict(zip(others, _OTHERS, strict=False))
     else:
         scale = matplotlib.colormaps["cividis"].resampled(len(others))
-        found |= {norm: to_hex(scale(number)) for number, norm in enumerate(others)}
-    return {norm: _KNOWN.get(norm) or found[norm] for norm in norms}
+        colours |= {norm: to_hex(scale(number)) for number, norm in enumerate(others)}
+    return {norm: _KNOWN.get(norm) or colours[norm] for norm in norms}
 
 
 def placed(placement: str, title: str) -> str:

@@ -83,7 +83,7 @@ def _sampling(group: Group) -> list[str]:
             "is another."
         )
     if len(tid):
-        modes = " and ".join(sorted({"on" if it else "off" for it in tid["dropout"]}))
+        modes = " and ".join(sorted({"on" if dropout else "off" for dropout in tid["dropout"]}))
         populations = ", ".join(sorted(set(tid["population"])))
         notes.append(f"Population: {populations}; dropout {modes}.")
     return notes

@@ -93,8 +93,8 @@ def _draw(group: Group, shown: list[str]) -> Canvas:
     frame = group.frames["multipliers"]
     with sheet(len(shown), len(_PANELS), width=3.6) as (canvas, grid):
         for run, row in zip(shown, grid, strict=True):
-            own = frame[frame["run"] == run]
-            layers = own["layer"].unique()
+            points = frame[frame["run"] == run]
+            layers = points["layer"].unique()
             depths = _DEPTHS(np.linspace(0, 1, len(layers)))
             row[0].set_title(placed(group.runs.at[run, "placement"], run), fontsize=9.5)
             targets = dict(zip(("mean_gap", "std_gap"), _target(group, run), strict=False))
@@ -102,7 +102,7 @@ def _draw(group: Group, shown: list[str]) -> Canvas:
                 if axes is not first:
                     axes.sharey(first)
                 for layer, colour in zip(layers, depths, strict=True):
-                    line = own[(own["layer"] == layer) & own[name].notna()]
+                    line = points[(points["layer"] == layer) & points[name].notna()]
                     style = {"color": colour, "markersize": 2.5}
                     axes.plot(line["epoch"], factor * line[name], "o-", **style)
                 if name in targets:

@@ -22,7 +22,7 @@ _NORM = tuple(name for name in OF_NORM if not name.startswith("criterion."))
 
 
 def _norm_options(settings: Mapping[str, Any]) -> str:
-    return json.dumps({name: it for name, it in settings.items() if matches(name, _NORM)})
+    return json.dumps({name: value for name, value in settings.items() if matches(name, _NORM)})
 
 
 def _grids(group: Group) -> list[tuple[str, str, pd.DataFrame]]:
@@ -34,14 +34,14 @@ def _grids(group: Group) -> list[tuple[str, str, pd.DataFrame]]:
     grids = []
     series = group.series
     for placement in group.placements:
-        own = series[series["placement"] == placement]
-        for detail, line in variants(own[own["norm"] == "RBN"], _WEIGHTS):
+        here = series[series["placement"] == placement]
+        for detail, line in variants(here[here["norm"] == "RBN"], _WEIGHTS):
             first = line.iloc[0]
-            corner = own[
-                (own["norm"] == "BN")
-                & (own["recipe"] == first["recipe"])
-                & (own["length"] == first["length"])
-                & (own["settings"].map(_norm_options) == _norm_options(first["settings"]))
+            corner = here[
+                (here["norm"] == "BN")
+                & (here["recipe"] == first["recipe"])
+                & (here["length"] == first["length"])
+                & (here["settings"].map(_norm_options) == _norm_options(first["settings"]))
             ]
             grid = pd.concat([line, corner])
             if len(grid[_PAIR].drop_duplicates()) >= 3:
@@ -56,8 +56,9 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     if not grids:
         hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
         return [Missing(title, hint)]
-    members = group.runs[group.runs["series"].isin({it for *_, grid in grids for it in grid.index})]
-    in_bleu = set(members.index) <= set(group.bleu["run"])
+    series = {number for *_, grid in grids for number in grid.index}
+    runs = group.runs.index[group.runs["series"].isin(series)]
+    in_bleu = set(runs) <= set(group.bleu["run"])
     by_series = group.bleu.groupby("series")["bleu"].agg(["mean", "count"])
     means = by_series if in_bleu else at_last_epoch(group.frames["valid"], "nll_loss")
     unit = f"BLEU ({group.bleu_kind})" if in_bleu else "valid nll, bits per target token"
