@@ -1,43 +1,36 @@
 import pytest
-from run_directories import configuration, norm, write_run
+from run_directories import run_maker
 
 from rbn_fairseq.report.compare import group_runs
 from rbn_fairseq.report.content import sections
-from rbn_fairseq.report.runs import read_run
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Write a run, and read it."""
-
-    def one(name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run):
-        cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
-        return read_run(name, write_run(tmp_path / name, cfg, **run))
-
-    return one
+    return run_maker(tmp_path)
 
 
 @pytest.fixture
 def group():
     """The one group of runs."""
 
-    def of(runs):
+    def one_group(runs):
         (one,) = group_runs(runs)
         return one
 
-    return of
+    return one_group
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def blocks():
     """All blocks of a report by name; names are those of files, so they must be unique."""
 
-    def of(runs):
-        found = [block for section in sections(runs) for block in section.blocks]
-        assert len({block.name for block in found}) == len(found)
-        return {block.name: block for block in found}
+    def by_name(runs):
+        every = [block for section in sections(runs) for block in section.blocks]
+        assert len({block.name for block in every}) == len(every)
+        return {block.name: block for block in every}
 
-    return of
+    return by_name
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import copy
 import json
 
 from rbn_fairseq.measuring.run_file import complete_model
+from rbn_fairseq.report.runs import read_run
 
 WAYS = {"running": 0.02, "recalibrated": 0.012, "pooled": 0.011, "batch": 0.0, "batch-random": 0.01}
 
@@ -109,3 +110,15 @@ def write_run(
         score = {"bleu": bleu, "brevity_penalty": 1.0, "signature": "nrefs:1|tok:13a"}
         (directory / "score.json").write_text(json.dumps({"sacrebleu": score}))
     return directory
+
+
+def run_maker(directory):
+    """Return a function that writes a run there, and reads it."""
+
+    def make(
+        name, kind="LN", placement="Post-Norm", seed=1, changes=(), weights=(0.1, 0.01), **run
+    ):
+        cfg = configuration(seed, **norm(kind, placement, weights) | dict(changes))
+        return read_run(name, write_run(directory / name, cfg, **run))
+
+    return make

@@ -4,16 +4,17 @@ import json
 
 import pytest
 from matplotlib.colors import to_rgb
-from run_directories import WAYS, tid_line, write_lines
+from run_directories import WAYS, run_maker, tid_line, write_lines
 
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
 
 
-@pytest.fixture
-def full(make):
-    """Runs with everything that there are figures of."""
+@pytest.fixture(scope="module")
+def full(tmp_path_factory, blocks):
+    """Blocks of runs with everything that there are figures of."""
+    make = run_maker(tmp_path_factory.mktemp("runs"))
     penalised = {"criterion.rbn_target_tid": "1,2"}
     runs = [make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0)]
     runs += [make(f"bn{seed}", "BN", seed=seed, nll=(5.0, 3.75, 3.5), bleu=28.5, tid=(0.02, 0.10))
@@ -47,7 +48,7 @@ def full(make):
          "std_multiplier": 0.25, "mean_gap": 0.01, "std_gap": None}
         for epoch in (1, 2) for layer in ("a", "b")
     ])  # fmt: skip
-    return [read_run(run.name, run.directory) for run in runs]
+    return blocks([read_run(run.name, run.directory) for run in runs])
 
 
 NAMES = {
@@ -57,10 +58,9 @@ NAMES = {
 }  # fmt: skip
 
 
-def test_everything_is_drawn(full, blocks):
-    made = blocks(full)
-    figures = {name: it for name, it in made.items() if isinstance(it, Figure)}
-    assert set(figures) == NAMES and "not_measured" not in made and "problems" not in made
+def test_everything_is_drawn(full):
+    figures = {name: block for name, block in full.items() if isinstance(block, Figure)}
+    assert set(figures) == NAMES and not {"not_measured", "problems"} & set(full)
     for figure in figures.values():
         canvas = figure.draw()
         canvas.draw_without_rendering()
@@ -83,36 +83,43 @@ def numbers(figure, **where):
     return frame
 
 
-def test_numbers_of_curves(full, blocks):
-    made = blocks(full)
-    own = numbers(made["figure1"], run="bn2", quantity="valid.nll_loss")
-    assert own[["x", "value", "seed"]].to_numpy().tolist() == [[1, 5, 2], [2, 3.75, 2], [3, 3.5, 2]]
-    own = numbers(made["figure4"], run="bn1", quantity="average var_tid")
-    assert own["value"].tolist() == pytest.approx([6.25] * 4)
-    own = numbers(made["figure3_right"], run="rbn1", quantity="nll_gap")
-    assert own["value"].tolist() == [0.0, 0.0, -0.25]
-    own = numbers(made["figure2_bottom"], run="bn1", quantity="mean_tid")
-    assert own["value"].tolist() == pytest.approx([0.5, 1, 1.5, 2])
+@pytest.mark.parametrize(
+    "figure, run, quantity, values",
+    [
+        ("figure1", "bn2", "valid.nll_loss", [5, 3.75, 3.5]),
+        ("figure4", "bn1", "average var_tid", [6.25] * 4),
+        ("figure3_right", "rbn1", "nll_gap", [0, 0, -0.25]),
+        ("figure2_bottom", "bn1", "mean_tid", [0.5, 1, 1.5, 2]),
+        ("figure6_post_norm_stream", "ln", "c_50 stream layer 1", [2, 4]),
+        ("cost_by_epoch", "ln", "nll, as validated", [5, 4, 3]),
+        (
+            "cost_by_epoch", "bn1", "nll minus LN's, running statistics",
+            [4.02 - 5, 4.02 - 4, 4.02 - 3],
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_of_curves(full, figure, run, quantity, values):
+    points = numbers(full[figure], run=run, quantity=quantity)
+    assert points["value"].tolist() == pytest.approx(values)
+    assert points["x"].is_monotonic_increasing and points["seed"].nunique() == 1
 
 
-def test_numbers_of_sweeps(full, blocks):
-    made = blocks(full)
-    left = made["figure3_left"].numbers
+def test_numbers_of_sweeps(full):
+    left = full["figure3_left"].numbers
     assert left["L"].tolist() == [0, 1, 2] and left["bleu_gap"].tolist() == [0, 1, 1.5]
-    weights = made["figure5"].numbers.set_index("lambda")["bleu"]
+    weights = full["figure5"].numbers.set_index("lambda")["bleu"]
     assert weights.to_dict() == {1: 31, 60: 31, 0: 28.5}
 
 
-def test_numbers_of_sources(full, blocks):
-    made = blocks(full)
-    first = numbers(made["batching"], kind="mean").iloc[0]
+def test_numbers_of_sources(full):
+    first = numbers(full["batching"], kind="mean").iloc[0]
     assert first["sampling_squared_percent"] == pytest.approx(1)
     assert first["bucketing_squared_percent"] == pytest.approx(16 - 1)
     assert first["independent_squared_percent"] == pytest.approx(1)
-    buckets = made["buckets"].numbers
+    buckets = full["buckets"].numbers
     assert buckets["K"].tolist() == ["1", "4", "random"]
     assert buckets["mean_tid_last"].tolist() == pytest.approx([0.04, 0.02, 0.01])
-    assert made["processes"].numbers["W"].tolist() == ["1", "16", "random"]
+    assert full["processes"].numbers["W"].tolist() == ["1", "16", "random"]
 
 
 def test_runs_on_mixed_batches_stand_where_they_were_trained(make, blocks):
@@ -124,12 +131,9 @@ def test_runs_on_mixed_batches_stand_where_they_were_trained(make, blocks):
     assert made["buckets"].numbers["K"].tolist() == ["4", "16"] and "processes" not in made
 
 
-def test_numbers_of_costs(full, blocks):
-    made = blocks(full)
-    cost = made["cost"].numbers.set_index("statistics")["cost"]
+def test_numbers_of_costs(full):
+    cost = full["cost"].numbers.set_index("statistics")["cost"]
     assert cost["running"] == 0.02 and cost["batch"] == 0
-    less = numbers(made["cost_by_epoch"], quantity="nll minus LN's, running statistics")
-    assert less["value"].tolist() == pytest.approx([4.02 - 5, 4.02 - 4, 4.02 - 3])
 
 
 def test_a_loss_that_is_not_finite_is_drawn_at_the_edge(make, blocks):

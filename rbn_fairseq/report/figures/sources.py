@@ -201,8 +201,8 @@ def _numbered(axis: _Axis, group: Group) -> pd.DataFrame:
     numbers = points.groupby("run")["number"].nunique()
     measured = set(last.loc[as_trained & trained.notna(), "run"]) & set(numbers.index[numbers > 1])
     order = {run: place for place, run in enumerate(first_seeds(group).index) if run in measured}
-    points = points[points["run"].isin(order)].assign(order=points["run"].map(order))
-    return points.sort_values(["order", "number"], kind="stable")
+    points = points[points["run"].isin(order)]
+    return points.assign(order=points["run"].map(order)).sort_values(["order", "number"])
 
 
 def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Missing]:
