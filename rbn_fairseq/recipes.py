@@ -1,6 +1,7 @@
 """Recipes: all settings of a training, in ``configs/`` or in a file of the user's.
 
-They are Hydra's: a recipe takes in ``base.yaml`` and one file of each group, such as ``norm``.
+A recipe is a Hydra config: its defaults are ``base.yaml`` and one file of each group, such as
+``norm``.
 """
 
 import re
@@ -30,10 +31,10 @@ __all__ = [
 ]
 
 DEFAULT = "default"
-#: The groups of which a recipe takes in a file that one can choose for a single training.
+#: The groups whose file can be chosen for a single training.
 GROUPS = ("norm", "preset")
 
-# Options of sections of fairseq's configuration that are not called as the section.
+# Options that choose a component of fairseq's and are not called as their section.
 _COMPONENTS = {"model": "--arch", "lr_scheduler": "--lr-scheduler"}
 _LEFT_TO_RBN = ("user_dir", "save_dir", "data", "log_format")
 
@@ -64,10 +65,10 @@ def summary(path: Path) -> str:
 
 
 def find(name: str, group: str = "", option: str = "--recipe") -> Path:
-    """Return the file of a name, or a file of the user's.
+    """Return the path of a recipe or a group's file by its name, or of a file of the user's.
 
     Raises:
-        ValueError: if there is none; the message names those that there are.
+        ValueError: if there is none; the message lists the known names.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") and path.is_file():

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and that cost nobody another file."""
+"""Writes files atomically, and refuses to overwrite files unasked."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ __all__ = ["check_output", "flush", "unfinished", "write_whole"]
 def check_output(
     option: str, path: Path, inputs: Iterable[Path] = (), overwrite: bool = False
 ) -> None:
-    """Refuse, before any work, to write where that would cost a file, or cannot be done.
+    """Refuse, before any work, an output that cannot be written or would replace a file.
 
     Args:
         option: that names the file, for messages.
@@ -37,7 +37,7 @@ def check_output(
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a directory's list of names, would outlast a power cut."""
+    """Wait until a file, or a directory's list of names, is on the disk (``fsync``)."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -50,10 +50,10 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """Yield another name to write ``path`` under: half of it is never taken for the file.
+    """Yield a temporary path beside ``path``, which replaces it at the end.
 
-    Its directory is made if need be. At the end the file gets its name, and outlasts a power cut.
-    After an error it is removed.
+    The directory is made if need be. The file is on the disk before it gets its name; after an
+    error it is removed, and ``path`` stays as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".unfinished")
@@ -67,6 +67,6 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file (text as UTF-8) that is there whole or not at all."""
+    """Write a file (text as UTF-8) atomically."""
     with unfinished(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,4 +1,4 @@
-"""Verbs that score, report, and show the whole way once."""
+"""Verbs for scores, tables and reports of runs, and the quickstart."""
 
 import os
 import re

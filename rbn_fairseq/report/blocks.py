@@ -1,4 +1,4 @@
-"""What a report consists of, before it becomes HTML, LaTeX, Markdown, CSV, SVG and PNG."""
+"""The parts of a report: tables, figures and sentences, in sections."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ class Table:
             What is missing is NaN, ``None`` or empty. Columns of :data:`SPREAD` and
             :data:`SEEDS` are shown within the column before them, as ± and not.
         digits: behind the decimal point, by column; a column without them is shown as it is.
-        signed: columns whose numbers have a sign.
-        notes: stand below it.
-        colours: dots before the rows' names, the runs' colours in every figure.
+        signed: columns whose positive numbers are shown with a plus.
+        notes: paragraphs below it.
+        colours: of dots before the rows' names, the runs' colours in every figure.
         paper: rows whose numbers are the paper's own; so are those of columns called ``paper, …``.
     """
 
@@ -47,7 +47,7 @@ class Table:
         return [column for column in self.numbers if not column.endswith((SPREAD, SEEDS))]
 
     def texts(self) -> pd.DataFrame:
-        """Return the cells as they are read."""
+        """Return the cells as rounded text."""
         rows = [
             [self._text(row, place, column) for column in self.columns]
             for place, row in enumerate(self.numbers.to_dict("records"))
@@ -90,7 +90,7 @@ class Figure:
         name: that of its files.
         title: its heading, such as ``Figure 1: training dynamics``.
         caption: what it shows, in which units, and what the paper has.
-        draw: makes it; called once for each file.
+        draw: returns it; called once for each report.
         numbers: the CSV.
         notes: what is missing or left out.
     """
@@ -119,7 +119,7 @@ class Sentences:
         title: its heading.
         translations: a mapping of a label to a text for each sentence, in the order to be shown.
         colours: of the labels that are runs: the dot before a run's name.
-        notes: stand below it.
+        notes: paragraphs below them.
     """
 
     title: str

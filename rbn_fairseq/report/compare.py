@@ -1,4 +1,4 @@
-"""Puts runs into groups and series, averages over seeds, and compares with layer norm."""
+"""Groups runs into comparable settings, averages over seeds, and compares with layer norm."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a report says about runs: sections of tables and figures."""
+"""Makes a report's sections of tables and figures from runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A report as files: the page, its figures, its tables, their numbers."""
+"""Writes a report: the page, and each figure and table as files."""
 
 import io
 import re

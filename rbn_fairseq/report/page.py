@@ -1,4 +1,4 @@
-"""Sections as one HTML page that needs nothing else: no network, no other file."""
+"""Renders sections as one self-contained HTML page."""
 
 import base64
 import io

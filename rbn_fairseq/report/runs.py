@@ -1,4 +1,4 @@
-"""Reads run directories: ``run.json``, the log's numbers, measurements, scores; as tidy frames."""
+"""Reads run directories (``run.json``, log, measurements, scores) as tidy data frames."""
 
 import json
 import math
@@ -314,7 +314,7 @@ def _missing_epochs(file: str, what: str, epochs: pd.Series, first: int) -> list
 def read_run(name: str, directory: Path) -> Run:
     """Read a save directory, of a finished or a running training.
 
-    What is missing or damaged is told in :attr:`Run.problems`.
+    :attr:`Run.problems` lists what is missing or damaged.
     """
     problems: list[str] = []
     valid, train, ended = _read_log(directory / LOG, problems)

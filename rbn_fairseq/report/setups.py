@@ -1,4 +1,4 @@
-"""What a run is, by its configuration: placement, norm, seed, data, model."""
+"""Describes runs by their configuration: placement, norm, seed, data, model."""
 
 import re
 from collections.abc import Mapping, Sequence

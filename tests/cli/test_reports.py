@@ -4,10 +4,8 @@ import csv
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from command import rbn, user_error
-from rbn_fairseq.cli.app import app
 
 LINES = """S-0\tein haus .
 T-0\ta house , i &apos;d say .
@@ -62,12 +60,12 @@ def test_score_refusals(capsys, generated, tmp_path):
     line = user_error(capsys, "score", generated, "--lang", "en", *missing)
     assert "There is no file" in line and str(tmp_path / "none") in line
     both = ("--test-set", "wmt14/full", "--language-pair", "en-de", "--raw-reference", generated)
-    for options, said in (
+    for options, message in (
         (both, "--raw-reference and --test-set"),
         (both[:2], "go together"),
         (("--raw-reference", generated), "cannot be scored against"),
     ):
-        assert said in user_error(capsys, "score", generated, "--lang", "en", *options)
+        assert message in user_error(capsys, "score", generated, "--lang", "en", *options)
 
 
 def write_log(directory, loss):
@@ -79,24 +77,15 @@ def write_log(directory, loss):
 
 def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
-    result = rbn(
-        "report", f"layer={first}", second, "--output", tmp_path / "out", "--title", "A & B"
-    )
+    runs = (f"layer={first}", second, tmp_path / "absent")
+    result = rbn("report", *runs, "--output", tmp_path / "out", "--title", "A & B")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
-    assert [row["run"] for row in rows] == ["layer", "bn"]
+    assert [row["run"] for row in rows] == ["layer", "bn", "absent"]
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<h1>A &amp; B</h1>" in page and "tables/summary.csv" in page
-    assert "no `run.json`" in result.output
+    assert "no `run.json`" in result.output and "no directory" in result.output
     assert f"wrote {tmp_path / 'out' / 'index.html'} and " in result.output
-
-
-def test_directories_with_an_equals_sign(tmp_path):
-    directory = write_log(tmp_path / "lr=0.1", "4.5")
-    result = rbn("report", directory, f"own={directory}", "--output", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
-    assert [row["run"] for row in rows] == ["lr=0.1", "own"]
 
 
 def test_report_refusals(capsys, tmp_path):
@@ -120,14 +109,9 @@ def test_quickstart_refusals(capsys, tmp_path):
     assert str(tmp_path / "file") in line
 
 
-def test_help_names_the_defaults():
-    text = CliRunner().invoke(app, ["quickstart", "--help"], terminal_width=200).output
-    assert "one a core" in text and "runs/quickstart-NAME" in text
-
-
 def test_score_tests_the_difference_to_another(tmp_path):
     lines = ["the cat sat on the mat", "a dog ran far away", "birds sing in the morning"] * 5
-    files = {"own": lines, "other": [line.replace("the", "one") for line in lines]}
+    files = {"ours": lines, "theirs": [line.replace("the", "one") for line in lines]}
     for name, texts in files.items():
         (tmp_path / name).write_text(
             "".join(
@@ -136,14 +120,14 @@ def test_score_tests_the_difference_to_another(tmp_path):
             )
         )
     output = tmp_path / "score.json"
-    arguments = (tmp_path / "own", "--lang", "en", "--against", tmp_path / "other")
-    said = rbn("score", *arguments, "--json", output, "--overwrite").output
+    arguments = (tmp_path / "ours", "--lang", "en", "--against", tmp_path / "theirs")
+    printed = rbn("score", *arguments, "--json", output, "--overwrite").output
     scores = json.loads(output.read_text())
     assert set(scores) == {"tokenised", "sacrebleu"}
     for score in scores.values():
-        found = score["significance"]
-        assert found["against"] == str(tmp_path / "other") and found["samples"] == 1000
-        assert found["bleu"] < score["bleu"] == pytest.approx(100) and found["p"] < 0.05
-    assert said.count("against it, p = 0.0") == 2
+        test = score["significance"]
+        assert test["against"] == str(tmp_path / "theirs") and test["samples"] == 1000
+        assert test["bleu"] < score["bleu"] == pytest.approx(100) and test["p"] < 0.05
+    assert printed.count("against it, p = 0.0") == 2
     without = rbn("score", *arguments[:3], "--json", output, "--overwrite")
     assert without.exit_code == 0 and "significance" not in output.read_text()

@@ -14,7 +14,7 @@ from run_directories import (
 )
 
 import runs as trainings
-from rbn_fairseq.report.runs import name_runs, read_run, read_runs
+from rbn_fairseq.report.runs import name_runs, read_run
 
 
 def test_log_of_the_simple_form(make):
@@ -88,15 +88,6 @@ def test_a_damaged_run_file(tmp_path, text):
     (tmp_path / "train.log").write_text(log_text((5.0,)))
     run = read_run("x", tmp_path)
     assert run.config == {} and any("run.json" in problem for problem in run.problems)
-
-
-def test_nothing_at_all_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="train.log"):
-        read_runs([("a", tmp_path / "a"), ("b", tmp_path / "b")])
-    run = write_run(tmp_path / "run", configuration())
-    assert [it.name for it in read_runs([("a", run), ("b", tmp_path / "b")])] == ["a", "b"]
-    with pytest.raises(ValueError, match="NAME=DIR"):
-        read_runs([("a", run), ("a", run)])
 
 
 def test_names_tell_directories_apart(tmp_path, monkeypatch):
