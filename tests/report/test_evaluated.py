@@ -60,6 +60,8 @@ def test_means_over_seeds(evaluate, tmp_path):
     evaluate("post", "ln", 1, 30.0)
     for seed, bleu in ((1, 31.5), (2, 32.5), (4, 30.5)):
         evaluate("post", "bn", seed, bleu, bleu - 1)
+    evaluate("post", "rbn", 1, 31.0, 30.0)
+    evaluate("post", "rbn", 2, 31.0)  # was not evaluated without recalibration
     evaluate("pre", "brn", 1, 29.0)
     output = tmp_path / "rows.json"
     rows, text = table(tmp_path, "--json", output)
@@ -68,6 +70,7 @@ def test_means_over_seeds(evaluate, tmp_path):
         "n (seeds)": "3 (1-2, 4)", "paper": "",
     }  # fmt: skip
     assert rows["Post-LN"]["without recalibration"] == ""
+    assert rows["Post-RBN"]["without recalibration"] == ""
     assert rows["Pre-RBN (official)"]["tokenised BLEU4"] == "" and "Pre-BRN" in rows
     assert "average of epochs 2-3" in text and "tokenised|tok:none" in text
     first = json.loads(output.read_text())[0]

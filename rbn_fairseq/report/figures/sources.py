@@ -71,28 +71,21 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     if not runs:
         return [Missing(title, _MEASURE.format("as-trained` and `--tid-batching random"))]
     shown = runs[:_RUNS]
-    parts, negative = [], []
-    for run in runs:
-        for kind in _KINDS:
-            squares = _squares(latest[latest["run"] == run], kind)
-            parts.append(squares.reset_index().assign(run=run, kind=kind))
-            below = squares.index[squares["length bucketing"] < 0]
-            if len(below):
-                negative.append(f"{run}, {kind}: {', '.join(f'{depth:g}' for depth in below)}")
+    parts = [
+        _squares(latest[latest["run"] == run], kind).reset_index().assign(run=run, kind=kind)
+        for run in runs
+        for kind in _KINDS
+    ]
     notes = []
-    if negative:
-        notes.append(
-            "Length bucketing is negative, and drawn as it is, where random batches have more TID "
-            f"than those of training, in the batch norms of {'; '.join(negative)}."
-        )
     if len(runs) > len(shown):
         notes.append(f"Drawn: the first {len(shown)} of {len(runs)} runs; CSV has all.")
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
         "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
         "sentences of like length, --length-mixing K of those of K lengths and --length-mixing "
-        "random of any (squared TID as trained minus that of random batches). Reference lines, no "
-        "floor: tokens permuted across batches, and the closed form for independent Gaussian "
+        "random of any (squared TID as trained minus that of random batches; below zero where "
+        "random batches have more). Reference lines, no floor: tokens permuted across batches, and "
+        "the closed form for independent Gaussian "
         "tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as "
         "trained of n tokens; real sentences are stratified, and random batches may lie below. "
         "Dashed: batches as trained, compared with the population of batches of like length."
