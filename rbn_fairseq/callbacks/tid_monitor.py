@@ -20,7 +20,6 @@ from rbn_fairseq.measuring.tid_records import (
     How,
     measure_layers,
     norm_records,
-    read_conditional_tid,
     read_tid,
 )
 from rbn_fairseq.norms import PopulationNorm, has_batch_norm
@@ -150,7 +149,7 @@ class TIDMonitor(Callback):
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
         measures = {"TID": ("tid", read_tid(records))}
-        given_length = read_conditional_tid(records)
+        given_length = read_tid(records, "conditional_tid")
         if given_length:
             measures["TID given the length"] = ("conditional_tid", given_length)
         for title, (name, values) in measures.items():

@@ -1,6 +1,7 @@
 """Verbs that train and evaluate the runs of the paper's benchmarks, command by command."""
 
 import importlib.util
+import itertools
 import os
 import random
 import re
@@ -8,13 +9,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 
-from rbn_fairseq.cli.errors import plain_errors
+from rbn_fairseq.writing import unfinished
 
 __all__ = ["evaluate", "run"]
 
@@ -48,8 +50,9 @@ BENCHMARKS = {
     "wmt16": Benchmark("de", 8, ("--beam", "4", "--lenpen", "0.6")),
 }
 
-_Benchmark = Annotated[
-    str, typer.Argument(metavar="BENCHMARK", help="`iwslt14` (De-En) or `wmt16` (En-De).")
+_Name = Annotated[
+    Literal["iwslt14", "wmt16"],
+    typer.Argument(metavar="BENCHMARK", help="`iwslt14` (De-En) or `wmt16` (En-De)."),
 ]
 _Norm = Annotated[
     str,
@@ -59,10 +62,8 @@ _Norm = Annotated[
         "or any other norm of `rbn recipes`.",
     ),
 ]
-_Placement = Annotated[str, typer.Argument(metavar="PLACEMENT", help="`post` or `pre`.")]
-_Seeds = Annotated[
-    list[str],
-    typer.Argument(metavar="SEED", help="Numbers; the paper has means of three or more."),
+_Placement = Annotated[
+    Literal["post", "pre"], typer.Argument(metavar="PLACEMENT", help="`post` or `pre`.")
 ]
 _Data = Annotated[
     Optional[Path],
@@ -87,69 +88,55 @@ _DryRun = Annotated[
 ]
 
 
-@dataclass(frozen=True)
 class _Runs:
-    """Runs of one norm and placement, one a seed."""
+    """Runs of a benchmark with one norm and placement.
 
-    name: str
-    norm: str
-    placement: str
-    seeds: Sequence[str]
-    data_given: Optional[Path]
-    directory_given: Optional[Path]
-    preset: Optional[str]
-    dry_run: bool
+    Args:
+        name: of the benchmark.
+        norm: as in recipes.
+        placement: ``post`` or ``pre``.
+        data: what `rbn prepare` made; ``None`` = ``data/BENCHMARK``.
+        directory: that of the runs; ``None`` = ``runs/BENCHMARK`` or ``runs/BENCHMARK-PRESET``.
+        preset: of the recipe.
+        dry_run: whether commands are printed instead of run.
 
-    def __post_init__(self) -> None:
-        if self.name not in BENCHMARKS:
-            raise ValueError(f"BENCHMARK must be {' or '.join(BENCHMARKS)}, but is `{self.name}`.")
-        if self.placement not in ("post", "pre"):
-            raise ValueError(f"PLACEMENT must be post or pre, but is `{self.placement}`.")
-        for seed in self.seeds:
-            if not seed.isdecimal():
-                raise ValueError(f"SEED must be a number, but is `{seed}`.")
-        if not self.seeds:
-            raise ValueError("SEED is missing: give one or more, such as 1 2 3.")
-        self.choices()
-        if not self.dry_run and not (self.data / "bin" / "about.json").is_file():
+    Raises:
+        ValueError: if there is no such norm or preset, or no data; the message names the option.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        norm: str,
+        placement: str,
+        data: Optional[Path],
+        directory: Optional[Path],
+        preset: Optional[str],
+        dry_run: bool,
+    ) -> None:
+        from rbn_fairseq.recipes import choose, find
+
+        self.name = name
+        self.benchmark = BENCHMARKS[name]
+        self.label = f"{placement}-{norm}"
+        self.data = data or Path("data", name)
+        self.directory = directory or Path("runs", f"{name}-{preset}" if preset else name)
+        self.preset = preset
+        self.dry_run = dry_run
+        self.recipe = find(f"{name}_{placement}")
+        #: Hydra's overrides of the norm and the preset.
+        self.choices = [choose(self.recipe, "norm", norm, "NORM")]
+        if preset:
+            self.choices.append(choose(self.recipe, "preset", preset))
+        if not dry_run and not (self.data / "bin" / "about.json").is_file():
             raise ValueError(
-                f"--data: there are no prepared data in `{self.data}`. `rbn prepare {self.name}` "
-                f"makes them (bash scripts/{self.name}/prepare.sh)."
+                f"--data: there are no prepared data in `{self.data}`. `rbn prepare {name}` "
+                f"makes them (bash scripts/{name}/prepare.sh)."
             )
 
-    @property
-    def benchmark(self) -> Benchmark:
-        return BENCHMARKS[self.name]
-
-    @property
-    def data(self) -> Path:
-        return self.data_given or Path("data", self.name)
-
-    @property
-    def directory(self) -> Path:
-        name = f"{self.name}-{self.preset}" if self.preset else self.name
-        return self.directory_given or Path("runs", name)
-
-    @property
-    def recipe(self) -> Path:
-        from rbn_fairseq.recipes import find
-
-        return find(f"{self.name}_{self.placement}")
-
-    def choices(self) -> list[str]:
-        """Return Hydra's overrides of the norm and the preset.
-
-        Raises:
-            ValueError: if there is no such norm or preset; the message names those there are.
-        """
-        from rbn_fairseq.recipes import choose
-
-        chosen = [choose(self.recipe, "norm", self.norm, "NORM")]
-        return chosen + ([choose(self.recipe, "preset", self.preset)] if self.preset else [])
-
-    def run(self, seed: str) -> Path:
+    def run(self, seed: int | str) -> Path:
         """Return the directory of a seed's run."""
-        return self.directory / f"{self.placement}-{self.norm}-seed{seed}"
+        return self.directory / f"{self.label}-seed{seed}"
 
     def execute(self, command: Sequence[str], output: Optional[Path] = None) -> None:
         """Run a command, or print it; ``output`` is written when it has run to its end.
@@ -163,16 +150,13 @@ class _Runs:
             return
         typer.echo(f"+ {text}", err=True)
         environment = _environment() | (_MALLOC if self.preset == "small" else {})
-        if output is None:
-            done = subprocess.run(command, env=environment)
-        else:
-            unfinished = output.with_name(f"{output.name}.unfinished")
-            with unfinished.open("wb") as file:
-                done = subprocess.run(command, env=environment, stdout=file)
-            if done.returncode == 0:
-                unfinished.rename(output)
-        if done.returncode != 0:
-            raise typer.Exit(done.returncode)
+        with ExitStack() as files:
+            stdout = None
+            if output is not None:
+                stdout = files.enter_context(files.enter_context(unfinished(output)).open("wb"))
+            status = subprocess.run(command, env=environment, stdout=stdout).returncode
+            if status != 0:
+                raise typer.Exit(status)
 
 
 def _environment() -> dict[str, str]:
@@ -204,7 +188,7 @@ def _is_finished(runs: _Runs, seed: str, overrides: Iterable[str]) -> bool:
     if runs.dry_run or not last.is_file():
         return False
     numbers = [text for text in overrides if text.startswith("optimization.max_update=")]
-    updates = compose_settings(runs.recipe, [*runs.choices(), *numbers])[0]["optimization"]
+    updates = compose_settings(runs.recipe, [*runs.choices, *numbers])[0]["optimization"]
     if not updates.get("max_update"):
         return False
     try:
@@ -231,14 +215,11 @@ def _launch(runs: _Runs, launcher: str, gpus: int, nodes: int, master: Optional[
             raise ValueError(f"--nodes {nodes} needs --launcher torchrun or slurm.")
         return ["rbn", "hydra-train"]
     if launcher == "slurm":
-        there = importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is not None
-        if not (there or runs.dry_run):
+        if not (runs.dry_run or importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher")):
             raise ValueError(
                 "--launcher slurm needs Hydra's plugin: pip install hydra-submitit-launcher."
             )
         return ["rbn", "hydra-train", "-m"]
-    if launcher != "torchrun":
-        raise ValueError(f"--launcher must be local, torchrun or slurm, but is `{launcher}`.")
     words = ["torchrun", "--nproc_per_node", str(gpus)]
     if nodes == 1:
         words.append("--standalone")
@@ -246,13 +227,12 @@ def _launch(runs: _Runs, launcher: str, gpus: int, nodes: int, master: Optional[
         raise ValueError(f"--nodes {nodes} needs --master HOST:PORT, the same on all nodes.")
     else:
         words += ["--nnodes", str(nodes), "--rdzv_backend", "c10d", "--rdzv_endpoint", master]
-        words += ["--rdzv_id", f"{runs.name}-{runs.placement}-{runs.norm}"]
+        words += ["--rdzv_id", f"{runs.name}-{runs.label}"]
     return [*words, "--no-python", "rbn", "hydra-train"]
 
 
-@plain_errors()
 def run(
-    benchmark: _Benchmark,
+    benchmark: _Name,
     norm: _Norm,
     placement: _Placement,
     seeds: Annotated[
@@ -277,7 +257,7 @@ def run(
     ] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     launcher: Annotated[
-        str,
+        Literal["local", "torchrun", "slurm"],
         typer.Option(
             help="`local`: fairseq starts a process a GPU on this machine. `torchrun`: the same by "
             "torchrun; with --nodes call this on every machine, with the same --master. `slurm`: "
@@ -295,22 +275,23 @@ def run(
 
     What was cut off goes on from its last checkpoint; what is finished is not trained again.
     """
-    numbers = [text for text in seeds if "=" not in text and not text.startswith("~")]
+    numbers = list(itertools.takewhile(str.isdecimal, seeds))
     overrides = seeds[len(numbers) :]
-    if seeds[: len(numbers)] != numbers:
-        raise ValueError(f"SEED must come before overrides of Hydra, but is behind {overrides[0]}.")
-    all_runs = _Runs(benchmark, norm, placement, numbers, data, runs, preset, dry_run)
+    wrong = [text for text in overrides if "=" not in text and not text.startswith("~")]
+    if wrong or not numbers:
+        raise ValueError(
+            "SEED must be one or more numbers, before overrides of Hydra, but there is "
+            f"`{(wrong or overrides)[0]}`."
+        )
+    all_runs = _Runs(benchmark, norm, placement, data, runs, preset, dry_run)
     command = _launch(all_runs, launcher, gpus, nodes, master)
-    left = []
-    for seed in numbers:
-        if _is_finished(all_runs, seed, overrides):
-            typer.echo(f"{all_runs.run(seed).name}: is trained", err=True)
-        else:
-            left.append(seed)
+    left = [seed for seed in numbers if not _is_finished(all_runs, seed, overrides)]
+    for seed in sorted(set(numbers) - set(left)):
+        typer.echo(f"{all_runs.run(seed).name}: is trained", err=True)
     if not left:
         return
     world = gpus * nodes
-    command += ["--config-name", all_runs.recipe.stem, *all_runs.choices()]
+    command += ["--config-name", all_runs.recipe.stem, *all_runs.choices]
     command.append(f"task.data={_hydra_path(all_runs.data / 'bin')}")
     if max_epoch is not None:
         command.append(f"optimization.max_epoch={max_epoch}")
@@ -323,7 +304,7 @@ def run(
             port = random.SystemRandom().randrange(20_000, 40_000)
             settings.append(f"distributed_training.distributed_port={port}")
         settings.append(f"hydra.sweep.dir={_hydra_path(all_runs.directory)}")
-        settings.append(f"hydra.sweep.subdir={placement}-{norm}-seed${{common.seed}}")
+        settings.append(f"hydra.sweep.subdir={all_runs.label}-seed${{common.seed}}")
         seeds_of_jobs = f"common.seed={','.join(left)}"
         all_runs.execute([*command, "launcher=slurm", *settings, seeds_of_jobs, *overrides])
         return
@@ -335,7 +316,7 @@ def run(
         all_runs.execute([*command, f"common.seed={seed}", place, *overrides])
 
 
-def _has_running_statistics(runs: _Runs, seed: str) -> bool:
+def _has_running_statistics(runs: _Runs, seed: int) -> bool:
     """Tell whether any norm of a run has running statistics, by its plans.
 
     Raises:
@@ -347,7 +328,7 @@ def _has_running_statistics(runs: _Runs, seed: str) -> bool:
     from rbn_fairseq.recipes import compose_settings
 
     if runs.dry_run:
-        model = compose_settings(runs.recipe, runs.choices())[0]["model"]
+        model = compose_settings(runs.recipe, runs.choices)[0]["model"]
     else:
         settings = runs.run(seed) / ".hydra" / "config.yaml"
         if not settings.is_file():
@@ -397,12 +378,14 @@ def _raw_reference(runs: _Runs) -> Path:
     return runs.data / "raw" / f"test.{runs.benchmark.target}"
 
 
-@plain_errors()
 def evaluate(
-    benchmark: _Benchmark,
+    benchmark: _Name,
     norm: _Norm,
     placement: _Placement,
-    seeds: _Seeds,
+    seeds: Annotated[
+        list[int],
+        typer.Argument(metavar="SEED", help="Numbers; the paper has means of three or more."),
+    ],
     data: _Data = None,
     runs: _Where = None,
     preset: _Preset = None,
@@ -426,7 +409,7 @@ def evaluate(
     """
     from rbn_fairseq.scoring import fetch_references
 
-    all_runs = _Runs(benchmark, norm, placement, seeds, data, runs, preset, dry_run)
+    all_runs = _Runs(benchmark, norm, placement, data, runs, preset, dry_run)
     if benchmark == "wmt16" and not (dry_run or _raw_reference(all_runs).is_file()):
         fetch_references(*_SACREBLEU)  # before hours of translating, not after
     number = str(last or min(_AVERAGED, max_epoch or _AVERAGED))

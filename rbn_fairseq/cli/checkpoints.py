@@ -1,5 +1,6 @@
 """Verbs that make checkpoints of checkpoints."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -18,7 +19,6 @@ from rbn_fairseq.cli.options import (
     Overwrite,
     Seed,
     UserDir,
-    check_population,
     choose_device,
     progress,
 )
@@ -32,25 +32,40 @@ def _recalibrate(
     path: Path,
     data: Optional[Path],
     device: str,
-    **settings: Any,
+    settings: Mapping[str, Any],
 ) -> None:
-    """Estimate the statistics of ``state``, made of the checkpoint ``path``, and say how."""
+    """Estimate population statistics anew, in place.
+
+    Args:
+        state: the content to change, made of the checkpoint ``path``.
+        path: the checkpoint.
+        data: data directory; ``None`` = the one that it was trained on.
+        device: to compute on.
+        settings: all values of the command line.
+    """
     from rbn_fairseq.measuring.recalibrate import recalibrate_state
     from rbn_fairseq.measuring.session import open_session
 
-    averaged = "ema" in (state.get("extra_state") or {})
-    session = open_session(path, data, device, state)
+    has_average = "ema" in (state.get("extra_state") or {})
     bins = recalibrate_state(
-        session, state, progress=lambda batches: progress(batches, "recalibrating"), **settings
+        open_session(path, data, device, state),
+        state,
+        settings["batches"],
+        settings["seed"],
+        settings["population"],
+        settings["length_bins"],
+        settings["length_edges"],
+        progress=lambda batches: progress(batches, "recalibrating"),
     )
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
-    if averaged and "ema" not in state["extra_state"]:
+    if has_average and "ema" not in state["extra_state"]:
         typer.echo("left out: the moving average of --store-ema, which has not these bins")
     typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
 
 
 def average(
+    context: typer.Context,
     checkpoints: Checkpoints,
     output: Output,
     last: Annotated[
@@ -78,10 +93,8 @@ def average(
     """Average the weights of checkpoints and recalibrate the population statistics."""
     from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
     from rbn_fairseq.checkpoints.files import write_checkpoint
-    from rbn_fairseq.diagnostics import ESTIMATES
     from rbn_fairseq.measuring.bins import check_length_bins
 
-    check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
     for option, value in (("--length-bins", length_bins), ("--data", data)):
         if not recalibrate and value is not None:
@@ -104,22 +117,13 @@ def average(
     for path in paths:
         typer.echo(f"averaged {path}")
     if recalibrate:
-        _recalibrate(
-            state,
-            paths[-1],
-            data,
-            computing,
-            number=batches,
-            seed=seed,
-            population=population,
-            length_bins=length_bins,
-            length_edges=length_edges,
-        )
+        _recalibrate(state, paths[-1], data, computing, context.params)
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 
 
 def recalibrate(
+    context: typer.Context,
     checkpoint: Checkpoint,
     output: Output,
     data: Data = None,
@@ -143,25 +147,13 @@ def recalibrate(
     """Estimate the population statistics of a checkpoint anew on training data."""
     from rbn_fairseq.checkpoints.average import moving_average
     from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-    from rbn_fairseq.diagnostics import ESTIMATES
     from rbn_fairseq.measuring.bins import check_length_bins
 
-    check_population(population, ESTIMATES)
     check_length_bins(length_bins, length_edges)
     check_output("--output", output, [checkpoint], overwrite)
     computing = choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
-    _recalibrate(
-        state,
-        checkpoint,
-        data,
-        computing,
-        number=batches,
-        seed=seed,
-        population=population,
-        length_bins=length_bins,
-        length_edges=length_edges,
-    )
+    _recalibrate(state, checkpoint, data, computing, context.params)
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 

@@ -1,7 +1,6 @@
-"""Errors for the person who reads them: what is wrong, and the way out."""
+"""Errors of the user: what is wrong, and the way out."""
 
 import argparse
-import linecache
 import os
 import re
 import sys
@@ -15,24 +14,34 @@ from typing import NamedTuple, Optional
 __all__ = ["MISSING_DATA", "explain", "explain_usage", "plain_errors"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
 
 
 class _Raised(NamedTuple):
-    """An exception.
-
-    Attributes:
-        kind: its type's name.
-        text: what it says.
-        file: where it was raised; empty where that is not known.
-        line: the source there.
-        functions: those it came through.
-    """
+    """An exception: its type's name, its text, and the calls that it came through."""
 
     kind: str
     text: str
-    file: str
-    line: str
-    functions: list[str]
+    stack: list[traceback.FrameSummary]
+
+    @property
+    def file(self) -> str:
+        """Where it was raised; empty where that is not known."""
+        return self.stack[-1].filename if self.stack else ""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether this package or the user's --user-dir raised it on purpose.
+
+        ValueErrors that Python itself raises, as of `a, b = 1, 2, 3`, are bugs.
+        """
+        directories = getattr(sys.modules.get("rbn_fairseq.cli.options"), "user_directories", ())
+        return bool(
+            self.kind == "ValueError"
+            and self.stack
+            and re.search(r"\braise\b", self.stack[-1].line or "")
+            and any(Path(self.file).resolve().is_relative_to(d) for d in (_PACKAGE, *directories))
+        )
 
 
 @contextmanager
@@ -45,39 +54,29 @@ def plain_errors() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> Optional[str]:
-    """Return what to tell the user of an exception; ``None`` if it is no fault of theirs.
+    """Return the message of an exception for the user; ``None`` if it is no fault of theirs.
 
     Faults of the user are ValueErrors that this package or their own --user-dir raises, what
     fairseq refuses, and what the system does. Of errors in the midst of training, only the first
     kind and a lack of memory are; the others keep their traceback.
     """
-    raised = list(_chain(error))
-    for it in raised:
-        # Those that Python raises, as of `a, b = 1, 2, 3`, are bugs.
-        if it.kind == "ValueError" and _is_ours(it.file) and re.search(r"\braise\b", it.line):
-            return it.text
-    training = any({"train_step", "valid_step"} & set(it.functions) for it in raised)
-    for it in raised:
-        said = f"{it.file} {it.kind}: {it.text}"
+    errors = list(_chain(error))
+    for raised in errors:
+        if raised.is_refusal:
+            return raised.text
+    functions = {frame.name for raised in errors for frame in raised.stack}
+    training = bool({"train_step", "valid_step"} & functions)
+    for raised in errors:
         for pattern, message in [_MEMORY] if training else [_MEMORY, *_HINTS]:
-            found = re.search(pattern, said, re.DOTALL)
-            if found:
-                return " ".join(found.expand(message).split())
-    first = raised[0]
-    from_fairseq = re.search(r"[/\\]fairseq(_cli)?[/\\]", first.file)
-    if from_fairseq and not training and first.text and first.kind not in _BUGS:
-        return f"{first.text}\n(fairseq's words; RBN_TRACEBACK=1 shows where it says so)"
+            match = re.search(pattern, f"{raised.file} {raised.kind}: {raised.text}", re.DOTALL)
+            if match:
+                return " ".join(match.expand(message).split())
+    last = errors[0]
+    from_fairseq = re.search(r"[/\\]fairseq(_cli)?[/\\]", last.file)
+    if from_fairseq and not training and last.text and last.kind not in _BUGS:
+        text = " ".join(last.text.split())
+        return f"{text} (fairseq's message; RBN_TRACEBACK=1 shows where it comes from)"
     return None
-
-
-_BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
-
-
-def _is_ours(file: str) -> bool:
-    if not file:
-        return False
-    directories = getattr(sys.modules.get("rbn_fairseq.cli.options"), "user_directories", ())
-    return any(Path(file).resolve().is_relative_to(it) for it in (_PACKAGE, *directories))
 
 
 def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
@@ -86,31 +85,26 @@ def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
         kind, text = type(error).__name__, str(error)
         if kind == "ProcessRaisedException":
             yield from _from_text(text)
-        if isinstance(error, OSError) and error.strerror and error.filename:
-            text = f"{error.strerror}: `{os.fsdecode(error.filename)}`"
-        frames = list(traceback.walk_tb(error.__traceback__))
-        functions = [frame.f_code.co_name for frame, _ in frames]
-        file = line = ""
-        if frames:
-            frame, number = frames[-1]
-            file = frame.f_code.co_filename
-            line = linecache.getline(file, number, frame.f_globals).strip()
-        yield _Raised(kind, text, file, line, functions)
+        if isinstance(error, OSError) and error.strerror:
+            file = f": `{os.fsdecode(error.filename)}`" if error.filename else ""
+            kind, text = "OSError", f"{error.strerror}{file}"
+        yield _Raised(kind, text, list(traceback.extract_tb(error.__traceback__)))
         handled = None if error.__suppress_context__ or kind in _BUGS else error.__context__
         error = error.__cause__ or handled
 
 
 def _from_text(text: str) -> Iterator[_Raised]:
     """Read the exceptions of a traceback that another process wrote, the last one first."""
+    frame = r'^  File "([^"]+)", line (\d+), in (\S+)\n    (.*)'
+    last_line = r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)"
     for part in reversed(text.split("Traceback (most recent call last):")[1:]):
-        places = re.findall(
-            r'^  File "([^"]+)", line \d+, in (\S+)\n    (.*)', part, re.MULTILINE
-        ) or [("", "", "")]
-        found = re.search(r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)", part, re.MULTILINE | re.DOTALL)
-        if found:
-            file, _, line = places[-1]
-            functions = [function for _, function, _ in places]
-            yield _Raised(found[1], found[2].strip(), file, line, functions)
+        raised = re.search(last_line, part, re.MULTILINE | re.DOTALL)
+        if raised:
+            stack = [
+                traceback.FrameSummary(file, int(number), function, line=line)
+                for file, number, function, line in re.findall(frame, part, re.MULTILINE)
+            ]
+            yield _Raised(raised[1], raised[2].strip(), stack)
 
 
 _MEMORY = (
@@ -118,7 +112,7 @@ _MEMORY = (
     "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
     "the same update), or a smaller model.",
 )
-# What fairseq, torch and the system say (as `file kind: text`), and what to say instead.
+# Errors of fairseq, torch and the system, as `file kind: text`, that do not say what to do.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"UnpicklingError",
@@ -129,16 +123,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "fairseq is not installed: `rbn doctor` tells what to install.",
     ),
     (
-        r"Must specify batch size",
-        "The size of batches is missing: give --max-tokens 4096 (tokens of a batch, padding "
-        "included; Hydra: dataset.max_tokens) or --batch-size.",
-    ),
-    (
-        r"Please specify criterion|'criterion'.*None",
-        "The criterion is missing: give --criterion label_smoothed_cross_entropy_rbn.",
-    ),
-    (r"fairseq/options\.py RuntimeError: \Z", "--arch names no architecture that is known."),
-    (
         r"[Ss]entences? (?:lengths should not exceed|at index .* exceeds) max_tokens\D*(\d+)",
         r"A sentence is longer than --max-tokens \1: no batch can hold it. Give more, or leave "
         "long sentences out: --skip-invalid-size-inputs-valid-test and --max-source-positions.",
@@ -146,20 +130,13 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"--share-all-embeddings requires",
         "--share-all-embeddings needs one dictionary for both languages and the same width in "
-        "encoder and decoder. Make the data with fairseq-preprocess --joined-dictionary, or leave "
-        "the option out (of a recipe, in a copy that `rbn recipes copy` makes); "
-        "--share-decoder-input-output-embed needs no joined dictionary.",
+        "encoder and decoder: make the data with fairseq-preprocess --joined-dictionary, or leave "
+        "the option out (of a recipe, in a copy that `rbn recipes copy` makes).",
     ),
     (
         r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver",
         "There is no GPU here, or this torch is built without CUDA. Leave out --fp16 and other "
         "options of GPUs; `rbn doctor` tells what torch finds.",
-    ),
-    (
-        r"(Criterion|Optimizer) does not match",
-        r"The last checkpoint in --save-dir was trained with another \1, and fairseq does not go "
-        "on with its optimizer. Give another --save-dir to start anew, or --reset-optimizer to go "
-        "on with a new optimizer.",
     ),
     (
         r"Dataset not found: (\S+) \((.*)\)",
@@ -174,11 +151,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "again with fairseq-preprocess.",
     ),
     (
-        r"Incorrect dictionary format[^\n]*",
-        r"A dict.LANG.txt of the data is malformed (\g<0>). Take the one that fairseq-preprocess "
-        "wrote.",
-    ),
-    (
         r"Incorrect encoding detected in (.+?), please",
         r"The dictionary `\1` is not UTF-8. Make the data again with fairseq-preprocess.",
     ),
@@ -190,11 +162,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"The dataset is empty|fairseq/data/data_utils.py IndexError",
         "There is nothing to train on: fewer sentences than --required-batch-size-multiple (8), or "
         "all longer than --max-tokens or --max-source-positions allow.",
-    ),
-    (
-        r"Could not infer language pair",
-        "The names of the data's files do not tell the languages: give --source-lang and "
-        "--target-lang, or data that fairseq-preprocess made.",
     ),
     (
         r"Address already in use|EADDRINUSE",
@@ -212,8 +179,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"Hydra: \1",
     ),
     (
-        r"(?:FileNotFoundError|FileExistsError|NotADirectoryError|IsADirectoryError|"
-        r"PermissionError|OSError): ([A-Z][^\n]*: `.*`)",
+        r" OSError: ([A-Z][^\n]*)",
         r"\1.",
     ),
 )
@@ -228,7 +194,7 @@ _MANY = 12  # choices that are listed
 
 
 def explain_usage(parser: argparse.ArgumentParser, message: str) -> str:
-    """Return a parser's message with a way out.
+    """Return a parser's message with the way out.
 
     Args:
         parser: fairseq's, with the options of the architecture, task and criterion given.

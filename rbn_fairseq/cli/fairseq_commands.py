@@ -1,12 +1,13 @@
 """fairseq's commands with the plugin put in, and their errors in plain words."""
 
 import argparse
+import importlib
 import logging
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -49,16 +50,12 @@ LOG_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 LOG_DATES = "%Y-%m-%d %H:%M:%S"
 
 
-def value_of(arguments: list[str], name: str, default: str) -> str:
-    """Return the value of an option among the arguments; of several the last."""
+def value_of(arguments: list[str], *names: str, default: str = "") -> str:
+    """Return the value of an option, which may have several names; of several values the last."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(name, dest="value", nargs="?", default=default)
+    parser.add_argument(*names, dest="value", nargs="?", default=default)
     value: str = parser.parse_known_args(arguments)[0].value
     return value or default
-
-
-def _value_of_any(arguments: list[str], *names: str) -> str:
-    return next((value_of(arguments, name, "") for name in names if has(arguments, name)), "")
 
 
 def has(arguments: list[str], *names: str) -> bool:
@@ -93,16 +90,12 @@ def log_as_fairseq() -> None:
         warnings.filterwarnings("ignore", message=rf"\s*(?:{message})")
 
 
-def _run(main: Callable[[], None], name: str, arguments: list[str]) -> None:
-    """Run one of fairseq's commands.
-
-    Args:
-        main: its function.
-        name: of the command, as usage texts have it.
-        arguments: what follows it.
-    """
+def _run(name: str, arguments: list[str]) -> None:
+    """Run a command of fairseq's, which reads its arguments from ``sys.argv``."""
+    rbn_fairseq.register()
+    main = importlib.import_module(f"fairseq_cli.{name}").cli_main
     log_as_fairseq()
-    with usage_errors(), mock.patch.object(sys, "argv", [name, *arguments]):
+    with usage_errors(), mock.patch.object(sys, "argv", [f"rbn {name}", *arguments]):
         main()
 
 
@@ -113,18 +106,24 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
     return ["--user-dir", str(user_dir or package), *task]
 
 
-def _check_path(arguments: list[str]) -> None:
-    """Refuse, in plain words, a checkpoint that is missing or cannot be read."""
+def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -> None:
+    """Run a command of fairseq's on checkpoints, after a check that they can be read.
+
+    Raises:
+        ValueError: if one is missing, damaged or unsafe.
+    """
     from rbn_fairseq.checkpoints.files import read_checkpoint
 
-    paths = value_of(arguments, "--path", "")
+    paths = value_of(arguments, "--path")
     if not paths:
         raise ValueError(
             "The checkpoint is missing: give --path CHECKPOINT, such as "
             "checkpoints/checkpoint_best.pt."
         )
+    rbn_fairseq.register()
     for path in filter(None, paths.split(":")):
         read_checkpoint(Path(path))
+    _run(name, arguments + plugin_options(arguments, user_dir))
 
 
 def generate(
@@ -134,16 +133,12 @@ def generate(
 
     `fairseq-generate --help` lists them.
     """
-    results = value_of(context.args, "--results-path", "")
+    results = value_of(context.args, "--results-path")
     if results and Path(results).is_dir():
         # As in fairseq_cli.generate.main.
-        name = f"generate-{value_of(context.args, '--gen-subset', 'test')}.txt"
+        name = f"generate-{value_of(context.args, '--gen-subset', default='test')}.txt"
         check_output("--results-path", Path(results) / name, overwrite=overwrite)
-    rbn_fairseq.register()
-    from fairseq_cli.generate import cli_main
-
-    _check_path(context.args)
-    _run(cli_main, "rbn generate", context.args + plugin_options(context.args, user_dir))
+    _run_on_checkpoint("generate", context.args, user_dir)
 
 
 def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
@@ -151,11 +146,7 @@ def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
 
     `fairseq-interactive --help` lists its options.
     """
-    rbn_fairseq.register()
-    from fairseq_cli.interactive import cli_main
-
-    _check_path(context.args)
-    _run(cli_main, "rbn interactive", context.args + plugin_options(context.args, user_dir))
+    _run_on_checkpoint("interactive", context.args, user_dir)
 
 
 def validate(context: typer.Context, user_dir: UserDir = None) -> None:
@@ -163,11 +154,7 @@ def validate(context: typer.Context, user_dir: UserDir = None) -> None:
 
     `fairseq-validate --help` lists its options.
     """
-    rbn_fairseq.register()
-    from fairseq_cli.validate import cli_main
-
-    _check_path(context.args)
-    _run(cli_main, "rbn validate", context.args + plugin_options(context.args, user_dir))
+    _run_on_checkpoint("validate", context.args, user_dir)
 
 
 def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
@@ -180,8 +167,13 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
 
     log_as_fairseq()
     arguments = list(context.args)
-    name = _value_of_any(arguments, "--config-name", "-cn")
-    where = _value_of_any(arguments, "--config-dir", "-cd")
+    name = value_of(arguments, "--config-name", "-cn")
+    where = value_of(arguments, "--config-dir", "-cd")
+    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
+
+    def is_set(key: str) -> bool:
+        return any(re.match(rf"\+*{re.escape(key)}=", setting) for setting in settings)
+
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
     added = []
@@ -194,18 +186,14 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         arguments = ["--config-dir", str(directory()), *arguments]
     elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
         # fairseq would take any name, and train by its own defaults.
-        there = ", ".join(sorted(path.stem for path in Path(where).glob("*.yaml"))) or "no .yaml"
-        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`; it has {there}.")
-    elif not any(re.match(r"\+*hydra\.searchpath=", it) for it in arguments):
+        names = ", ".join(sorted(path.stem for path in Path(where).glob("*.yaml"))) or "no .yaml"
+        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`; it has {names}.")
+    elif not is_set("hydra.searchpath"):
         added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
-    rbn_fairseq.register()
-    from fairseq_cli.hydra_train import cli_main
-
-    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
-    if not any(re.match(r"\+*common\.user_dir=", setting) for setting in settings):
+    if not is_set("common.user_dir"):
         added.append(f"common.user_dir={plugin_options([], user_dir)[1]}")
     # Hydra reads settings in one row, and takes one behind --info for its value.
     place = arguments.index(settings[0]) if settings else 0
     arguments[place:place] = added
     with mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"):  # errors come here, not to stderr
-        _run(cli_main, "rbn hydra-train", arguments)
+        _run("hydra_train", arguments)

@@ -1,8 +1,8 @@
 """Verbs that measure on saved checkpoints."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
@@ -19,7 +19,6 @@ from rbn_fairseq.cli.options import (
     Seed,
     UserDir,
     check_json,
-    check_population,
     choose_device,
     choose_epochs,
     console,
@@ -33,6 +32,14 @@ if TYPE_CHECKING:
     from rbn_fairseq.diagnostics import TID
 
 __all__ = ["cost", "tid"]
+
+
+class _Measurement(NamedTuple):
+    """Records of one checkpoint's layers under one batching."""
+
+    checkpoint: str
+    batching: str
+    records: list[dict[str, Any]]
 
 
 def _percent(value: Optional["TID"]) -> str:
@@ -49,6 +56,26 @@ def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
     return {"last layer": last, f"average of {len(layers)} layers": average}
 
 
+def _tid_table(measurements: list[_Measurement], every_layer: bool) -> "Table":
+    from rich.table import Table
+
+    from rbn_fairseq.measuring.tid_records import read_tid
+
+    several = len({measurement.batching for measurement in measurements}) > 1
+    table = Table(title="TID, %: mean / variance")
+    for column in ("checkpoint", "update", *["batching"] * several, "layer"):
+        table.add_column(column, overflow="fold")
+    for column in ("TID", "given length"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for checkpoint, batching, records in measurements:
+        layers, given_length = read_tid(records), read_tid(records, "conditional_tid")
+        given_length |= _summary(given_length)
+        where = (checkpoint, str(records[0]["update"]), *[batching] * several)
+        for layer, value in {**(layers if every_layer else {}), **_summary(layers)}.items():
+            table.add_row(*where, layer, _percent(value), _percent(given_length.get(layer)))
+    return table
+
+
 def _sampling_error(records: list[dict[str, Any]]) -> str:
     """Say how much of all batches the records are of, and how far off they may be for that."""
     used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
@@ -62,17 +89,18 @@ def _sampling_error(records: list[dict[str, Any]]) -> str:
     )
 
 
-def _sources_table(measured: Mapping[str, Mapping[str, Mapping[str, "TID"]]]) -> "Table":
+def _sources_table(measurements: list[_Measurement]) -> "Table":
     """Return the decomposition of every checkpoint's squared TID.
 
     Args:
-        measured: TID by checkpoint, by source, and by place (last layer, average of layers). The
-            sources are ``as-trained`` and ``random``; ``independent``, the closed form for
-            independent tokens, is a reference.
+        measurements: with batches ``as-trained`` and ``random`` of every checkpoint. The closed
+            form for independent tokens is a reference.
     """
     from rich.table import Table
 
-    from rbn_fairseq.diagnostics import decompose, squared_share
+    from rbn_fairseq.diagnostics import TID, decompose, squared_share
+    from rbn_fairseq.measuring.batches import AS_TRAINED, RANDOM
+    from rbn_fairseq.measuring.tid_records import read_tid
 
     table = Table(
         title="Where TID comes from: % of squared as-trained TID",
@@ -82,13 +110,23 @@ def _sources_table(measured: Mapping[str, Mapping[str, Mapping[str, "TID"]]]) ->
         table.add_column(column, overflow="fold")
     for column in ("sentence sampling", "length bucketing", "independent"):
         table.add_column(column, justify="right", overflow="fold")
-    for label, sources in measured.items():
-        for place, whole in sources["as-trained"].items():
-            parts = list(decompose(whole, sources["random"][place]))
-            parts.append(squared_share(sources["independent"][place], whole))
+    drawn = {m.checkpoint: m.records for m in measurements if m.batching == RANDOM}
+    for checkpoint, batching, records in measurements:
+        if batching != AS_TRAINED:
+            continue
+        random = _summary(read_tid(drawn[checkpoint]))
+        closed_form = _summary(
+            {
+                record["layer"]: TID(record["independent_mean_tid"], record["independent_var_tid"])
+                for record in records
+            }
+        )
+        for place, whole in _summary(read_tid(records)).items():
+            parts = list(decompose(whole, random[place]))
+            parts.append(squared_share(closed_form[place], whole))
             for moment, shares in zip(("mean", "variance"), zip(*parts, strict=True), strict=True):
                 cells = [f"{100 * share:.1f}" for share in shares]
-                table.add_row(label, f"{place}, {moment}", *cells)
+                table.add_row(checkpoint, f"{place}, {moment}", *cells)
         table.add_section()
     return table
 
@@ -126,40 +164,18 @@ def tid(
     user_dir: UserDir = None,
 ) -> None:
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
-    from rich.table import Table
-
-    from rbn_fairseq.diagnostics import (
-        POPULATIONS,
-        TID,
-        batch_norms,
-        independent_tid,
-        population_norms,
-    )
+    from rbn_fairseq.diagnostics import batch_norms, independent_tid, population_norms
     from rbn_fairseq.measuring.batches import AS_TRAINED, RANDOM, parse_batching
     from rbn_fairseq.measuring.session import open_session
-    from rbn_fairseq.measuring.tid_records import (
-        How,
-        measure_checkpoint,
-        norm_records,
-        read_conditional_tid,
-        read_tid,
-    )
+    from rbn_fairseq.measuring.tid_records import How, measure_checkpoint, norm_records
 
-    check_population(population, POPULATIONS)
     computing = choose_device(device)
     batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
     for batching in batchings:
         parse_batching(batching)
     chosen = choose_epochs(checkpoints, epochs)
     check_json(json, [path for _, path in chosen], overwrite)
-    table = Table(title="TID, %: mean / variance")
-    several = ["batching"] if len(batchings) > 1 else []
-    for column in ("checkpoint", "update", *several, "layer"):
-        table.add_column(column, overflow="fold")
-    for column in ("TID", "given length"):
-        table.add_column(column, justify="right", no_wrap=True)
-    records: list[dict[str, Any]] = []
-    sources: dict[str, dict[str, dict[str, TID]]] = {}
+    measurements = []
     running: dict[str, Any] = {}
     for label, path in chosen:
         session = open_session(path, data, computing)
@@ -170,33 +186,23 @@ def tid(
                 f"{' and '.join(sorted(others))}, with other statistics."
             )
         epoch = int(label) if label.isdigit() else None
-        sources[label] = {}
         for batching in batchings:
             show = partial(progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, dropout, show)
             how = How(total, population, batching, dropout, length_groups)
-            found = norm_records(moments, epoch, session.update, how, running)
-            values, given_length = read_tid(found), read_conditional_tid(found)
-            independent = {name: independent_tid(layer.count) for name, layer in moments.items()}
-            sources[label][batching] = _summary(values)
-            if batching == AS_TRAINED:
-                sources[label]["independent"] = _summary(independent)
-            given_length |= _summary(given_length)
-            for layer, value in {**(values if layers else {}), **_summary(values)}.items():
-                cells = (_percent(value), _percent(given_length.get(layer)))
-                ways = [batching] if several else []
-                table.add_row(label, str(session.update), *ways, layer, *cells)
-            for record in found:
-                mean, var = independent[record["layer"]]
-                closed_form = {"independent_mean_tid": mean, "independent_var_tid": var}
-                records.append({**record, **closed_form})
+            records = norm_records(moments, epoch, session.update, how, running)
+            for record in records:
+                mean, var = independent_tid(moments[record["layer"]].count)
+                record |= {"independent_mean_tid": mean, "independent_var_tid": var}
+            measurements.append(_Measurement(label, batching, records))
         if epoch is not None:  # the next checkpoint is of the same run
             running = {name: layer.running for name, layer in moments.items()}
+    records = [record for measurement in measurements for record in measurement.records]
     out = console(json)
-    out.print(table)
+    out.print(_tid_table(measurements, layers))
     out.print(_sampling_error(records), highlight=False, soft_wrap=True)
     if {AS_TRAINED, RANDOM} <= set(batchings):
-        out.print(_sources_table(sources))
+        out.print(_sources_table(measurements))
     write_json(json, records)
 
 

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
 import typer
 
@@ -34,7 +34,6 @@ __all__ = [
     "Seed",
     "UserDir",
     "check_json",
-    "check_population",
     "choose_device",
     "choose_epochs",
     "console",
@@ -51,33 +50,27 @@ _WIDTH = 160  # of a table that does not go to a terminal, so that no name in it
 user_directories: list[Path] = []
 
 
-def _load(directory: Optional[Path]) -> Optional[Path]:
-    if directory is None:
-        return None
-    # A link to this package is this package, which fairseq, too, is told by this name.
-    directory = directory.resolve()
-    _import(directory)
-    return directory
-
-
-def _import(directory: Path) -> None:
+def _import_user_dir(directory: Optional[Path]) -> Optional[Path]:
     """Import a directory of the user's, as fairseq's ``--user-dir`` does.
 
-    Args:
-        directory: without links in it.
+    Returns:
+        The directory without links in it, by which fairseq, too, knows this package.
 
     Raises:
         ValueError: if it is no package, or another module has its name.
     """
+    if directory is None:
+        return None
+    directory = directory.resolve()
     package = Path(rbn_fairseq.__file__).resolve().parent
     if directory == package:
-        return
+        return directory
     if not (directory / "__init__.py").is_file():
-        reason = f"`{directory}` is no directory"
-        if (directory / package.name / "__init__.py").is_file():
+        reason = f"`{directory}` has no __init__.py, so that nothing of it would be imported"
+        if not directory.is_dir():
+            reason = f"`{directory}` is no directory"
+        elif (directory / package.name / "__init__.py").is_file():
             reason = f"the package is in it: `{directory / package.name}`, and loaded anyway"
-        elif directory.is_dir():
-            reason = f"`{directory}` has no __init__.py, so that nothing of it would be imported"
         raise ValueError(f"--user-dir: {reason}. Name the directory of your own package.")
     rbn_fairseq.register()
     from fairseq.utils import import_user_module
@@ -91,6 +84,7 @@ def _import(directory: Path) -> None:
         raise ValueError(
             f"--user-dir: another module is called `{directory.name}`. Rename the directory."
         ) from error
+    return directory
 
 
 Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint file.")]
@@ -107,15 +101,14 @@ Batches = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of that sample.")]
 Estimate = Annotated[
-    str,
+    Literal["mean-of-batches", "pooled"],
     typer.Option(
         "--population",
-        help="Population estimate: `mean-of-batches` (of batch means and variances) or `pooled` "
-        "(over all tokens).",
+        help="Population estimate: of batch means and variances, or over all tokens.",
     ),
 ]
 Population = Annotated[
-    str,
+    Literal["mean-of-batches", "pooled", "running"],
     typer.Option(
         help="What batches are compared with: `mean-of-batches` (of batch means and variances), "
         "`pooled` (over all tokens) or `running` (the statistics in the checkpoint)."
@@ -138,8 +131,8 @@ LengthEdges = Annotated[
     ),
 ]
 Device = Annotated[
-    Optional[str],
-    typer.Option(help="`cpu` or `cuda`.", show_default="cuda if there is a GPU"),
+    Optional[Literal["cpu", "cuda"]],
+    typer.Option(help="Where to compute.", show_default="cuda if there is a GPU"),
 ]
 Output = Annotated[Path, typer.Option(help="File to write.")]
 Json = Annotated[
@@ -159,40 +152,23 @@ UserDir = Annotated[
     typer.Option(
         metavar="DIR",
         help="Load your own code too, as fairseq's --user-dir does: norms, models, tasks.",
-        callback=_load,
+        callback=_import_user_dir,
         is_eager=True,
     ),
 ]
-
-
-def check_population(population: str, known: Sequence[str]) -> None:
-    """Refuse an unknown estimate.
-
-    Raises:
-        ValueError: naming it and the known ones.
-    """
-    if population not in known:
-        raise ValueError(
-            f"--population: unknown estimate `{population}`. Known: {', '.join(known)}."
-        )
 
 
 def choose_device(device: Optional[str]) -> str:
     """Return the device to compute on.
 
     Raises:
-        ValueError: if it is unknown or not there.
+        ValueError: if there is no GPU.
     """
     import torch
 
-    there = torch.cuda.is_available()
-    if device is None:
-        return "cuda" if there else "cpu"
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device must be `cpu` or `cuda`, but is `{device}`.")
-    if device == "cuda" and not there:
+    if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch finds no such GPU here. Leave it out, or take cpu.")
-    return device
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def choose_epochs(paths: list[Path], epochs: Optional[str]) -> list[tuple[str, Path]]:
@@ -208,23 +184,20 @@ def choose_epochs(paths: list[Path], epochs: Optional[str]) -> list[tuple[str, P
             raise ValueError("--epochs goes with one directory, not with checkpoint files.")
         distinct = len({path.name for path in paths}) == len(paths)
         return [(path.name if distinct else str(path), path) for path in paths]
-    found = epoch_checkpoints(paths[0])
-    if not found:
+    checkpoints = epoch_checkpoints(paths[0])
+    if not checkpoints:
         raise ValueError(f"`{paths[0]}` has no epoch checkpoints (checkpoint1.pt and so on).")
     if epochs is None:
-        return [(str(epoch), path) for epoch, path in found.items()]
+        return [(str(epoch), path) for epoch, path in checkpoints.items()]
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", epochs)
     if match is None:
         raise ValueError(f"--epochs must be a number or a range such as 3-10, but is `{epochs}`.")
     wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
-    missing = [str(epoch) for epoch in wanted if epoch not in found]
-    if missing or not wanted:
-        have = ", ".join(map(str, found))
+    if not wanted or not set(wanted) <= checkpoints.keys():
         raise ValueError(
-            f"--epochs {epochs}: `{paths[0]}` has no checkpoint of epoch "
-            f"{', '.join(missing) or epochs}; it has {have}."
+            f"--epochs {epochs}: `{paths[0]}` has the epochs {', '.join(map(str, checkpoints))}."
         )
-    return [(str(epoch), found[epoch]) for epoch in wanted]
+    return [(str(epoch), checkpoints[epoch]) for epoch in wanted]
 
 
 def progress(items: Sequence[_T], label: str) -> Iterable[_T]:

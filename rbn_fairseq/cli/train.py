@@ -81,6 +81,11 @@ def train(
     directory = Path(cfg.checkpoint.save_dir)
     if directory.is_file():
         raise ValueError(f"--save-dir `{directory}` is a file. Name a directory.")
+    if not (cfg.dataset.max_tokens or cfg.dataset.batch_size):
+        raise ValueError(
+            "The size of batches is missing: give --max-tokens 4096 (tokens of a batch, padding "
+            "included) or --batch-size."
+        )
     if check:
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
@@ -109,7 +114,7 @@ def _with_recipe(
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not has(given, "--save-dir"):
-        seed = value_of([*chain(*settings), *given], "--seed", "1")
+        seed = value_of([*chain(*settings), *given], "--seed", default="1")
         run = filter(None, (norm, chosen["preset"], f"seed{seed}"))
         parts = Path(data.split(os.pathsep)[0]).resolve().parts
         directory = Path("runs", Path(name).stem, "-".join(parts[-2:]), "-".join(run))
@@ -161,7 +166,6 @@ def _check(cfg: Any) -> None:
     from rbn_fairseq.checkpoints.files import read_checkpoint
     from rbn_fairseq.checkpoints.mending import LAST, newest_whole
 
-    assert cfg.dataset.max_tokens or cfg.dataset.batch_size, "Must specify batch size"
     cfg.distributed_training.distributed_world_size = 1
     last = Path(cfg.checkpoint.save_dir) / LAST
     if last.exists():

@@ -34,7 +34,6 @@ __all__ = [
     "measure_checkpoint",
     "measure_layers",
     "norm_records",
-    "read_conditional_tid",
     "read_tid",
 ]
 
@@ -158,15 +157,15 @@ def norm_records(
     return records
 
 
-def read_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
-    """Return TID by layer from records of one measurement."""
-    return {record["layer"]: TID(record["mean_tid"], record["var_tid"]) for record in records}
+def read_tid(records: Iterable[Mapping[str, Any]], name: str = "tid") -> dict[str, TID]:
+    """Return TID by layer from records of one measurement, where it was measured.
 
-
-def read_conditional_tid(records: Iterable[Mapping[str, Any]]) -> dict[str, TID]:
-    """Return TID given the length by layer, where it was measured."""
+    Args:
+        records: of :func:`norm_records`.
+        name: ``tid``, or ``conditional_tid`` for that given the length.
+    """
     return {
-        record["layer"]: TID(record["mean_conditional_tid"], record["var_conditional_tid"])
+        record["layer"]: TID(record[f"mean_{name}"], record[f"var_{name}"])
         for record in records
-        if record["mean_conditional_tid"] is not None
+        if record[f"mean_{name}"] is not None
     }

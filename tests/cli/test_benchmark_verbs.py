@@ -381,17 +381,13 @@ def test_what_has_all_its_updates_is_not_trained_again(tmp_path, places, command
 @pytest.mark.parametrize(
     "arguments, named",
     [
-        ("run wmt16 ln middle 1", "PLACEMENT"),
         ("run wmt16 ln post one", "SEED"),
         ("run wmt16 sln post 1", "NORM"),
-        ("run wmt17 ln post 1", "BENCHMARK"),
         ("run wmt16 ln post 1 --preset tiny", "--preset"),
         ("run wmt16 ln post 1 --gpus 3", "--gpus 3"),
         ("run wmt16 ln post 1 --nodes 2", "--launcher"),
         ("run wmt16 ln post 1 --nodes 2 --launcher torchrun", "--master"),
-        ("run wmt16 ln post 1 --launcher ssh", "--launcher"),
         ("run wmt16 ln post x=1 2", "SEED"),
-        ("evaluate wmt16 ln post 1 x=1", "SEED"),
     ],
 )
 def test_refusals(capsys, arguments, named):

@@ -115,7 +115,7 @@ def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
 
 @pytest.mark.parametrize(
     "option, value",
-    [("--population", "median"), ("--epochs", "x-y"), ("--epochs", "2-9"), ("--epochs", "3-2")],
+    [("--epochs", "x-y"), ("--epochs", "2-9"), ("--epochs", "3-2")],
 )
 def test_bad_values(capsys, rbn_run, option, value):
     line = user_error(capsys, "tid", rbn_run, option, value)

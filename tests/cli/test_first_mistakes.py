@@ -109,7 +109,7 @@ def test_half_precision_without_a_gpu(capsys, data_bin, tmp_path):
         ("one side", ["`train`", "rbn doctor --data"]),
         ("truncated", ["truncated", "rbn doctor --data"]),
         ("two dictionaries", ["--share-all-embeddings", "--joined-dictionary"]),
-        ("malformed", ["malformed", "nonsense"]),
+        ("malformed", ["Incorrect dictionary format", "nonsense"]),
         ("not UTF-8", ["dict.de.txt", "not UTF-8"]),
     ],
 )
@@ -146,7 +146,7 @@ def test_what_an_optimizer_cannot_go_on_with(capsys, plain_run, data_bin, tmp_pa
     sizes = [word for word in runs.TINY if word not in ("--arch", "rbn_transformer_tiny")]
     tiny = options(*sizes, *common, *given)
     line = user_error(capsys, "train", data_bin, *tiny)
-    assert f"another {what}" in line and "--reset-optimizer" in line
+    assert f"{what} does not match" in line and "--reset-optimizer" in line
     assert (directory / "checkpoint_last.pt").exists()
 
 

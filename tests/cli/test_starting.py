@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import typer
 
 from rbn_fairseq import cli, recipes
+from rbn_fairseq.cli import options
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
 from rbn_fairseq.measuring.tid_records import How
@@ -73,6 +75,8 @@ def test_defaults_that_are_written_twice():
         for parameter in command.params:
             found.setdefault(parameter.name, set()).add(parameter.default)
     assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
+    assert get_args(get_args(options.Estimate)[0]) == ESTIMATES
+    assert get_args(get_args(options.Population)[0]) == POPULATIONS
     assert found["length_edges"] == {QUANTILES}
     assert found["length_groups"] == {How.length_groups}
 
@@ -92,19 +96,19 @@ def test_a_failed_command_does_not_wait_for_threads(monkeypatch, status, ends):
 
 
 def test_the_same_thing_has_the_same_name_in_every_verb():
-    options = {}
+    given = {}
     for verb in verbs():
         command = typer.main.get_command(app)
         for name in verb:
             command = command.commands[name]
-        options[verb] = {it for parameter in command.params for it in parameter.opts}
-    names = set().union(*options.values())
+        given[verb] = {it for parameter in command.params for it in parameter.opts}
+    names = set().union(*given.values())
     # One name each for what is written, the data, the device, and leave to write over a file.
     assert not names & {"--out", "--inputs", "--csv", "--file", "--force", "--gpu", "--cpu"}
-    for verb, given in options.items():
-        writes = given & {"--output", "--json", "--figure"}
-        resumes = "--jobs" in given
-        assert ("--overwrite" in given) == bool(writes) or resumes or verb == ("generate",)
+    for verb, names in given.items():
+        writes = names & {"--output", "--json", "--figure"}
+        resumes = "--jobs" in names
+        assert ("--overwrite" in names) == bool(writes) or resumes or verb == ("generate",)
 
 
 def test_recipes_are_named_in_the_help():

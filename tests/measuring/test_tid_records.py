@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.measuring.tid_records import How, norm_records, read_conditional_tid, read_tid
+from rbn_fairseq.measuring.tid_records import How, norm_records, read_tid
 
 # Two channels, two batches; sigma = (3, 4), so that ||sigma|| = 5.
 MOMENTS = LayerMoments(
@@ -68,7 +68,7 @@ def test_given_the_length():
     assert record["mean_conditional_tid"] == pytest.approx(2**0.5)
     assert record["var_conditional_tid"] == 0
     assert record["length_groups"] == 2
-    assert read_conditional_tid(records) == {"a": (pytest.approx(2**0.5), 0)}
+    assert read_tid(records, "conditional_tid") == {"a": (pytest.approx(2**0.5), 0)}
     assert without["mean_conditional_tid"] is without["length_groups"] is None
     for how in (How(batches=4, population="running"), How(batches=4, length_groups=1)):
         (record,) = norm_records({"a": moments}, 3, 30, how)
