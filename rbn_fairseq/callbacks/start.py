@@ -102,10 +102,10 @@ class Start(Callback):
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
         """Write ``run.json`` before the first update of this process, which knows its number."""
         if not self._recorded and process_rank() == 0 and self.training.model is not None:
-            training, own = self.training, self.training.model
+            training, trained = self.training, self.training.model
             processes = training.cfg.distributed_training.distributed_world_size
-            run = describe_run(training.cfg, training.task, own)
-            write_run_file(training.save_dir, run, describe_start(own, update, processes))
+            run = describe_run(training.cfg, training.task, trained)
+            write_run_file(training.save_dir, run, describe_start(trained, update, processes))
         self._recorded = True
         yield
 
@@ -203,7 +203,7 @@ def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: in
     warmup = rbn.rbn_warmup_updates
     growing = f", growing from 0 in the first {warmup:,} updates" if warmup else ""
     if rbn.rbn_target_tid is not None:
-        targets = " and ".join(f"{100 * it:g} %" for it in parse_target(rbn.rbn_target_tid))
+        targets = " and ".join(f"{100 * target:g} %" for target in parse_target(rbn.rbn_target_tid))
         return (
             f"RBN penalty: TID of mean and std at most {targets} in every batch norm, by "
             f"multipliers with step {rbn.rbn_target_step:g} and cap {rbn.rbn_target_cap:g}{growing}"

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -12,7 +12,7 @@ import rbn_fairseq
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, console, write_json
 from rbn_fairseq.writing import check_output
 
-__all__ = ["norms", "options", "recipes", "user_dir"]
+__all__ = ["norms", "option_groups", "options", "recipes", "user_dir"]
 
 recipes = typer.Typer(
     invoke_without_command=True,
@@ -56,22 +56,42 @@ def norms(user_dir: UserDir = None, json: Json = None, overwrite: Overwrite = Fa
     write_json(json, values)
 
 
+def option_groups() -> list[tuple[str, str, tuple[type[Any], ...]]]:
+    """Return the plugin's options of a training, also those of norms that a user registered.
+
+    Returns:
+        For each group what it is about, what has to be given so that fairseq knows its options,
+        and their dataclasses, in which a field without a help text is no option.
+    """
+    from fairseq.dataclass import FairseqDataclass
+
+    from rbn_fairseq.callbacks.base import options_of
+    from rbn_fairseq.criterions.options import RBNPenaltyConfig
+    from rbn_fairseq.models.config import norm_fields
+    from rbn_fairseq.tasks.translation_rbn import CALLBACKS
+
+    norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))
+    return [
+        ("norms", "--arch rbn_transformer...", (norms,)),
+        ("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
+        ("training", "--task translation_rbn", options_of(CALLBACKS)),
+    ]
+
+
 def options(user_dir: UserDir = None) -> None:
     """List the plugin's options of `rbn train`, which fairseq's --help leaves out."""
     rbn_fairseq.register()
     from fairseq.dataclass.utils import gen_parser_from_dataclass
-
-    from rbn_fairseq.cli.option_groups import groups
 
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS,
         add_help=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    for group in groups():
-        shown = parser.add_argument_group(f"{group.title} ({group.owner})")
-        for config in group.configs:
-            gen_parser_from_dataclass(shown, config())
+    for title, component, configs in option_groups():
+        group = parser.add_argument_group(f"{title} ({component})")
+        for config in configs:
+            gen_parser_from_dataclass(group, config())
     typer.echo(parser.format_help().rstrip())
 
 

@@ -1,6 +1,7 @@
 """Errors of the user: what is wrong, and the way out."""
 
 import argparse
+import dataclasses
 import os
 import re
 import sys
@@ -220,9 +221,15 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _explain_unknown(parser: argparse.ArgumentParser, words: list[str]) -> str:
-    from rbn_fairseq.cli.option_groups import groups
+    from rbn_fairseq.cli.about import option_groups
 
-    owners = {option: group.owner for group in groups() for option in group.options()}
+    owners = {
+        "--" + field.name.replace("_", "-"): component
+        for _, component, configs in option_groups()
+        for config in configs
+        for field in dataclasses.fields(config)
+        if field.metadata.get("help")
+    }
     known = {option for action in parser._actions for option in action.option_strings}
     options = [word.partition("=")[0] for word in words if word.startswith("-")]
     if not options:

@@ -1,4 +1,4 @@
-"""Options and output that several verbs share."""
+"""Options and output that several verbs have in common."""
 
 import argparse
 import json
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.writing import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -104,14 +103,17 @@ Estimate = Annotated[
     Literal["mean-of-batches", "pooled"],
     typer.Option(
         "--population",
-        help="Population estimate: of batch means and variances, or over all tokens.",
+        metavar="ESTIMATE",
+        help="Population estimate: `mean-of-batches` (of batch means and variances) or `pooled` "
+        "(over all tokens).",
     ),
 ]
 Population = Annotated[
     Literal["mean-of-batches", "pooled", "running"],
     typer.Option(
+        metavar="ESTIMATE",
         help="What batches are compared with: `mean-of-batches` (of batch means and variances), "
-        "`pooled` (over all tokens) or `running` (the statistics in the checkpoint)."
+        "`pooled` (over all tokens) or `running` (the statistics in the checkpoint).",
     ),
 ]
 LengthBins = Annotated[
@@ -212,10 +214,10 @@ def console(path: Optional[Path] = None) -> "Console":
     """Return where tables are printed: stdout, unless JSON goes there (``path`` of --json)."""
     from rich.console import Console
 
-    made = Console(stderr=path == STDOUT)
-    if not made.is_terminal:
-        made.width = _WIDTH
-    return made
+    output = Console(stderr=path == STDOUT)
+    if not output.is_terminal:
+        output.width = _WIDTH
+    return output
 
 
 def check_json(path: Optional[Path], inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
@@ -241,5 +243,4 @@ def write_json(
     if path == STDOUT:
         typer.echo(text, nl=False)
     else:
-        with plain_errors():
-            write_whole(path, text)
+        write_whole(path, text)

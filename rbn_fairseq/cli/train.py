@@ -109,8 +109,8 @@ def _with_recipe(
     if name == DEFAULT and share_a_dictionary(data):
         settings.append(("--share-all-embeddings",))
     # Those of the recipe's optimizer, say, where another one is given.
-    whole = [data, *chain(*settings), *given, *plugin]
-    unknown = set(_parse(whole, parse_known=True)[1])
+    words = [data, *chain(*settings), *given, *plugin]
+    unknown = set(_parse(words, parse_known=True)[1])
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not has(given, "--save-dir"):
@@ -121,11 +121,11 @@ def _with_recipe(
         settings.append(("--save-dir", str(directory)))
         if (directory / LAST).exists():
             typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
-    whole = [data, *chain(*settings), *given]
-    typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(whole)}")
+    words = [data, *chain(*settings), *given]
+    typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(words)}")
     if left_out:
         typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
-    return whole
+    return words
 
 
 def _parse(arguments: list[str], **how: Any) -> Any:
@@ -151,45 +151,53 @@ def _train(cfg: Any) -> None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
     log = Path(cfg.checkpoint.save_dir) / _LOG
     shown_there = log.exists() and os.path.samestat(log.stat(), os.fstat(1))  # by the shell's >
-    own = file is None and not shown_there and distributed.is_master(cfg.distributed_training)
-    with logged_to(log) if own else nullcontext():
+    logs = file is None and not shown_there and distributed.is_master(cfg.distributed_training)
+    with logged_to(log) if logs else nullcontext():
         main(cfg)
 
 
 def _check(cfg: Any) -> None:
-    """Do what comes before the first update, and say what would be trained."""
-    # As in fairseq_cli.train.main.
-    from fairseq import checkpoint_utils, tasks
-    from fairseq.trainer import Trainer
+    """Run fairseq's training up to its first update, and describe it; nothing is written.
+
+    Raises:
+        typer.Exit: when all is well.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq_cli.train import main
 
     from rbn_fairseq.callbacks import resume
     from rbn_fairseq.checkpoints.files import read_checkpoint
     from rbn_fairseq.checkpoints.mending import LAST, newest_whole
 
-    cfg.distributed_training.distributed_world_size = 1
+    load = checkpoint_utils.load_checkpoint
     last = Path(cfg.checkpoint.save_dir) / LAST
+
+    def describe(checkpoint: Any, trainer: Any, **settings: Any) -> None:
+        _, iterator = load(checkpoint, trainer, **settings)
+        updates = trainer.get_num_updates()
+        begins = f"goes on from update {updates:,}" if updates else "begins anew"
+        mends = not checkpoint.no_last_checkpoints and checkpoint.restore_file == LAST
+        newest = newest_whole(last.parent) if mends and not last.exists() else None
+        if newest is not None:
+            begins = f"goes on from {newest.name}"
+        parameters = sum(weight.numel() for weight in trainer.model.parameters())
+        sentences = len(trainer.task.dataset(cfg.dataset.train_subset))
+        typer.echo(
+            f"ok: {cfg.model._name} with {parameters:,} parameters; {sentences:,} sentences in "
+            f"{len(iterator):,} batches an epoch; {last.parent} {begins}"
+        )
+        raise typer.Exit
+
+    cfg.distributed_training.distributed_world_size = 1
+    cfg.common.log_file = None
     if last.exists():
         read_checkpoint(last, mmap=True)  # refuses a damaged one
-    task = tasks.setup_task(cfg.task)
-    with mock.patch.object(resume, "mend"):  # which writes
-        model = task.build_model(cfg.model)
-    criterion = task.build_criterion(cfg.criterion)
-    for subset in [] if cfg.dataset.disable_validation else cfg.dataset.valid_subset.split(","):
-        task.load_dataset(subset, combine=False, epoch=1)
-    trainer = Trainer(cfg, task, model, criterion)
-    _, iterator = checkpoint_utils.load_checkpoint(cfg.checkpoint, trainer)
-    updates = trainer.get_num_updates()
-    begins = f"goes on from update {updates:,}" if updates else "begins anew"
-    mends = not cfg.checkpoint.no_last_checkpoints and cfg.checkpoint.restore_file == LAST
-    if mends and not last.exists():
-        kept = newest_whole(last.parent)  # which a training would go on from
-        begins = f"goes on from {kept.name}" if kept else begins
-    parameters = sum(weight.numel() for weight in model.parameters())
-    sentences = len(task.dataset(cfg.dataset.train_subset))
-    typer.echo(
-        f"ok: {cfg.model._name} with {parameters:,} parameters; {sentences:,} sentences in "
-        f"{len(iterator):,} batches an epoch; {cfg.checkpoint.save_dir} {begins}"
-    )
+    with (
+        mock.patch.object(checkpoint_utils, "load_checkpoint", describe),
+        mock.patch.object(checkpoint_utils, "verify_checkpoint_directory"),
+        mock.patch.object(resume, "mend"),
+    ):
+        main(cfg)
 
 
 @contextmanager
@@ -222,9 +230,9 @@ def _full_disk_as_user_error(directory: Path) -> Iterator[None]:
 
         remove_unfinished(directory)
         newest = newest_whole(directory)
-        whole = f"The newest whole checkpoint is `{newest}`" if newest else "Nothing was saved yet"
+        saved = f"The newest whole checkpoint is `{newest}`" if newest else "Nothing was saved yet"
         raise ValueError(
             f"The training could not write to `{directory}`: {refusal}. Its disk or quota is full, "
-            f"or a limit on the size of files (ulimit -f) is reached. {whole}. Make room and "
+            f"or a limit on the size of files (ulimit -f) is reached. {saved}. Make room and "
             f"give the same command again: it {'resumes' if newest else 'starts anew'}."
         ) from error

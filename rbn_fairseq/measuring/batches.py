@@ -89,7 +89,7 @@ def compose(
         return [array.tolist() for array in mix_lengths(batches, number, rng)]
     if name == "joint":
         groups = _groups(len(batches), number, rng)
-        return [[int(index) for place in own for index in batches[place]] for own in groups]
+        return [[int(index) for place in group for index in batches[place]] for group in groups]
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == RANDOM:
         arrays = _shuffle(arrays, np.asarray(lengths), rng)
@@ -129,8 +129,8 @@ def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
     """Deal the places up to ``total``, in random order, into groups as near to a size as can be."""
     order = rng.permutation(total)
     number = max(1, total // size)
-    groupings = [np.array_split(order, it) for it in (number, number + 1)]
-    return min(groupings, key=lambda it: max(abs(len(own) - size) for own in it))
+    groupings = [np.array_split(order, parts) for parts in (number, number + 1)]
+    return min(groupings, key=lambda groups: max(abs(len(group) - size) for group in groups))
 
 
 def random_batches(
@@ -159,7 +159,11 @@ def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) ->
         lengths: number of tokens of each sentence, by index.
     """
     parts = [lengths[np.asarray(batch)] for batch in batches]
-    return 1 - sum(int(part.sum()) for part in parts) / sum(len(it) * int(it.max()) for it in parts)
+    tokens, positions = (
+        sum(int(part.sum()) for part in parts),
+        sum(len(part) * int(part.max()) for part in parts),
+    )
+    return 1 - tokens / positions
 
 
 def _shuffle(

@@ -46,9 +46,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, argparse.Namespace):
         return _plain(vars(value))
     if isinstance(value, Mapping):
-        return {str(name): _plain(it) for name, it in value.items()}
+        return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [_plain(it) for it in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -50,7 +50,7 @@ class FairseqRepairs(FairseqTask):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the task's part of a checkpoint, which is read with its model."""
-        dictionaries = [fingerprint(it) for it in self.adapter.dictionaries(self)]
+        dictionaries = [fingerprint(words) for words in self.adapter.dictionaries(self)]
         return {**super().state_dict(), "dictionaries": dictionaries}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

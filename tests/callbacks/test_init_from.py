@@ -177,15 +177,3 @@ def test_other_starts_are_refused(data_bin, tmp_path, plain_run, option):
     with pytest.raises(ValueError, match=f"--init-from and {option} `{file}`"):
         runs.train(data_bin, tmp_path, "--init-from", file, option, file, "--max-update", 1)
     assert not list(tmp_path.iterdir())
-
-
-def test_other_dictionaries_of_the_same_size_are_refused(data_bin, rbn_run, tmp_path):
-    other = shutil.copytree(data_bin, tmp_path / "data")
-    for path in other.glob("dict.*.txt"):
-        first, second, *rest = path.read_text().splitlines(keepends=True)
-        path.write_text("".join([second, first, *rest]))
-    with pytest.raises(ValueError, match="dictionaries of the data directory"):
-        runs.train(
-            other, tmp_path / "save", *BATCH, "--max-update", 1,
-            "--init-from", rbn_run / "checkpoint_last.pt",
-        )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from rbn_fairseq.callbacks.running_statistics import _Attempt
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.measuring.bins import cut_bins, warn_of_few_tokens
-from rbn_fairseq.models.state_dicts import explain_other_norms
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = (
     "--norm-encoder", "batch", "--max-tokens", 200, "--decoder-layers", 1, "--encoder-embed-dim",
     16, "--encoder-ffn-embed-dim", 16, "--decoder-embed-dim", 16, "--decoder-ffn-embed-dim", 16,
@@ -250,13 +247,6 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
         runs.train(varied, tmp_path, *QUICK)
 
 
-def test_statistics_with_bins_and_without(trained, without):
-    one, other = (last(directory)["model"] for directory, _ in (trained, without))
-    for own, loaded, word in ((one, other, "lacks"), (other, one, "has")):
-        found = explain_other_norms(own, loaded)
-        assert re.search(f"{word} population .* --norm-batch-length-bins.*--init-from", found)
-
-
 @pytest.mark.parametrize(
     "given, words",
     [
@@ -278,20 +268,6 @@ def test_refused(varied, tmp_path, given, words):
     with pytest.raises(ValueError, match=words):
         runs.train(varied, tmp_path, *QUICK, *given)
     assert not list(tmp_path.iterdir())
-
-
-def test_hydra(varied, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    runs.call(
-        "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post", "norm=bn_length",
-        "model.norm_batch_length_bins=3", "model.norm_batch_length_edges=5:10",
-        f"task.data={varied}", f"checkpoint.save_dir={tmp_path}", "common.cpu=true",
-        "model._name=rbn_transformer_tiny",
-        "dataset.num_workers=0", "optimization.max_update=1", "dataset.disable_validation=true",
-        "task.no_tid=true", f"hydra.run.dir={tmp_path}",
-    )  # fmt: skip
-    edges = statistics(last(tmp_path)["model"], "edges")
-    assert all(values.tolist() == [3, 5, 10, 22] for values in edges)
 
 
 @pytest.mark.parametrize(("longest", "told"), [(1, ["5 to 9"]), (200, [])])

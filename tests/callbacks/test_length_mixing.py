@@ -78,12 +78,6 @@ def test_every_sentence_once_an_epoch_from_as_many_buckets(make, buckets):
         assert set(homes) <= {buckets, buckets + 1}  # 20 batches, or one or two more
 
 
-def test_real_tokens_of_a_batch_stay_about_as_many(make):
-    (before, _), (after, _) = tokens_of(make()), tokens_of(make("--length-mixing", 4))
-    assert before.sum() == after.sum() and len(before) == len(after)
-    assert after.max() <= 1.05 * before.max()
-
-
 @pytest.mark.parametrize("how", [{"max_tokens": 1000}, {"max_tokens": None, "max_sentences": 5}])
 def test_random_batches_of_every_sentence_and_of_equal_numbers_of_tokens(make, how):
     bucketed, random = make(**how), make("--length-mixing", "random", **how)
@@ -110,20 +104,6 @@ def test_tokens_of_both_sides_are_counted(make):
     assert np.abs(tokens - tokens.mean()).max() <= sizes.max()
 
 
-def test_numbers_of_sentences_of_random_batches_are_no_multiples(make):
-    """fairseq's are, of --required-batch-size-multiple."""
-    numbers = [len(batch) for batch in make("--length-mixing", "random").frozen_batches]
-    assert sum(number % 8 == 0 for number in numbers) < len(numbers) / 2
-
-
-@pytest.mark.parametrize("most", [1, None])  # a sentence a batch; all in one
-def test_random_batches_as_small_and_as_large_as_can_be(make, most):
-    random = make("--length-mixing", "random", max_tokens=10**6, max_sentences=most, multiple=1)
-    number = len(random.dataset)
-    assert len(random.frozen_batches) == (1 if most is None else number)
-    assert sorted(np.concatenate(random.frozen_batches)) == list(range(number))
-
-
 @pytest.mark.parametrize("value", [2, "random"])
 def test_hardly_any_sentence(make, monkeypatch, value):
     def sentences_of(number, multiple):
@@ -143,20 +123,7 @@ def test_seed_and_epoch_decide(make, value):
     epochs = [seen(first), seen(first)]
     assert sorted(epochs[0]) != sorted(epochs[1])  # not in another order alone
     assert [seen(second), seen(second)] == epochs
-
-
-def test_the_seed_decides_which_sentences_are_together(make):
-    batches = [sorted(seen(make("--length-mixing", "random", seed=seed))) for seed in (7, 7, 8)]
-    assert batches[0] == batches[1] != batches[2]
-
-
-def test_the_seed_decides_which_buckets_are_mixed(make):
-    def mixed(seed):
-        it = make("--length-mixing", 3, seed=seed)
-        home = {i: place for place, batch in enumerate(bucketed_batches(it)) for i in batch}
-        return [sorted({home[index] for index in batch}) for batch in it.frozen_batches]
-
-    assert mixed(7) == mixed(7) != mixed(8)
+    assert sorted(seen(make("--length-mixing", value, seed=8))) != sorted(epochs[0])
 
 
 @pytest.mark.parametrize("value", [3, "random"])
@@ -182,6 +149,7 @@ def lines(caplog):
 @pytest.mark.parametrize("value, named", [(4, "4 buckets"), ("random", "random")])
 def test_a_line_describes_the_batches(make, caplog, value, named):
     caplog.set_level("INFO")
+    make()  # the batches of fairseq have no line
     mixed = make("--length-mixing", value)
     (line,) = lines(caplog)
     tokens, _ = tokens_of(mixed)
@@ -197,12 +165,6 @@ def test_a_line_describes_the_batches(make, caplog, value, named):
         expected.append(f"{100 * share:.1f}")
     assert named in line
     assert re.findall(r"\d[\d.]*", line.partition("|")[2]) == expected
-
-
-def test_no_line_about_the_batches_of_fairseq(make, caplog):
-    caplog.set_level("INFO")
-    make()
-    assert not lines(caplog)
 
 
 @pytest.mark.parametrize("stop", [(2, 4), (2, 0)])  # within epoch 2, and before it
@@ -246,7 +208,7 @@ def test_more_buckets_than_batches_are_all_of_them(make, caplog):
     [
         *(
             (value, 0, f"--length-mixing must be .*but is `{re.escape(value)}`")
-            for value in ("0", "-1", "2.5", "randm", "Random", "", " 2", "1e3", "02", "²", "None")
+            for value in ("0", "-1", "2.5", "Random", "", " 2", "02", "²")
         ),
         ("2", 1, "--curriculum 1 .*--length-mixing 2"),
         ("random", 1, "--curriculum 1 .*--length-mixing r"),
@@ -258,24 +220,12 @@ def test_malformed_values_and_a_curriculum_are_refused(value, curriculum, messag
         LengthMixing(around).check(None)
 
 
-@pytest.mark.parametrize("value", [1, 3, "1", "3"])
+@pytest.mark.parametrize("value", [3, "3"])
 def test_a_configuration_with_a_number_is_read(data_bin, value):
     """As YAML and older versions' checkpoints have it."""
     cfg = configuration(data_bin, "unused").copy()
     cfg.length_mixing = value
     assert tasks.setup_task(cfg).cfg.length_mixing == str(value)
-
-
-def test_a_training_of_an_older_version_is_read(data_bin):
-    """Its options come as a namespace."""
-    parser = options.get_training_parser()
-    given = options.parse_args_and_arch(parser, runs.train_arguments(data_bin, "unused"))
-    given.length_mixing = 3
-    assert tasks.setup_task(convert_namespace_to_omegaconf(given).task).cfg.length_mixing == "3"
-
-
-def test_curriculum_goes_with_the_batches_of_fairseq(make):
-    assert len(make("--curriculum", 1)) > 1
 
 
 def test_a_checkpoint_with_a_number_is_read_by_every_command(data_bin, rbn_run, tmp_path):

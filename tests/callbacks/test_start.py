@@ -34,6 +34,9 @@ def test_other_dictionary_of_the_same_size_is_refused(rbn_run, data_bin, tmp_pat
     shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "save")
     with pytest.raises(ValueError, match="dictionaries of the data directory"):
         runs.train(other, tmp_path / "save", "--norm-encoder", "batch", "--max-epoch", 4)
+    start = ("--init-from", rbn_run / "checkpoint_last.pt", "--max-update", 1)
+    with pytest.raises(ValueError, match="dictionaries of the data directory"):
+        runs.train(other, tmp_path / "new", "--norm-encoder", "batch", *start)
 
 
 @pytest.mark.parametrize("weight", ["--rbn-mean-weight", "--rbn-std-weight"])
@@ -59,17 +62,6 @@ def test_schedules_longer_than_the_training_are_told(data_bin, tmp_path):
     log = runs.train(data_bin, tmp_path, *options, "--max-epoch", 2, "--update-freq", "3,2")
     trained = re.findall(r"valid on .*num_updates (\d+)", log)[-1]
     assert longer(log) == [("--norm-power-warmup", "1000", trained)]
-
-
-@pytest.mark.parametrize("kind", ["parts", "batches anew"])
-def test_where_epochs_differ_only_updates_bound_the_training(data_bin, tmp_path, kind):
-    data = f"{data_bin}:{data_bin}" if kind == "parts" else data_bin
-    options = () if kind == "parts" else ("--update-epoch-batch-itr", True)
-    log = runs.train(
-        data, tmp_path, *options, "--norm-encoder", "power", "--norm-power-warmup", 1000,
-        "--no-tid", "--max-epoch", 2, "--max-update", 1,
-    )  # fmt: skip
-    assert longer(log) == [("--norm-power-warmup", "1000", "1")]
 
 
 def test_schedules_that_end_in_time_are_not(data_bin, tmp_path):

@@ -121,20 +121,16 @@ def test_weights_and_biases_get_it_from_fairseq(data_bin, tmp_path, monkeypatch)
     assert f"average of {len(rows)} layers: mean {100 * average:.2f} %" in line
 
 
-def test_disabled_validation_is_refused(data_bin, tmp_path):
-    with pytest.raises(ValueError, match="--disable-validation"):
-        runs.train(data_bin, tmp_path, *BATCH, "--disable-validation", "--max-update", 1)
+@pytest.mark.parametrize("options", [("--disable-validation",), ("--tid-batches", -1)])
+def test_refused(data_bin, tmp_path, options):
+    with pytest.raises(ValueError, match=options[0]):
+        runs.train(data_bin, tmp_path, *BATCH, *options, "--max-update", 1)
 
 
 @pytest.mark.parametrize("options", [(*BATCH, "--no-tid"), ()], ids=["no-tid", "layer norms"])
 def test_disabled_validation_without_the_monitor(data_bin, tmp_path, options):
     runs.train(data_bin, tmp_path, *options, "--disable-validation", "--max-update", 1)
     assert not (tmp_path / "tid.jsonl").exists()
-
-
-def test_negative_number_of_batches(data_bin, tmp_path):
-    with pytest.raises(ValueError, match="--tid-batches"):
-        runs.train(data_bin, tmp_path, *BATCH, "--tid-batches", -1, "--max-update", 1)
 
 
 def test_validation_within_an_epoch_adds_no_record(data_bin, tmp_path):

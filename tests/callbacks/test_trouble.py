@@ -10,7 +10,7 @@ from torch import nn
 import runs
 from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.norms import BatchNorm, PowerNorm, ValidTokens
-from trainings import Base, task
+from trainings import task
 
 NOT_FINITE, FEW, CONSTANT = "not finite", "fewer than two", "the same in all real tokens"
 
@@ -101,14 +101,6 @@ def test_dropped_layers_are_none(caplog):
         watched.step(2, lambda x, y: x.fill_(torch.nan))
     watched.save()
     assert [m.split(":")[0] for m in caplog.messages] == ["first, update 2"]
-
-
-def test_errors_of_a_step_are_not_hidden():
-    with (
-        mock.patch.object(Base, "train_step", side_effect=StopIteration),
-        pytest.raises(StopIteration),
-    ):
-        Watched().step(1)
 
 
 def test_fairseq_stops_and_the_layer_is_named(data_bin, tmp_path, caplog):

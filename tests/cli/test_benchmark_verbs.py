@@ -13,7 +13,6 @@ from fairseq import options
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch.distributed.run import get_args_parser
 
@@ -148,7 +147,7 @@ def test_evaluation():
     assert (score["test_set"], score["language_pair"]) == ("wmt14/full", "en-de")
 
 
-@pytest.mark.parametrize("norm", ["brn", "pn", "pn_ls", "mabn", "wn"])
+@pytest.mark.parametrize("norm", ["brn", "mabn"])
 def test_running_statistics_are_recalibrated(norm):
     assert dry_run("evaluate", "iwslt14", norm, "post", 1)[1][1] == "recalibrate"
 
@@ -231,14 +230,6 @@ def test_sweeps():
         plan = NormPlan.parse(text)
         found = [plan.norms(layer, site) for layer in range(6) for site in ("self", "ffn")]
         assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)
-
-
-@pytest.mark.parametrize("name, end", [("grid", "-grid"), ("layers", "-layers"), ("seeds", "")])
-def test_where_sweeps_go(monkeypatch, name, end):
-    """Hydra asks for it before it has told anybody of a job."""
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
-    cfg = compose_recipe("iwslt14_post", [f"sweep={name}", "task.data=x"])
-    assert cfg.hydra.sweep.dir == f"runs/iwslt14_post{end}"
 
 
 def test_the_loops_of_the_page():

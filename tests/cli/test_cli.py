@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import shutil
-from unittest import mock
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +12,8 @@ import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.norms import NORMS
+
+COMMANDS = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def truncate(path):
@@ -40,13 +42,25 @@ def test_norms_lists_names_and_options():
             assert f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})" in out
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_norms_fit_the_terminal(width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_norms_fit_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     lines = re.sub(r"\x1b\[[\d;]*m", "", rbn("norms").output).splitlines()
-    assert max(map(len, lines)) == width  # and, as the last test has it, nothing is cut
+    assert max(map(len, lines)) == 80  # and, as the last test has it, nothing is cut
     assert not any("…" in line for line in lines)
+
+
+def test_options_are_those_of_the_plugin():
+    text = rbn("options").stdout
+    told = set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE))
+    rows = COMMANDS.read_text().split("## Options of the plugin")[1]
+    first_columns = " ".join(re.findall(r"^\| ([^|]*) \|", rows, re.MULTILINE))
+    in_page = set(re.findall(r"--[a-z][\w-]+", first_columns))
+    assert len(in_page) > 20 and in_page <= told
+    assert not {"--dropout", "--label-smoothing", "--left-pad-source", "--save-dir"} & told
+    # Of all others the page says where to look: parameters of norms, steps of multipliers.
+    for name in told - in_page:
+        assert re.match("--norm-[a-z]+-[a-z]|--rbn-target-(step|cap)", name), name
 
 
 def test_doctor(rbn_run, data_bin, tmp_path):
@@ -67,20 +81,9 @@ def test_doctor(rbn_run, data_bin, tmp_path):
     assert bad.exit_code == 1 and "dictionaries are not those" in bad.output
 
 
-def test_missing_data(capsys, tmp_path):
-    arch = ("--arch", "rbn_transformer_tiny", "--max-tokens", 100)
-    line = user_error(capsys, "train", tmp_path / "nowhere", *arch, "--cpu", "--save-dir", tmp_path)
-    assert "nowhere" in line
-
-
 def test_too_few_epochs(capsys, rbn_run, tmp_path):
     line = user_error(capsys, "average", rbn_run, "--last", 6, "--output", tmp_path / "out.pt")
     assert "--last 6" in line and "1, 2, 3" in line
-
-
-def test_truncated_checkpoint(capsys, rbn_run, data_bin, tmp_path):
-    path = truncate(shutil.copy(rbn_run / "checkpoint1.pt", tmp_path / "broken.pt"))
-    assert "broken.pt" in user_error(capsys, "generate", data_bin, "--path", path, "--cpu")
 
 
 @pytest.mark.parametrize("verb", ["tid", "recalibrate"])
@@ -104,15 +107,6 @@ def test_norms_that_tid_is_not_defined_for(capsys, data_bin, tmp_path):
     assert changed == {name for name in old if name.endswith("running_square")} != set()
 
 
-def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
-    path = tmp_path / "layer.pt"
-    changed(rbn_run / "checkpoint1.pt", path, norm_encoder="layer")
-    state = read_checkpoint(path)
-    state["model"] = {k: v for k, v in state["model"].items() if "population" not in k}
-    torch.save(state, path)
-    assert "has no norm with running statistics" in user_error(capsys, "tid", path)
-
-
 @pytest.mark.parametrize(
     "option, value",
     [("--epochs", "x-y"), ("--epochs", "2-9"), ("--epochs", "3-2")],
@@ -120,26 +114,3 @@ def test_tid_of_layer_norms(capsys, rbn_run, tmp_path):
 def test_bad_values(capsys, rbn_run, option, value):
     line = user_error(capsys, "tid", rbn_run, option, value)
     assert option in line and value in line
-
-
-def test_train_resumes_from_the_newest_whole_checkpoint(rbn_run, data_bin, tmp_path):
-    for epoch in (1, 2):
-        shutil.copy(rbn_run / f"checkpoint{epoch}.pt", tmp_path)
-    truncate(shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "checkpoint_last.pt"))
-    result = []
-
-    def train(_command, *arguments):
-        options = [str(a) for a in arguments]
-        at = options.index("--user-dir")
-        del options[at : at + 2]
-        result.append(rbn("train", *options))
-        return ""
-
-    with mock.patch.object(runs, "call", train):
-        runs.train(
-            data_bin, tmp_path, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-            "--rbn-std-weight", 0.1, "--max-epoch", 3,
-        )  # fmt: skip
-    assert result[0].exit_code == 0, result[0].exception
-    models = [read_checkpoint(d / "checkpoint_last.pt")["model"] for d in (rbn_run, tmp_path)]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])

@@ -224,11 +224,6 @@ def test_scores(capsys, tmp_path):
         assert rbn("score", generated, "--lang", lang).exit_code == 0
 
 
-def test_a_table_of_no_runs(capsys, tmp_path):
-    line = user_error(capsys, "table", "iwslt14", "--runs", tmp_path / "nosuch")
-    assert "--runs" in line and "nosuch" in line
-
-
 def test_no_memory(capsys):
     line = user_error(capsys, "bench", "norm", "--tokens", 10**13)
     assert "not enough memory" in line

@@ -105,15 +105,6 @@ def test_drift_between_epochs(rbn_run, tmp_path):
         assert (line["mean_drift"] is None) == (line["epoch"] == 2)
 
 
-def test_the_sampling_error_is_told(rbn_run, tmp_path):
-    output, lines = measured("tid", rbn_run, "--epochs", 3, "--batches", 5, tmp_path=tmp_path)
-    worst = [100 * max(line[f"{kind}_tid_error"] for line in lines) for kind in ("mean", "var")]
-    assert min(worst) > 0
-    said = " ".join(output.split())
-    assert f"On 5 of {lines[0]['total_batches']} batches" in said
-    assert f"at most {worst[0]:.2f} and {worst[1]:.2f} percentage points" in said
-
-
 def test_length_bucketing_makes_tid(tids):
     means = [tid_of(tids[1], batching, 1).mean for batching in BATCHINGS]
     assert means[0] > means[2] > means[1]

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import typer
 
-from rbn_fairseq import cli, recipes
+from rbn_fairseq import cli
 from rbn_fairseq.cli import options
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
@@ -109,9 +109,3 @@ def test_the_same_thing_has_the_same_name_in_every_verb():
         writes = names & {"--output", "--json", "--figure"}
         resumes = "--jobs" in names
         assert ("--overwrite" in names) == bool(writes) or resumes or verb == ("generate",)
-
-
-def test_recipes_are_named_in_the_help():
-    printed, _, _ = start("train", "-h")
-    assert "--recipe" in printed and "--check" in printed
-    assert recipes.DEFAULT in printed

@@ -24,6 +24,15 @@ from rbn_fairseq.report.runs import read_run
 from shell import succeed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def given(*arguments):
+    """Options of a tiny training for `rbn train`, which puts --user-dir in itself."""
+    words = runs.train_arguments(*arguments)
+    del words[1:3]
+    return words
+
+
 SMALL = (
     "--preset small --cpu --num-workers 0 --max-update 2 --encoder-embed-dim 16 "
     "--decoder-embed-dim 16 --log-interval 1"
@@ -192,10 +201,9 @@ def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path,
 
 @pytest.mark.parametrize("shown", ["simple", "json", "none", "tqdm"])
 def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
-    arguments = runs.train_arguments(
+    arguments = given(
         data_bin, tmp_path / "run", "--max-update", 2, "--log-format", shown, "--log-interval", 1
     )
-    del arguments[1:3]  # --user-dir
     arguments.remove("--no-progress-bar")
     assert rbn("train", *arguments).exit_code == 0
     told = read_run("run", tmp_path / "run")
@@ -213,18 +221,16 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
 def test_a_log_file_of_ones_own(data_bin, tmp_path):
     """In a directory that is not there yet, as `rbn report` told to do."""
     log = tmp_path / "new" / "train.log"
-    arguments = runs.train_arguments(
+    arguments = given(
         data_bin, log.parent, "--max-update", 1, "--log-format", "json", "--log-file", log
     )
-    del arguments[1:3]
     assert rbn("train", *arguments).exit_code == 0
     assert list(read_run("run", log.parent).valid["update"]) == [1]
 
 
 def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):
     log = tmp_path / "train.log"
-    arguments = runs.train_arguments(data_bin, tmp_path, "--max-update", 1, "--log-format", "json")
-    del arguments[1:3]
+    arguments = given(data_bin, tmp_path, "--max-update", 1, "--log-format", "json")
     with log.open("w") as file:
         subprocess.run([forked / "rbn", "train", *arguments], stdout=file, check=True)
     assert log.read_text().count("done training") == 1
@@ -233,8 +239,7 @@ def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):
 
 def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
     def check(directory, *options):
-        arguments = runs.train_arguments(data_bin, directory, *options)
-        del arguments[1:3]
+        arguments = given(data_bin, directory, *options)
         return ["train", *arguments, "--check"]
 
     result = rbn(*check(tmp_path / "run"))
@@ -263,10 +268,7 @@ def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
 def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path, capsys):
     def train(*options):
         norms = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
-        arguments = runs.train_arguments(
-            data_bin, tmp_path / "run", *norms, "--max-update", 3, *options
-        )
-        del arguments[1:3]
+        arguments = given(data_bin, tmp_path / "run", *norms, "--max-update", 3, *options)
         return ["train", *arguments]
 
     (tmp_path / "run").mkdir()
@@ -285,10 +287,9 @@ def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path,
 
 def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):
     directory = tmp_path / "run"
-    arguments = runs.train_arguments(
+    arguments = given(
         data_bin, directory, "--max-update", 1, "--restore-file", directory / "checkpoint1.pt"
     )
-    del arguments[1:3]
     assert rbn("train", *arguments).exit_code == 0
     assert "checkpoint1.pt is not there yet" in (directory / "train.log").read_text()
 
@@ -296,13 +297,12 @@ def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):
 @pytest.mark.parametrize("norm", ["batch", "bacth"])
 def test_two_processes(data_bin, forked, tmp_path, norm):
     """Each loads the plugin, and tells of what is wrong; the first one writes the log."""
-    arguments = runs.train_arguments(
+    arguments = given(
         data_bin, tmp_path / "run", "--norm-encoder", norm, "--max-update", 2,
         "--distributed-world-size", 2, "--distributed-backend", "gloo", "--ddp-backend",
         "legacy_ddp", "--distributed-no-spawn",
         "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}",
     )  # fmt: skip
-    del arguments[1:3]
     processes = [
         subprocess.Popen(
             [forked / "rbn", "train", *arguments, "--distributed-rank", str(rank)],

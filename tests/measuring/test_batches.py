@@ -102,12 +102,6 @@ def test_groups_are_as_near_to_the_number_of_buckets_as_can_be(number, buckets, 
     assert [len(group) for group in dict.fromkeys(homes)] == sizes
 
 
-def test_fewer_batches_than_buckets_are_one_group():
-    batches = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    mixed = mix_lengths(batches, 5, np.random.default_rng(1))
-    assert [sorted((index - 1) // 3 for index in batch) for batch in mixed] == [[0, 1, 2]] * 3
-
-
 def test_padding():
     lengths = np.array([4, 1, 2, 2, 3])
     # 2 of 8 tokens, none of 4, and none of 3.
@@ -137,11 +131,6 @@ def test_no_batch_of_equal_numbers_of_tokens_is_empty(lengths, number):
         assert sorted(np.concatenate(composed)) == [0, 1, 2, 3]
 
 
-def test_one_random_sentence():
-    (batch,) = random_batches([[3]], np.array([9, 9, 9, 5]), np.random.default_rng(1))
-    assert batch.tolist() == [3]
-
-
 def test_mixed_draws_both_the_group_and_the_parts_at_random():
     batches = [list(range(start, start + 8)) for start in range(0, 80, 8)]
     lengths = np.ones(80)
@@ -155,18 +144,6 @@ def test_mixed_draws_both_the_group_and_the_parts_at_random():
     for pairs, chance in ((own, 3 / 7), (other, 1 / 9 / 2)):
         error = np.sqrt(500 * chance * (1 - chance))
         assert np.abs(together[pairs] - 500 * chance).max() < 5.5 * error
-
-
-@pytest.mark.parametrize("buckets", [2, 4, 8])
-def test_mixing_divides_the_variance_between_batches(buckets):
-    rng = np.random.default_rng(1)
-    lengths = np.repeat(rng.permutation(400), 16)  # 400 batches of 16 sentences of one length
-    batches = [list(range(start, start + 16)) for start in range(0, len(lengths), 16)]
-    composed = compose(batches, f"mixed:{buckets}", 1, lengths)
-    means = [lengths[batch].mean() for batch in composed]
-    # The K batches of a group then have one mean: 400 / K of them, variance within 5 errors.
-    expected = np.var(lengths) / buckets
-    assert np.var(means) == pytest.approx(expected, rel=5 * np.sqrt(2 * buckets / 400))
 
 
 def test_random_batches_have_the_numbers_of_tokens_of_the_training(lengths):
@@ -205,42 +182,7 @@ def test_random_order_is_uniform():
     assert all(abs(first.count(index) - 100) < 48 for index in range(10))
 
 
-@pytest.mark.parametrize("lengths", [[50, 1, 1, 1], [1, 1, 1, 50], [1, 50, 1, 1]])
-def test_no_random_batch_is_empty(lengths):
-    batches = [[index] for index in range(4)]
-    for seed in range(30):
-        composed = compose(batches, "random", seed, lengths)
-        assert [len(batch) for batch in composed] == [1, 1, 1, 1]
-
-
-def test_arrays_are_batches_too(lengths, batches):
-    arrays = tuple(np.array(batch) for batch in batches)
-    for batching in EVERY:
-        assert compose(arrays, batching, 1, lengths) == compose(batches, batching, 1, lengths)
-
-
-def test_parse_batching():
-    assert parse_batching("mixed:16") == ("mixed", 16)
-    assert parse_batching("joint:2") == ("joint", 2)
-    assert parse_batching("random") == ("random", 1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "mixed",
-        "mixed:",
-        "mixed:1",
-        "mixed:0",
-        "mixed:-2",
-        "mixed:2.5",
-        "Random",
-        "sorted",
-        "joint",
-        "joint:1",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "mixed:", "mixed:1", "mixed:2.5", "Random", "joint"])
 def test_unknown_names(text):
     for attempt in (lambda: parse_batching(text), lambda: compose([[0]], text, 1, [1])):
         with pytest.raises(ValueError, match="--tid-batching must be .*mixed:K") as error:

@@ -275,19 +275,6 @@ def test_a_sentence_is_normalised_by_its_lengths_statistics(binned, varied):
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_training_goes_on(binned, varied, tmp_path):
-    before = read_checkpoint(binned)["model"]
-    log = runs.train(
-        varied, tmp_path, *SMALL, "--arch", "rbn_transformer_tiny_pre", "--norm-encoder", "batch",
-        "--norm-encoder-final", "batch", "--norm-batch-length-bins", 5, "--finetune-from-model",
-        binned, "--max-update", 2,
-    )  # fmt: skip
-    assert "edges 3 6.5 10.5 14.5 18.5 22, as the model has them" in log
-    after = read_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
-    weight, moved = (m["encoder.layer_norm.population.bin_weight"] for m in (before, after))
-    assert not torch.equal(weight, moved) and moved.sum().item() == pytest.approx(1, abs=0.01)
-
-
 def test_average(binned, ordinary, varied, tmp_path):
     output = ("--output", tmp_path / "out.pt", "--recalibrate", "--length-bins", 5)
     result = rbn("average", ordinary, ordinary, *output)
