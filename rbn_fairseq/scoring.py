@@ -96,7 +96,7 @@ def read_text(path: Path) -> str:
 
 
 def check_language(code: str) -> None:
-    """Refuse what is no language's code.
+    """Refuse a code that is no language's.
 
     Raises:
         ValueError: naming it.
@@ -147,7 +147,7 @@ def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
 
 
 def split_compounds(sentences: Sequence[str]) -> list[str]:
-    """Make words of their own of the hyphens inside words: ``a-b`` is ``a ##AT##-##AT## b``.
+    """Split words at hyphens: ``a-b`` becomes ``a ##AT##-##AT## b``.
 
     So was tokenised BLEU for WMT En-De counted in the line of work from "Attention Is All You
     Need" on; it is higher than without.

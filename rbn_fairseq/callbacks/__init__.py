@@ -1,4 +1,4 @@
-"""What happens around the updates of a training: one callback a concern, run in one order."""
+"""Callbacks of a training: one class for each concern, run in a fixed order."""
 
 import fairseq  # noqa: F401 - which registers this and its sister packages
 

@@ -21,7 +21,7 @@ __all__ = ["Callback", "Training", "WithCallbacks", "options_of", "with_options"
 
 @dataclass
 class Training:
-    """The training around the callbacks: all that they may know of it.
+    """The training that callbacks belong to: everything that they may read of it.
 
     Attributes:
         cfg: fairseq's whole configuration.
@@ -43,13 +43,13 @@ class Training:
 
     @property
     def adapter(self) -> TaskAdapter:
-        """What the kind of task knows."""
+        """The adapter to the kind of task."""
         adapter: TaskAdapter = self.task.adapter
         return adapter
 
     @property
     def save_dir(self) -> Path:
-        """Where checkpoints and measurements go."""
+        """Directory of checkpoints and measurements."""
         return Path(self.cfg.checkpoint.save_dir)
 
     @property
@@ -59,7 +59,7 @@ class Training:
 
 
 class Callback:
-    """One concern of a training. Every method does nothing unless it is overridden.
+    """One concern of a training; every method does nothing unless a subclass overrides it.
 
     Methods run on every process, unless said otherwise.
 
@@ -69,7 +69,7 @@ class Callback:
 
     #: Its options, which become those of the task; a field is named as on the command line.
     options: ClassVar[Optional[type[FairseqDataclass]]] = None
-    #: What models and criterions need it for, which ask :meth:`WithCallbacks.provides`.
+    #: Name of what it provides; models and criterions ask :meth:`WithCallbacks.provides` for it.
     provides: ClassVar[str] = ""
 
     def __init__(self, training: Training) -> None:
@@ -100,7 +100,7 @@ class Callback:
         """
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Act before an epoch's first update, after a resume also in its midst."""
+        """Act before an epoch's first update; after a resume, also in the middle of the epoch."""
 
     def on_attempt(self, model: nn.Module) -> None:
         """Act before an update's first micro-batch; fairseq may drop the update and try again."""
@@ -127,7 +127,7 @@ class Callback:
         """
 
     def on_validation(self) -> None:
-        """Act before a validation, at the end of an epoch or in its midst."""
+        """Act before a validation, at the end of an epoch or within it."""
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
         """Act before the validation that ends an epoch.
@@ -165,7 +165,7 @@ def with_options(base: type[Any], callbacks: Sequence[type[Callback]]) -> type[A
 
 
 def _loss_scale(optimizer: Any) -> float:
-    """Return what a skipped update lowers: the scaler of --amp says nothing else of it."""
+    """Return the loss scale of --amp, which drops after a skipped update; else 1."""
     scale: float = optimizer.scaler.get_scale() if isinstance(optimizer, AMPOptimizer) else 1.0
     return scale
 
@@ -197,7 +197,7 @@ class WithCallbacks(FairseqTask):
         self._lost_update = -1
 
     def provides(self, what: str) -> bool:
-        """Tell whether a callback takes care of something."""
+        """Tell whether a callback provides ``what``; see :attr:`Callback.provides`."""
         return any(kind.provides == what for kind in self.callbacks)
 
     def _call(self, hook: str, *arguments: Any) -> None:
@@ -244,7 +244,7 @@ class WithCallbacks(FairseqTask):
         return iterator
 
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:
-        """Begin an epoch, or go on with it."""
+        """Begin an epoch, or resume within it."""
         super().begin_epoch(epoch, model)
         self._call("on_epoch_begin", epoch, model)
 
@@ -319,7 +319,7 @@ class WithCallbacks(FairseqTask):
         return {**inherited, name: {**inherited.get(name, {}), **ours}}
 
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
-        """Read it."""
+        """Read what a checkpoint keeps for every process."""
         inherited = getattr(super(), "set_checkpoint_dict", None)
         if inherited is not None:
             inherited(state)
@@ -330,7 +330,7 @@ class WithCallbacks(FairseqTask):
                 callback.load_state_dict(states[kind])
 
     def post_save(self, *args: Any, **kwargs: Any) -> None:
-        """Go on after a save."""
+        """Run the callbacks after a save."""
         inherited = getattr(super(), "post_save", None)
         if inherited is not None:
             inherited(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Trainings that start from the weights of another model, whose norms may be others."""
+"""Starts a training from the weights of a model that may have other norms."""
 
 import logging
 from collections.abc import Collection
@@ -53,7 +53,7 @@ class InitFrom(Callback):
     _lacking: Optional[list[str]] = None
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse another option that says what to start from.
+        """Refuse other options that set the starting point.
 
         Raises:
             ValueError: naming it.

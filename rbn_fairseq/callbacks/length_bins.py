@@ -1,4 +1,4 @@
-"""Bins of sentence lengths: cut by the training sentences, and sentences outside of them."""
+"""Cuts the bins of sentence lengths, and logs how many sentences lie outside of them."""
 
 import logging
 import weakref

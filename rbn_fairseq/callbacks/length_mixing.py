@@ -1,4 +1,4 @@
-"""Training batches of sentences of many lengths."""
+"""Training batches that mix sentences of different lengths."""
 
 import logging
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class LengthMixing(Callback):
     options = LengthMixingConfig
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse a curriculum.
+        """Refuse --curriculum together with mixing.
 
         Raises:
             ValueError: for that, and for a malformed value.
@@ -63,7 +63,7 @@ class LengthMixing(Callback):
             )
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Make the training's iterator mix.
+        """Make the training's iterator mix its batches.
 
         Raises:
             ValueError: if there are no batches to mix.

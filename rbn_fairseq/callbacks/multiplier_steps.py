@@ -1,4 +1,4 @@
-"""The penalty's part in a training: its warm-up, and the steps of its multipliers."""
+"""Steps the penalty's warm-up and multipliers with the updates."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class MultiplierSteps(Callback):
-    """Tells the penalty of updates.
+    """Keeps the penalty in step with the updates.
 
     - The penalty knows the number of updates, for its warm-up.
     - The multipliers of ``--rbn-target-tid`` step once with every update that is made, on all
@@ -40,18 +40,18 @@ class MultiplierSteps(Callback):
         return criterion.multipliers if isinstance(criterion, RBNPenalty) else None
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Bring the multipliers to where the model is."""
+        """Move the multipliers to the device of the model."""
         if self._multipliers is not None:
             self._multipliers.to(next(model.parameters()).device)
 
     def on_attempt(self, model: nn.Module) -> None:
-        """Leave out what an attempt before saw."""
+        """Forget the gaps of an attempt that was dropped."""
         if self._multipliers is not None:
             self._multipliers.forget()
 
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
-        """Tell the penalty of which update a micro-batch is."""
+        """Set the number of updates in the penalty."""
         if isinstance(self.training.criterion, RBNPenalty):
             self.training.criterion.updates = update
             if update > 0 and not self._read:
@@ -60,7 +60,7 @@ class MultiplierSteps(Callback):
         yield
 
     def on_update(self, lost: bool) -> None:
-        """Step."""
+        """Step the multipliers."""
         if self._multipliers is not None:
             if lost:
                 self._multipliers.forget()
@@ -71,7 +71,7 @@ class MultiplierSteps(Callback):
         return self._multipliers.state_dict() if self._multipliers is not None else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read them."""
+        """Read the multipliers."""
         self._read = True
         new = self._multipliers.load_state_dict(state) if self._multipliers is not None else []
         if new:

@@ -1,4 +1,4 @@
-"""A training that was interrupted goes on as if it had not been."""
+"""Resumes interrupted trainings, as if they had not been interrupted."""
 
 import logging
 import sys
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def _patience() -> dict[str, Any]:
-    """Return where --patience stands: fairseq keeps it in attributes of a function."""
+    """Return the state of --patience, which fairseq keeps in attributes of a function."""
     train = sys.modules.get("fairseq_cli.train")
     return vars(train.should_stop_early) if train else {}
 
@@ -41,7 +41,7 @@ def _check_restored(path: Path, save_dir: Path) -> None:
 
 
 class Resume(Callback):
-    """Lets a training go on from its last checkpoint.
+    """Resumes a training from its last checkpoint.
 
     - Where a save was cut off, it resumes from the newest whole checkpoint.
     - A checkpoint that was saved outlasts a power cut.
@@ -50,7 +50,7 @@ class Resume(Callback):
     """
 
     def check(self, model_cfg: Any) -> None:
-        """Check what the training starts from; the first process does, which writes and measures.
+        """Check the checkpoint that the training starts from, on the first process.
 
         Raises:
             ValueError: if training should resume from a missing or damaged checkpoint and there
@@ -91,11 +91,11 @@ class Resume(Callback):
             refuse_other_dictionaries(self.training.task, state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where --patience stands."""
+        """Return the state of --patience."""
         return {"patience": dict(_patience())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read it; fairseq alone would wait for a better score as if from the start."""
+        """Read the state of --patience; fairseq alone would start its count anew."""
         _patience().update(state["patience"])
 
     def after_save(self) -> None:

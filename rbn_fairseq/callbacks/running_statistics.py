@@ -1,4 +1,4 @@
-"""Running statistics of norms move with the updates of the weights, and only with them."""
+"""Keeps the running statistics of norms in step with the updates of the weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

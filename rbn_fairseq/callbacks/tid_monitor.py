@@ -71,7 +71,7 @@ class TIDMonitor(Callback):
         return {"running_statistics": dict(self._running)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read them."""
+        """Read the running statistics."""
         # Copies: the file that they may be mapped from is soon written anew.
         self._running = {
             name: (mean.clone().cpu(), var.clone().cpu())
@@ -79,7 +79,7 @@ class TIDMonitor(Callback):
         }
 
     def on_model(self, model: nn.Module) -> None:
-        """Check that there is something to measure, and a time to measure it.
+        """Check the options, and that there will be an end of an epoch to measure at.
 
         Raises:
             ValueError: if the training has no end of an epoch, or options are out of range.
@@ -110,7 +110,7 @@ class TIDMonitor(Callback):
             self._measure(0, 0, model)
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
-        """Measure."""
+        """Measure TID."""
         self._measure(epoch, self.training.updates, model)
 
     def _measure(self, epoch: int, update: int, model: nn.Module) -> None:
@@ -141,7 +141,7 @@ class TIDMonitor(Callback):
         self._log(epoch, update, records)
 
     def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:
-        """Return this process's batches, put together as in training: of unlike lengths."""
+        """Return this process's parts of the joint batches, composed as in training."""
         if not self.training.batches.grouped_shuffling:
             order = np.random.default_rng(self.training.options.tid_seed).permutation(len(batches))
             batches = [batches[place] for place in order]

@@ -1,4 +1,4 @@
-"""Warnings of batches that give no good statistics, once a kind, with layer and update."""
+"""Warns of batches with bad statistics, once for each kind, naming layer and update."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ _KINDS = (
 
 
 def _troubles(batches: list[Moments]) -> Tensor:
-    """Return which kinds of trouble batches of as many channels show: ``(batches, kinds)``."""
+    """Return which kinds of trouble each batch shows: ``(batches, kinds)``, bool."""
     mean, var, count = (
         torch.stack(values) for values in zip(*((b.mean, b.var, b.n) for b in batches), strict=True)
     )
@@ -94,9 +94,9 @@ class Trouble(Callback):
             logger.warning("%s%s, update %d: %s (said once)", name, others, layers[name], text)
 
     def on_validation(self) -> None:
-        """Warn of what has been seen."""
+        """Warn of the troubles since the last check."""
         self._warn()
 
     def before_save(self) -> None:
-        """Warn of what has been seen."""
+        """Warn of the troubles since the last check."""
         self._warn()

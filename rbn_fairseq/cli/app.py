@@ -1,4 +1,4 @@
-"""All verbs of ``rbn``, put together."""
+"""The verbs of ``rbn``."""
 
 from typing import Annotated
 

@@ -317,25 +317,16 @@ def run(
 
 
 def _has_running_statistics(runs: _Runs, seed: int) -> bool:
-    """Tell whether any norm of a run has running statistics, by its plans.
-
-    Raises:
-        ValueError: if the run's settings are not there.
-    """
+    """Tell whether any norm of a run has running statistics, by the plans it was trained with."""
     from omegaconf import OmegaConf
 
     from rbn_fairseq.norms import NORMS, NormPlan, PopulationNorm
     from rbn_fairseq.recipes import compose_settings
 
-    if runs.dry_run:
+    settings = runs.run(seed) / ".hydra" / "config.yaml"
+    if runs.dry_run or not settings.is_file():
         model = compose_settings(runs.recipe, runs.choices)[0]["model"]
     else:
-        settings = runs.run(seed) / ".hydra" / "config.yaml"
-        if not settings.is_file():
-            raise ValueError(
-                f"--runs: `{settings}`, which tells whether the run has running statistics, is "
-                "missing."
-            )
         model = OmegaConf.load(settings).model
     options = (f"norm_{side}{final}" for side in ("encoder", "decoder") for final in ("", "_final"))
     plans = (NormPlan.parse(str(model[option])) for option in options if model.get(option))
@@ -363,14 +354,11 @@ def _score(runs: _Runs, checkpoint: Path, scores: Path) -> None:
         command = ["rbn", "score", str(generated), "--lang", target]
         command += ["--reference", str(runs.data / "text" / f"test.{target}")]
         if runs.name == "wmt16":
-            test_set, pair = _SACREBLEU
-            raw = _raw_reference(runs)
             command.append("--compound-split")
-            command += (
-                ["--raw-reference", str(raw)]
-                if raw.is_file()
-                else ["--test-set", test_set, "--language-pair", pair]
-            )
+            if _raw_reference(runs).is_file():
+                command += ["--raw-reference", str(_raw_reference(runs))]
+            else:
+                command += ["--test-set", _SACREBLEU[0], "--language-pair", _SACREBLEU[1]]
         runs.execute([*command, "--json", str(scores), "--overwrite"])
 
 

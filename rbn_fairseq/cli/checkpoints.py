@@ -1,4 +1,4 @@
-"""Verbs that make checkpoints of checkpoints."""
+"""Verbs that average, recalibrate and fold checkpoints."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# Of what fairseq does that Hydra and torch will not have for ever, and no user can mend.
+# Deprecations of Hydra and torch in fairseq's code, which no user can fix.
 _KNOWN_WARNINGS = (
     r"hydra\.experimental\.\w+\(\) is no longer experimental",
     r"The version_base parameter is not specified|version_base=\"1\.1\" selects",
@@ -66,7 +66,7 @@ def has(arguments: list[str], *names: str) -> bool:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn what fairseq's parser refuses into errors of the user, without 150 lines of usage."""
+    """Raise what fairseq's parser refuses as ValueErrors, without its 150 lines of usage."""
 
     def error(parser: argparse.ArgumentParser, message: str) -> None:
         from rbn_fairseq.cli.errors import explain_usage
@@ -78,7 +78,7 @@ def usage_errors() -> Iterator[None]:
 
 
 def log_as_fairseq() -> None:
-    """Set up logging as fairseq's commands do where they come first; and no deprecations."""
+    """Set up logging as fairseq's commands do, and hide known deprecation warnings."""
     logging.basicConfig(
         format=LOG_FORMAT,
         datefmt=LOG_DATES,

@@ -1,4 +1,4 @@
-"""Findings of `rbn doctor` in checkpoints and data, none of which is run."""
+"""Findings of `rbn doctor` in checkpoints and data; nothing of a file is run."""
 
 import argparse
 from collections import defaultdict
@@ -53,7 +53,7 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
 
 
 def _plain(settings: Any) -> Mapping[str, Any]:
-    """Return settings of whatever kind as they stand, interpolating nothing."""
+    """Return settings of any kind as a mapping, without interpolation."""
     if isinstance(settings, DictConfig):
         settings = OmegaConf.to_container(settings, resolve=False)
     if isinstance(settings, argparse.Namespace):

@@ -77,7 +77,7 @@ def _tid_table(measurements: list[_Measurement], every_layer: bool) -> "Table":
 
 
 def _sampling_error(records: list[dict[str, Any]]) -> str:
-    """Say how much of all batches the records are of, and how far off they may be for that."""
+    """Describe the sample of batches and its standard error."""
     used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
     mean, var = (
         f"{100 * max(record[f'{kind}_tid_error'] for record in records):.2f}"

@@ -233,7 +233,7 @@ def check_json(path: Optional[Path], inputs: Sequence[Path] = (), overwrite: boo
 def write_json(
     path: Optional[Path], values: Sequence[Mapping[str, Any]] | Mapping[str, Any]
 ) -> None:
-    """Write what --json asks for, if it does: a list, or lines where the file ends with .jsonl."""
+    """Write the values to the file of --json, if given: a list, or lines for .jsonl."""
     if path is None:
         return
     if path.suffix == ".jsonl" and not isinstance(values, Mapping):

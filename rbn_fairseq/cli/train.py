@@ -97,7 +97,7 @@ def train(
 def _with_recipe(
     arguments: list[str], plugin: list[str], name: str, chosen: Mapping[str, Optional[str]]
 ) -> list[str]:
-    """Put a recipe's options before those that are given, and say what they come to."""
+    """Put a recipe's options before the given ones, and print the resulting command."""
     from rbn_fairseq.checkpoints.mending import LAST
     from rbn_fairseq.measuring.data_bin import share_a_dictionary
     from rbn_fairseq.recipes import DEFAULT, compose_recipe
@@ -129,7 +129,7 @@ def _with_recipe(
 
 
 def _parse(arguments: list[str], **how: Any) -> Any:
-    """Return fairseq's reading of a training's options; ``how``: see its parse_args_and_arch."""
+    """Parse a training's options by fairseq's parse_args_and_arch, which takes ``how``."""
     # As in fairseq_cli.train.cli_main.
     from fairseq import options
 
@@ -139,7 +139,7 @@ def _parse(arguments: list[str], **how: Any) -> Any:
 
 
 def _train(cfg: Any) -> None:
-    """Train in one process; the first one writes the log."""
+    """Train in this process; the first process writes the log."""
     from fairseq.distributed import utils as distributed
     from fairseq_cli.train import main
 

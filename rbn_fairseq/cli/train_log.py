@@ -1,4 +1,4 @@
-"""A training's log file: what is logged, and its progress as JSON lines, whatever is shown."""
+"""The log file of a training: log records, and progress as JSON lines for any --log-format."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ class _Recorded(progress_bar.BaseProgressBar):
 
 
 class _File(logging.FileHandler):
-    """Passes over what a full disk does not take: the next checkpoint tells of that."""
+    """Ignores a full disk, which the next checkpoint reports."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Do nothing, where logging would write a traceback for every line."""

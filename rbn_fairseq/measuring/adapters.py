@@ -1,4 +1,4 @@
-"""What differs from one kind of task to another: data, lengths of sentences, the part to measure.
+"""Adapters to kinds of tasks: their data, sentence lengths, and the stack to measure.
 
 A task has one of these as its class attribute ``adapter``; callbacks and measurements ask it
 instead of the task, its data sets and its model.

@@ -126,7 +126,7 @@ def mix_lengths(
 
 
 def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
-    """Deal the places up to ``total``, in random order, into groups as near to a size as can be."""
+    """Split a random permutation of ``range(total)`` into groups of nearly ``size``."""
     order = rng.permutation(total)
     number = max(1, total // size)
     groupings = [np.array_split(order, parts) for parts in (number, number + 1)]
@@ -215,7 +215,7 @@ class _Mixer:
 
 
 def parse_mixing(value: object) -> Optional[int]:
-    """Read a value of ``--length-mixing``; YAML and older checkpoints have an integer in its place.
+    """Parse ``--length-mixing``, which is an integer in YAML and older checkpoints.
 
     Returns:
         The number of length buckets; ``None`` for ``random``, which has no buckets.

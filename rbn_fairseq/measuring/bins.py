@@ -1,4 +1,4 @@
-"""Bins of sentence lengths: cut by training sentences, and given to a trained model."""
+"""Bins of sentence lengths, cut by training sentences, for trained models."""
 
 import logging
 from typing import Any, Optional
@@ -41,7 +41,7 @@ def check_length_bins(number: Optional[int], rule: str) -> None:
 
 
 def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:
-    """Return the source lengths of the sentences in batches; others were too long for them.
+    """Return the source lengths of the sentences in batches, which leave out those too long.
 
     Args:
         adapter: the kind of task.

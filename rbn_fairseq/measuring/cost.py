@@ -1,4 +1,4 @@
-"""Discrepancy cost: likelihood lost because inference normalises otherwise than training."""
+"""Discrepancy cost: likelihood lost because inference normalises by other statistics."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> L
 
 @contextmanager
 def _left_alone(model: nn.Module) -> Iterator[None]:
-    """Put modes and running statistics back afterwards."""
+    """Restore modes and running statistics afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = [b for norm in population_norms(model).values() for b in norm.population.buffers()]
     saved = [buffer.clone() for buffer in buffers]
@@ -150,7 +150,7 @@ def compare_statistics(
 def cost_records(
     likelihoods: Mapping[str, Likelihood], bins: Optional[LengthBins] = None
 ) -> list[dict[str, Any]]:
-    """Return what each way costs against ``batch`` and ``batch-random``, in bits per token.
+    """Return the cost of each way against ``batch`` and ``batch-random``, in bits per token.
 
     Args:
         likelihoods: what :func:`compare_statistics` returned.

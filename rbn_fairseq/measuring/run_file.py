@@ -1,4 +1,4 @@
-"""Writes ``SAVE_DIR/run.json``: what a training is, for whoever reads its results."""
+"""Writes ``SAVE_DIR/run.json``: configuration, norms, data, versions and machine of a training."""
 
 import argparse
 import dataclasses
@@ -40,7 +40,7 @@ _SITES = {  # where a norm stands in fairseq's layers and in ours
 
 
 def _plain(value: Any) -> Any:
-    """Return a configuration's value as JSON has it: enumerations as their values."""
+    """Convert a configuration's value for JSON; enumerations become their values."""
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, argparse.Namespace):
@@ -81,7 +81,7 @@ def _configuration(cfg: Any, task: Any) -> dict[str, Any]:
 
 
 def _norm_name(norm: nn.Module) -> str:
-    """Return the name that plans have for a norm, or that of its class; a + b of a composition."""
+    """Return a norm's name in plans, or that of its class; a+b for a composition."""
     if isinstance(norm, nn.Sequential):
         return "+".join(map(_norm_name, norm))
     name = getattr(type(norm), "name", None)
@@ -89,7 +89,7 @@ def _norm_name(norm: nn.Module) -> str:
 
 
 def _norms(model: nn.Module) -> list[dict[str, Any]]:
-    """Find norms by their place's name, which has `norm` in it, or by torch's classes."""
+    """List the norms: modules with `norm` in their name, and torch's norm classes."""
     norms: list[dict[str, Any]] = []
     outer = "\n"  # no module's name begins so
     for name, part in model.named_modules():

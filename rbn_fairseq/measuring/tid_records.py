@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class How:
-    """How something was measured.
+    """Settings of a measurement.
 
     Attributes:
         batches: how many there are to measure on, of which a sample may have been used.

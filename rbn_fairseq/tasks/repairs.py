@@ -1,4 +1,4 @@
-"""Mends of fairseq's tasks that no callback can do: they change what fairseq itself does."""
+"""Fixes of fairseq's tasks that no callback can make, because they change fairseq's own steps."""
 
 import sys
 from typing import Any, ClassVar
@@ -65,7 +65,7 @@ class FairseqRepairs(FairseqTask):
         )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator, mended in two places.
+        """Return fairseq's iterator, with two fixes.
 
         fairseq composes batches with the seed of the epoch that it starts in and keeps them for
         all later epochs, so that after a resume it would train on other batches. And where the

@@ -36,7 +36,7 @@ CALLBACKS = (
 
 @register_task("translation_rbn", dataclass=with_options(TranslationConfig, CALLBACKS))
 class TranslationRBNTask(WithCallbacks, FairseqRepairs, TranslationTask):
-    """fairseq's ``translation`` with the care that batch statistics need, and the monitors."""
+    """fairseq's ``translation`` with the callbacks for batch statistics and the monitors."""
 
     callbacks = CALLBACKS
     adapter = EncoderDecoder()

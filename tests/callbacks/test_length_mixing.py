@@ -220,14 +220,6 @@ def test_malformed_values_and_a_curriculum_are_refused(value, curriculum, messag
         LengthMixing(around).check(None)
 
 
-@pytest.mark.parametrize("value", [3, "3"])
-def test_a_configuration_with_a_number_is_read(data_bin, value):
-    """As YAML and older versions' checkpoints have it."""
-    cfg = configuration(data_bin, "unused").copy()
-    cfg.length_mixing = value
-    assert tasks.setup_task(cfg).cfg.length_mixing == str(value)
-
-
 def test_a_checkpoint_with_a_number_is_read_by_every_command(data_bin, rbn_run, tmp_path):
     """As older versions saved it."""
     path = tmp_path / "checkpoint_last.pt"

@@ -149,10 +149,5 @@ def test_line_at_the_start(data_bin, tmp_path):
     ],
 )
 def test_effective_penalty(reduction, replicas, effective):
-    rbn = RBNPenaltyConfig(
-        rbn_mean_weight=0.5, rbn_std_weight=0.1, rbn_convention="official", rbn_reduction=reduction
-    )
-    assert describe_penalty(rbn, 1000.0, "token", replicas) == (
-        f"RBN penalty (official, {reduction}): weights of mean and std 0.5 and 0.1, which is "
-        f"{effective} per token (micro-batches of 1,000 tokens)"
-    )
+    rbn = RBNPenaltyConfig(rbn_mean_weight=0.5, rbn_std_weight=0.1, rbn_reduction=reduction)
+    assert f"which is {effective} per token" in describe_penalty(rbn, 1000.0, "token", replicas)

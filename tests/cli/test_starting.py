@@ -19,13 +19,18 @@ from rbn_fairseq.version import __version__
 # Seconds to import, each.
 SLOW = ("torch", "fairseq", "numpy", "matplotlib", "pandas", "sacrebleu", "hydra")
 PROGRAM = """
-import json, sys
-sys.argv = ["rbn", *json.loads(sys.argv[1])]
+import contextlib, io, json, sys
 from rbn_fairseq import cli
-try:
-    cli.main()
-except SystemExit as end:
-    print(json.dumps([end.code, [name for name in sys.modules if "." not in name]]))
+results = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["rbn", *arguments]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            cli.main()
+        except SystemExit as end:
+            results.append([end.code, printed.getvalue()])
+print(json.dumps([results, [name for name in sys.modules if "." not in name]]))
 """
 
 
@@ -37,17 +42,8 @@ def verbs(command=None, path=()):
         yield from verbs(verb, (*path, name))
 
 
-def start(*arguments):
-    """Run the command; return what it printed, its exit status, and the modules it imported."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    *printed, told = done.stdout.splitlines()
-    return "\n".join([*printed, done.stderr]), *json.loads(told)
-
-
-@pytest.mark.parametrize(
-    "arguments, status, words",
-    [
+def test_help_and_typos_import_nothing_slow():
+    calls = [
         (("--help",), 0, "recalibrate"),
         (("-h",), 0, "recalibrate"),
         (("--version",), 0, __version__),
@@ -56,12 +52,12 @@ def start(*arguments):
         (("tid", "x", "--epoch", "3"), 2, "--epochs"),
         (("train",), 2, "DATA-BIN is missing"),
         *[((*verb, "-h"), 0, "Usage: rbn") for verb in verbs()],
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_help_and_typos_import_nothing_slow(arguments, status, words):
-    printed, code, modules = start(*arguments)
-    assert words in printed and code == status
+    ]
+    command = [sys.executable, "-c", PROGRAM, json.dumps([arguments for arguments, *_ in calls])]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
+    results, modules = json.loads(done.stdout)
+    for (arguments, status, words), (code, printed) in zip(calls, results, strict=True):
+        assert code == status and words in printed, (arguments, printed)
     assert not set(modules) & set(SLOW)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
@@ -220,7 +219,3 @@ def test_cost_is_against_both_ways_of_batching():
     assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.125, 0.0, 0.25]
     assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.125, -0.25, 0.0]
     assert {(record["tokens"], record["sentences"]) for record in records} == {(10, 2)}
-
-
-def test_no_token_costs_nothing(session, padding):
-    assert likelihood(nn.Identity(), [], padding) == (0, 0, 0)
