@@ -2,11 +2,10 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Optional
 
-import numpy as np
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
@@ -19,7 +18,7 @@ from rbn_fairseq.models.transformer import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
-__all__ = ["Start", "describe_norms", "describe_penalty", "mean_size"]
+__all__ = ["Start", "describe_norms", "describe_penalty"]
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +121,9 @@ class Start(Callback):
             lengths = self.training.adapter.target_lengths(iterator.dataset)
             if getattr(criterion, "sentence_avg", False):
                 lengths = None
-            size = mean_size(iterator.frozen_batches, lengths)
-            unit = "token" if lengths is not None else "sentence"
+            batches, unit = iterator.frozen_batches, "sentence" if lengths is None else "token"
+            sizes = [len(batch) if lengths is None else lengths[batch].sum() for batch in batches]
+            size = float(sum(sizes)) / len(batches)
             line += " | " + describe_penalty(criterion.rbn, size, unit, world_size(norms.sync))
         logger.info("norms: %s", line)
         if bins > 1 and world_size(norms.sync) > 1:
@@ -179,13 +179,6 @@ def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool, bin
         whose = " | statistics of each process's own batch"
     by_length = f" | running statistics by sentence length ({bins} bins)" if bins > 1 else ""
     return f"{'; '.join(sides)}{placement}{whose}{by_length}"
-
-
-def mean_size(batches: Sequence[Any], lengths: Optional[np.ndarray]) -> float:
-    """Return the mean number of tokens of a micro-batch; without lengths, of sentences."""
-    if lengths is None:
-        return sum(map(len, batches)) / len(batches)
-    return float(lengths[np.concatenate(batches)].sum()) / len(batches)
 
 
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:

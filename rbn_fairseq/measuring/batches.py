@@ -92,7 +92,10 @@ def compose(
         return [[int(index) for place in group for index in batches[place]] for group in groups]
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == RANDOM:
-        arrays = _shuffle(arrays, np.asarray(lengths), rng)
+        tokens = np.asarray(lengths)
+        sentences = rng.permutation(np.concatenate(arrays))
+        sizes = rng.permutation([tokens[batch].sum() for batch in arrays])
+        arrays = _cut(sentences, tokens, sizes.cumsum()[:-1])
     return [array.tolist() for array in arrays]
 
 
@@ -159,19 +162,9 @@ def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) ->
         lengths: number of tokens of each sentence, by index.
     """
     parts = [lengths[np.asarray(batch)] for batch in batches]
-    tokens, positions = (
-        sum(int(part.sum()) for part in parts),
-        sum(len(part) * int(part.max()) for part in parts),
-    )
+    tokens = sum(int(part.sum()) for part in parts)
+    positions = sum(len(part) * int(part.max()) for part in parts)
     return 1 - tokens / positions
-
-
-def _shuffle(
-    batches: list[_Indices], lengths: npt.NDArray[np.int64], rng: np.random.Generator
-) -> list[_Indices]:
-    sentences = rng.permutation(np.concatenate(batches))
-    sizes = rng.permutation([lengths[batch].sum() for batch in batches])
-    return _cut(sentences, lengths, sizes.cumsum()[:-1])
 
 
 def _cut(

@@ -46,6 +46,12 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
     write_whole(path, "".join(json.dumps(record) + "\n" for record in earlier + records))
 
 
+def _add_scalars(writer: Any, record: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if record[name] is not None:
+            writer.add_scalar(f"{name}/{record['layer']}", record[name], record["update"])
+
+
 def write_layers(
     directory: Path,
     records: Sequence[Mapping[str, Any]],
@@ -61,9 +67,7 @@ def write_layers(
     with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:
             layer, update = record["layer"], record["update"]
-            for name in _SCALARS:
-                if record[name] is not None:
-                    writer.add_scalar(f"{name}/{layer}", record[name], update)
+            _add_scalars(writer, record, _SCALARS)
             moments = layers[layer]
             mean, std = moments.mean.mean(0), moments.var.mean(0).sqrt()
             distances = (moments.mean - mean).norm(dim=1) / std.norm().clamp(min=1e-12)
@@ -79,6 +83,4 @@ def write_multipliers(directory: Path, records: Sequence[Mapping[str, Any]]) -> 
     suffix = f".multipliers.{records[0]['update']}"
     with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:
-            for name in _MULTIPLIERS:
-                if record[name] is not None:
-                    writer.add_scalar(f"{name}/{record['layer']}", record[name], record["update"])
+            _add_scalars(writer, record, _MULTIPLIERS)

@@ -117,43 +117,35 @@ def norm_records(
     """
     records = []
     for name, moments in layers.items():
-        value = tid(moments, how.population)
-        error = tid_error(moments, how.batches, how.population)
         given_length = conditional_tid(moments, how.length_groups, how.population)
-        relative = deviation(moments, how.population)
         mean, var = population(moments, how.population)
         drift = lag = None
         if moments.running is not None:
             lag = distance(moments.running, (mean, var), var)
             if before and name in before:
                 drift = distance(moments.running, before[name], var)
-        records.append(
-            {
-                "epoch": epoch,
-                "update": update,
-                "layer": name,
-                "mean_tid": value.mean,
-                "var_tid": value.var,
-                "mean_tid_error": error.mean,
-                "var_tid_error": error.var,
-                "mean_conditional_tid": given_length.mean if given_length else None,
-                "var_conditional_tid": given_length.var if given_length else None,
-                "mean_deviation": relative.mean,
-                "var_deviation": relative.var,
-                "mean_drift": drift.mean if drift else None,
-                "var_drift": drift.std if drift else None,
-                "mean_lag": lag.mean if lag else None,
-                "var_lag": lag.std if lag else None,
-                "near_eps": near_eps(var, moments.eps),
-                "spread": spread(var),
-                "batches": len(moments.count),
-                "total_batches": how.batches,
-                "population": how.population,
-                "batching": how.batching,
-                "dropout": how.dropout,
-                "length_groups": how.length_groups if given_length else None,
-            }
-        )
+        pairs: dict[str, Optional[tuple[float, float]]] = {
+            "tid": tid(moments, how.population),
+            "tid_error": tid_error(moments, how.batches, how.population),
+            "conditional_tid": given_length,
+            "deviation": deviation(moments, how.population),
+            "drift": drift,
+            "lag": lag,
+        }
+        record: dict[str, Any] = {"epoch": epoch, "update": update, "layer": name}
+        for kind, pair in pairs.items():
+            record[f"mean_{kind}"], record[f"var_{kind}"] = pair or (None, None)
+        record |= {
+            "near_eps": near_eps(var, moments.eps),
+            "spread": spread(var),
+            "batches": len(moments.count),
+            "total_batches": how.batches,
+            "population": how.population,
+            "batching": how.batching,
+            "dropout": how.dropout,
+            "length_groups": how.length_groups if given_length else None,
+        }
+        records.append(record)
     return records
 
 

@@ -298,6 +298,7 @@ def test_what_fairseq_says_is_told_before_training_alone():
         "def train_step(): open('/no/such/file')",
         "def train_step(): b'\\xff'.decode()",
         "def build(): a, b = 1, 2, 3",
+        "def build(): raise RuntimeError",
         """
 def build():
     try:
@@ -306,7 +307,7 @@ def build():
         {}["a bug"]
 """,
     ],
-    ids=["file", "decode", "unpack", "bug while handling"],
+    ids=["file", "decode", "unpack", "no ValueError", "bug while handling"],
 )
 def test_bugs_of_this_package_keep_their_traceback(program, tmp_path, monkeypatch):
     monkeypatch.setattr("rbn_fairseq.cli.errors._PACKAGE", tmp_path)
