@@ -44,6 +44,7 @@ def files(*places):
     }
 
 
+@pytest.mark.nightly
 def test_a_wheel_holds_all_of_the_package_and_the_recipes(built):
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -52,6 +53,7 @@ def test_a_wheel_holds_all_of_the_package_and_the_recipes(built):
     assert all(name.startswith(("rbn_fairseq/", "rbn_fairseq-")) for name in names)
 
 
+@pytest.mark.nightly
 def test_a_source_distribution_is_whole(built):
     (archive,) = built.glob("*.tar.gz")
     names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}

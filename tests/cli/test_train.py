@@ -104,6 +104,7 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "copy", "iwslt14_per")
 
 
+@pytest.mark.nightly
 def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
     assert rbn("recipes", "copy", "default", "--output", tmp_path / "mine.yaml").exit_code == 0
     options = ("--config-dir", tmp_path, "--config-name", "mine", "norm=ln", "--cfg", "job")
@@ -176,7 +177,8 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     assert "goes on from update 2" in again.output
 
 
-@pytest.mark.parametrize("verb", ["train", pytest.param("hydra-train", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("verb", ["train", "hydra-train"])
 def test_known_warnings_are_not_shown(verb, data_bin, tmp_path):
     """In a process of its own: Python shows a warning once."""
     settings = [data_bin, *SMALL, "--save-dir", tmp_path]

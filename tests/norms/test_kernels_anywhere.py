@@ -23,6 +23,7 @@ KERNELS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_every_kernel_compiles_for_gpus(tmp_path):
     """For compute capability 8.0 (A100) one fp32 channel; for 9.0 (H100) 64 of bf16."""
     pytest.importorskip("triton")

@@ -37,6 +37,7 @@ def done(text, forked, tmp_path_factory):
         yield out, *call(out, text)  # the third differs from the second by options alone
 
 
+@pytest.mark.nightly
 def test_outcome(done, text):
     out, results, said = done
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
@@ -59,12 +60,14 @@ def test_outcome(done, text):
     assert "copying the source" in said and str(out / "report.html") in said
 
 
+@pytest.mark.nightly
 def test_second_call_runs_nothing(done, text, monkeypatch):
     out, first, _ = done
     monkeypatch.setattr(pipeline, "run_jobs", None)
     assert call(out, text)[0] == first
 
 
+@pytest.mark.nightly
 def test_other_text_is_refused(done, text, tmp_path):
     other = shutil.copytree(text, tmp_path / "other")
     with (other / "train.de").open("a") as file, (other / "train.en").open("a") as target:
