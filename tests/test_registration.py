@@ -26,12 +26,13 @@ import_user_module(argparse.Namespace(user_dir={str(runs.USER_DIR)!r}))
 @pytest.mark.parametrize(
     "imports",
     [
-        "import rbn_fairseq, importlib.util; importlib.util.find_spec('fairseq'); import fairseq",
         "import rbn_fairseq.norms" + USER_DIR,
-        "from rbn_fairseq.callbacks import Callback",
         *(
             pytest.param(imports, marks=pytest.mark.nightly)
             for imports in (
+                "import rbn_fairseq, importlib.util; importlib.util.find_spec('fairseq'); "
+                "import fairseq",
+                "from rbn_fairseq.callbacks import Callback",
                 "import fairseq, rbn_fairseq",
                 "import rbn_fairseq, fairseq",
                 "import rbn_fairseq; rbn_fairseq.register(); rbn_fairseq.register()",

@@ -1,10 +1,13 @@
 """A model learns: unseen number phrases are translated word for word."""
 
+import pytest
+
 import runs
 
 RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
 
 
+@pytest.mark.nightly
 def test_learns(data_bin, corpus, tmp_path):
     runs.train(
         data_bin, tmp_path, *RBN, "--max-update", 240, "--no-tid",
