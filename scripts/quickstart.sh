@@ -4,7 +4,7 @@
 #
 # Makes .venv if there is none, then trains small Transformers with layer norm, batch norm and
 # RBN on real text, measures TID at every epoch, translates, scores, and writes a report.
-# 13 to 17 minutes on 2 cores the first time; what is finished is not done again, and what was
+# 9 minutes on 2 cores the first time, and 2 to install; what is finished is not done again, and what was
 # cut off goes on where it stopped. Needs Python 3.11 or 3.12.
 #
 #   --data PREFIX   your own text, not tokenised, one sentence a line: PREFIX/train.de,
