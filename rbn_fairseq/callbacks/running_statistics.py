@@ -59,28 +59,23 @@ class RunningStatistics(Callback):
 
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
-        """Leave statistics alone in a dummy batch; take them back where memory runs out.
+        """Leave statistics alone in a dummy batch.
 
         Raises:
-            ValueError: if other processes wait for statistics that will not come.
+            ValueError: if memory runs out and other processes wait for statistics.
         """
         with dummy_batch() if dummy else nullcontext():
             try:
                 yield
             except RuntimeError as error:
-                if "out of memory" in str(error) and self._attempt is not None:
-                    self._undo(self._attempt, error)
+                attempt = self._attempt
+                if "out of memory" in str(error) and attempt and attempt.waits_for_others:
+                    raise ValueError(
+                        "No memory for a batch on this process, and with --norm-sync the others "
+                        "wait for its statistics. Lower --max-tokens, or leave out --norm-sync: "
+                        "fairseq then skips such batches."
+                    ) from error
                 raise
-
-    @staticmethod
-    def _undo(attempt: _Attempt, error: RuntimeError) -> None:
-        if attempt.waits_for_others:
-            raise ValueError(
-                "No memory for a batch on this process, and with --norm-sync the others wait for "
-                "its statistics. Lower --max-tokens, or leave out --norm-sync: fairseq then skips "
-                "such batches."
-            ) from error
-        attempt.undo()
 
     def on_update(self, lost: bool) -> None:
         """Make the statistics of an update final; all processes agree on them."""
