@@ -1,8 +1,8 @@
 import shutil
 
-import published
 import pytest
 
+import published
 from rbn_fairseq.corpora import build
 
 

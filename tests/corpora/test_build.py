@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published import bytes_of
 
 import corpus
+from published import bytes_of
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import apply_merges, check_codes, learn_merges
 from rbn_fairseq.corpora.iwslt14 import IWSLT14FromArchive

@@ -7,9 +7,9 @@ import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
-import published
 import pytest
 
+import published
 from rbn_fairseq.corpora import iwslt14
 from rbn_fairseq.corpora.build import Standard, build
 from rbn_fairseq.corpora.iwslt14 import IWSLT14FromArchive, IWSLT14FromTokenised

@@ -6,8 +6,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from published import ODD
 
+from published import ODD
 from rbn_fairseq.corpora import moses
 from rbn_fairseq.corpora.moses import Tokeniser
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from published import write_archive
 
+from published import write_archive
 from rbn_fairseq.corpora import text as corpora_text
 from rbn_fairseq.corpora.text import (
     clean_pair,

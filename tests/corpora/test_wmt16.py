@@ -4,9 +4,9 @@ import gzip
 import subprocess
 from collections import Counter
 
-import published
 import pytest
 
+import published
 from rbn_fairseq.corpora.build import Standard, build
 from rbn_fairseq.corpora.moses import Tokeniser
 from rbn_fairseq.corpora.wmt16 import WMT16FromArchive, WMT16FromRaw

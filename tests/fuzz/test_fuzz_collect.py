@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from batches import batches
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
 from agreement import randomise
+from batches import batches
 from rbn_fairseq.diagnostics import collect_moments, deviation, population, tid
 from rbn_fairseq.norms import NormPlace, build_norm
 

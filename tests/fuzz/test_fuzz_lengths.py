@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from batches import DTYPES, batches, tolerance
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import oracles
 from agreement import randomise
+from batches import DTYPES, batches, tolerance
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from batches import DTYPES, batches, padded_with, tolerance
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
 from agreement import randomise
+from batches import DTYPES, batches, padded_with, tolerance
 from rbn_fairseq.norms import NORMS, NormPlace, ValidTokens, build_norm, record_moments
 from rbn_fairseq.norms.moments import batch_moments
 

@@ -5,10 +5,10 @@ Behind its warm-up its backward is not the derivative of its forward; in it, aut
 
 import pytest
 import torch
-from simulations import assert_steps_agree, batch, run
 from torch import nn
 
 from rbn_fairseq.norms import MovingAverageBatchNorm, MovingAverageBatchNormOptions, ValidTokens
+from simulations import assert_steps_agree, batch, run
 
 # 70 steps cross both bounds; the correction's limits bind.
 OPTIONS = {"window": 5, "momentum": 0.1, "warmup": 12, "r_max": 1.05, "r_start": 30}

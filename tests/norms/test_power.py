@@ -7,10 +7,10 @@ import copy
 
 import pytest
 import torch
-from simulations import assert_steps_agree, batch, run
 from torch import nn
 
 from rbn_fairseq.norms import PowerNorm, PowerNormOptions
+from simulations import assert_steps_agree, batch, run
 
 # A warm-up that 60 steps cross, and alphas that differ.
 OPTIONS = {"alpha_forward": 0.8, "alpha_backward": 0.7, "warmup": 25}

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from simulations import assert_steps_agree, batch
 
 import oracles
 from agreement import randomise
@@ -16,6 +15,7 @@ from rbn_fairseq.norms import (
     freeze_statistics,
     record_gaps,
 )
+from simulations import assert_steps_agree, batch
 
 # A schedule that 60 steps cross: plain batch norm, growing limits, full limits.
 OPTIONS = {"momentum": 0.2, "r_max": 1.5, "d_max": 0.5, "start": 10, "r_end": 40, "d_end": 25}

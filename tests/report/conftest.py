@@ -1,8 +1,8 @@
 import pytest
-from run_directories import run_maker
 
 from rbn_fairseq.report.compare import group_runs
 from rbn_fairseq.report.content import sections
+from run_directories import run_maker
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import statistics
 
 import pytest
-from run_directories import configuration, norm, tid_line, write_lines, write_run
 
 from rbn_fairseq.report.compare import (
     at_last_epoch,
@@ -16,6 +15,7 @@ from rbn_fairseq.report.compare import (
 )
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe
+from run_directories import configuration, norm, tid_line, write_lines, write_run
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import os
 
 import pytest
 import torch
-from run_directories import configuration, norm, write_run
 
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import write_checkpoint
 from rbn_fairseq.report.evaluated import benchmark_table, read_evaluated
+from run_directories import configuration, norm, write_run
 
 KINDS = ("tokenised", "sacrebleu")
 PLANS = {"ln": "LN", "bn": "BN", "rbn": "RBN", "brn": "renorm"}

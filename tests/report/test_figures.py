@@ -4,11 +4,11 @@ import json
 
 import pytest
 from matplotlib.colors import to_rgb
-from run_directories import WAYS, run_maker, tid_line, write_lines
 
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import read_run
+from run_directories import WAYS, run_maker, tid_line, write_lines
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,9 @@ import json
 import math
 
 import pytest
+
+import runs as trainings
+from rbn_fairseq.report.runs import name_runs, read_run
 from run_directories import (
     configuration,
     log_text,
@@ -12,9 +15,6 @@ from run_directories import (
     write_run,
     write_run_file,
 )
-
-import runs as trainings
-from rbn_fairseq.report.runs import name_runs, read_run
 
 
 def test_log_of_the_simple_form(make):

@@ -7,13 +7,13 @@ import json
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from run_directories import tid_line, write_lines
 from scipy import stats
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.export import to_latex, to_markdown
 from rbn_fairseq.report.paper import BENCHMARKS, published_gaps, published_results
 from rbn_fairseq.report.runs import read_run
+from run_directories import tid_line, write_lines
 
 
 def rows(table):
