@@ -34,11 +34,11 @@ mixed=(--length-mixing 16)
 for seed in "$@"; do
     case $part in
         grid)
-            run "ln-sorted-seed$seed" --seed "$seed" &
-            run "ln-mixing16-seed$seed" --seed "$seed" "${mixed[@]}"
-            wait $!
-            run "bn-sorted-seed$seed" --seed "$seed" "${batch[@]}" &
+            run "ln-mixing16-seed$seed" --seed "$seed" "${mixed[@]}" &
             run "bn-mixing16-seed$seed" --seed "$seed" "${batch[@]}" "${mixed[@]}"
+            wait $!
+            run "ln-sorted-seed$seed" --seed "$seed" &
+            run "bn-sorted-seed$seed" --seed "$seed" "${batch[@]}"
             ;;
         controls)
             run "ln-equal-seed$seed" --seed "$seed" "${equal[@]}" &
