@@ -13,11 +13,14 @@ for run in "$@"; do
     if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host
         sed -E -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
     fi
-    for file in tid conditioning tid_batching cost multipliers; do
+    for file in tid conditioning tid_batching cost multipliers ablation; do
         if [[ -f $run/$file.jsonl ]]; then
             sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"
         fi
     done
+    if [[ -f $run/translations.json ]]; then
+        cp "$run/translations.json" "$to"
+    fi
     if [[ -f $run/score.json ]]; then
         sed -E 's|"against": "[^"]*/([^"/]+/[^"/]+)"|"against": "\1"|' "$run/score.json" >"$to/score.json"
     fi

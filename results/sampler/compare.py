@@ -6,7 +6,9 @@ Usage: python results/sampler/compare.py RUNS FIGURE
 import argparse
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -14,26 +16,66 @@ from scipy import stats
 
 NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00")}
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
-DIFFERENCES = {
-    "LN: mixed - sorted": {"ln mixing16": 1, "ln sorted": -1},
-    "BN: mixed - sorted": {"bn mixing16": 1, "bn sorted": -1},
-    "sorted: BN - LN": {"bn sorted": 1, "ln sorted": -1},
-    "mixed: BN - LN": {"bn mixing16": 1, "ln mixing16": -1},
-    "BN's gain by mixing - LN's": {
-        "bn mixing16": 1, "bn sorted": -1, "ln mixing16": -1, "ln sorted": 1,
-    },
-}  # fmt: skip
+GRID = ("sorted", "mixing16")
+#: Pairs of kinds of run whose difference, the first minus the second, is printed.
+PAIRS = [
+    *((f"{norm} mixing16{part}", f"{norm} sorted{part}")
+      for part in ("", "-micro", "-eight") for norm in ("ln", "bn", "rbn")),
+    *((f"bn {sampler}{part}", f"ln {sampler}{part}")
+      for part in ("", "-micro", "-eight") for sampler in (*GRID, "random")),
+    ("ln random", "ln mixing16"), ("bn random", "bn mixing16"),
+    ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
+    ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
+    ("ln sorted-micro", "ln sorted"), ("bn sorted-micro", "bn sorted"),
+]  # fmt: skip
 
 
-def read(runs: Path) -> pd.DataFrame:
-    """Return validation nll, bits a token: a row an epoch; columns norm and sampler, and seed."""
-    curves = {}
+def read_runs(runs: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield norm and sampler, the seed, and the directory of each run."""
     for log in sorted(runs.glob("*/train.log")):
-        if name := re.fullmatch(r"(\w+)-(\w+)-seed(\d+)", log.parent.name):
-            rows = re.findall(r"INFO \| valid \| (\{.*\})", log.read_text())
-            ends = {row["epoch"]: float(row["valid_nll_loss"]) for row in map(json.loads, rows)}
-            curves[f"{name[1]} {name[2]}", int(name[3])] = pd.Series(ends)
-    return pd.DataFrame(curves).rename_axis("epoch").sort_index()
+        if name := re.fullmatch(r"([a-z]+)-([\w-]+)-seed(\d+)", log.parent.name):
+            yield f"{name[1]} {name[2]}", int(name[3]), log.parent
+
+
+def losses(run: Path, part: str) -> pd.Series:
+    """Return nll in bits a token by epoch; ``part`` is ``valid`` or ``train``."""
+    rows = re.findall(rf"INFO \| {part} \| (\{{.*\}})", (run / "train.log").read_text())
+    ends = {row["epoch"]: float(row[f"{part}_nll_loss"]) for row in map(json.loads, rows)}
+    return pd.Series(ends).rename_axis("epoch").sort_index()
+
+
+def curves_of(runs: Path, part: str = "valid") -> pd.DataFrame:
+    """Return nll: a row an epoch, columns kind and seed."""
+    return pd.DataFrame(
+        {(kind, seed): losses(run, part) for kind, seed, run in read_runs(runs)}
+    ).sort_index()
+
+
+def lines(run: Path, name: str) -> pd.DataFrame:
+    """Return a file of measurements, or an empty frame."""
+    path = run / f"{name}.jsonl"
+    return pd.read_json(path, lines=True) if path.exists() else pd.DataFrame()
+
+
+def measurements(run: Path) -> dict[str, Any]:
+    """Return what is measured at a run's end, by name."""
+    values: dict[str, Any] = {"training": losses(run, "train").iloc[-1]}
+    if len(tid := lines(run, "tid")):
+        last = 100 * tid[tid["epoch"] == tid["epoch"].max()].mean(numeric_only=True)
+        values |= {"TID %": last["mean_tid"], "TID given length %": last["mean_conditional_tid"]}
+    if len(cost := lines(run, "cost")):
+        last = cost[cost["update"] == cost["update"].max()].set_index("statistics")["cost"]
+        values["loses"] = last["running"]
+    if len(conditioning := lines(run, "conditioning")):
+        stream = conditioning[conditioning["place"] == "stream"]
+        last = stream[stream["update"] == stream["update"].max()]
+        values["C_50"] = last.loc[last["layer"].idxmax(), "c_50"]
+    if (path := run / "translations.json").exists():
+        scores = json.loads(path.read_text())
+        values |= {"lenpen": scores["lenpen"], "BLEU4": scores["tuned"]["bleu4"],
+                   "chrF2": scores["tuned"]["chrf2"],
+                   "BLEU4, lenpen 1": scores["lenpen_1"]["bleu4"]}  # fmt: skip
+    return values
 
 
 def interval(values: pd.Series) -> str:
@@ -46,6 +88,26 @@ def interval(values: pd.Series) -> str:
     return f"{text} (n = {len(values)}: {', '.join(f'{value:+.3f}' for value in values)})"
 
 
+def print_differences(last: pd.DataFrame) -> None:
+    """Print paired differences of the last nll: a row a kind, a column a seed."""
+    rows = {f"{one} - {other}": last.loc[one] - last.loc[other]
+            for one, other in PAIRS if {one, other} <= {*last.index}}  # fmt: skip
+    gains = [f"{norm} mixing16 - {norm} sorted" for norm in ("bn", "ln")]
+    if set(gains) <= set(rows):
+        rows["gain of bn by mixing - ln's"] = rows[gains[0]] - rows[gains[1]]
+    for title, gaps in rows.items():
+        if len(gaps := gaps.dropna()):
+            print(f"{title:<36} {interval(gaps)}")
+
+
+def updates_to(curve: pd.Series, nll: float) -> float:
+    """Return the epoch at which a curve reaches a loss, interpolated; NaN if it does not."""
+    for (before, high), (after, low) in zip(curve.items(), curve.iloc[1:].items(), strict=False):
+        if low <= nll:
+            return before + (after - before) * (high - nll) / (high - low)
+    return float("nan")
+
+
 def draw(curves: pd.DataFrame, path: Path) -> None:
     """Draw nll by epoch; a thin line a seed."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
@@ -53,8 +115,9 @@ def draw(curves: pd.DataFrame, path: Path) -> None:
         for sampler, (sampler_name, dashes) in SAMPLERS.items():
             kind = f"{norm} {sampler}"
             if kind in curves:
-                lines = axes.plot(curves[kind], dashes, color=colour, linewidth=0.9)
-                lines[0].set_label(f"{norm_name}, {sampler_name}")
+                seeds = curves[kind].dropna()
+                drawn = axes.plot(seeds, dashes, color=colour, linewidth=0.9)
+                drawn[0].set_label(f"{norm_name}, {sampler_name}")
     axes.set(xlabel="epoch", ylabel="validation nll (bits per token)", yscale="log")
     axes.yaxis.set_major_formatter("{x:.1f}")
     axes.yaxis.set_minor_formatter("{x:.1f}")
@@ -67,12 +130,18 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path)
     parser.add_argument("figure", type=Path)
     arguments = parser.parse_args()
-    curves = read(arguments.runs)
-    print(curves.to_string(float_format="%.3f"))
-    last = curves.loc[curves.index.max()].unstack(level=0)
-    for title, signs in DIFFERENCES.items():
-        if set(signs) <= set(last):
-            gaps = sum(sign * last[kind] for kind, sign in signs.items()).dropna()
-            if len(gaps):
-                print(f"{title:<28} {interval(gaps)}")
+    curves = curves_of(arguments.runs)
+    print("validation nll by epoch, bits a token")
+    print(curves.to_string(float_format="%.3f"), "\n")
+    ends = pd.DataFrame({key: curve.dropna().iloc[[-1]].reset_index(drop=True)
+                         for key, curve in curves.items()}).iloc[0]  # fmt: skip
+    print_differences(ends.unstack())
+    table = {(kind, seed): measurements(run) for kind, seed, run in read_runs(arguments.runs)}
+    if {key for key in curves if key[0] == "ln sorted"}:
+        for (kind, seed), curve in curves.items():
+            if ("ln sorted", seed) in curves and kind.split()[1] in GRID:
+                goal = ends["ln sorted", seed]
+                table[kind, seed]["epochs to LN's last, sorted"] = updates_to(curve.dropna(), goal)
+    print("\nat the end")
+    print(pd.DataFrame(table).T.to_string(float_format="%.3f", na_rep=""))
     draw(curves, arguments.figure)

@@ -5,11 +5,14 @@
 # otherwise as results/ladder/run.sh, whose TEXT, BIN and WORK are its own. Goes on where it was cut off.
 #
 #   grid       layer norm and batch norm, on fairseq's batches and on those of 16 buckets; 12 epochs with a
-#              learning rate that falls to 0, as all the others. About two hours a seed.
+#              learning rate that falls to 0, as all the others. Two hours and a half a seed.
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   random     layer norm and batch norm on batches of random sentences
 #   rbn        RBN on fairseq's batches and on those of 16 buckets
 #   micro      the grid's four with four micro-batches of a quarter an update, 3,408 updates
+#   eight      the grid's four with eight batches an update, as eight GPUs have them: 1,284 updates
+#   pre        the grid's four in Pre-Norm
+#   large      the grid's four with 6 + 6 layers of width 256
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
@@ -17,54 +20,84 @@ source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
 part=$1
 shift
 epochs=12 updates=10224
-[[ $part != micro ]] || epochs=4 updates=3408 # epochs: of which checkpoint ends the training
+case $part in
+    micro) epochs=4 updates=3408 ;; # epochs: of which checkpoint ends the training
+    eight) updates=1284 ;;
+esac
+
+translations() { # NAME
+    local run=$work/$1 subset
+    [[ -f $run/translations.json ]] && return
+    for subset in valid test; do
+        rbn generate "$bin" --path "$run/checkpoint$epochs.pt" --gen-subset "$subset" --cpu --beam 5 \
+            --nbest 5 --lenpen 1 --max-len-a 1 --max-len-b 50 --remove-bpe --max-tokens 6000 \
+            --num-workers 0 >"$run/$subset.txt"
+    done
+    rbn score "$run/test.txt" --lang en --reference "$text/test.en" --json "$run/score.json" --overwrite
+    python results/sampler/translations.py "$run"/{valid,test}.txt "$text" >"$run/translations.json"
+}
+
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update "$updates" --total-num-update "$updates" "${@:2}"
-    if [[ $1 != ln-* && $part != micro ]]; then
-        cost "$1" checkpoint{4,8,12}.pt
+    if [[ $1 != ln-* ]]; then
+        if ((epochs == 12)); then cost "$1" checkpoint{4,8,12}.pt; else cost "$1" "checkpoint$epochs.pt"; fi
     fi
+    translations "$1"
+}
+
+pair() { # SUFFIX OPTIONS...: layer norm and batch norm, for the seed
+    run "ln-$1-seed$seed" --seed "$seed" "${@:2}" &
+    run "bn-$1-seed$seed" --seed "$seed" "${batch[@]}" "${@:2}"
+    wait $!
+}
+
+four() { # SUFFIX OPTIONS...: the grid
+    pair "mixing16$1" --length-mixing 16 "${@:2}"
+    pair "sorted$1" "${@:2}"
+}
+
+ablation() { # NAME: of statistics by groups of tokens
+    [[ -f $work/$1/ablation.jsonl ]] ||
+        python results/sampler/ablation.py "$work/$1" checkpoint{4,12}.pt >"$work/$1/ablation.jsonl"
 }
 
 controls=(--user-dir results/sampler/controls)
 equal=("${controls[@]}" --criterion equal_weights --mean-tokens 1608.4) # the log's wpb
 once=("${controls[@]}" --task translation_one_composition --length-mixing 16)
-micro=(--max-tokens 500 --update-freq 4)
-mixed=(--length-mixing 16)
+pre=(--encoder-normalize-before --decoder-normalize-before)
+large=()
+for side in encoder decoder; do
+    large+=("--$side-layers" 6 "--$side-embed-dim" 256 "--$side-ffn-embed-dim" 1024)
+done
 
 for seed in "$@"; do
     case $part in
         grid)
-            run "ln-mixing16-seed$seed" --seed "$seed" "${mixed[@]}" &
-            run "bn-mixing16-seed$seed" --seed "$seed" "${batch[@]}" "${mixed[@]}"
+            four ""
+            ablation "bn-mixing16-seed$seed" &
+            ablation "bn-sorted-seed$seed"
             wait $!
-            run "ln-sorted-seed$seed" --seed "$seed" &
-            run "bn-sorted-seed$seed" --seed "$seed" "${batch[@]}"
             ;;
         controls)
             run "ln-equal-seed$seed" --seed "$seed" "${equal[@]}" &
             run "ln-once-seed$seed" --seed "$seed" "${once[@]}"
+            wait $!
             ;;
-        random)
-            run "ln-random-seed$seed" --seed "$seed" --length-mixing random &
-            run "bn-random-seed$seed" --seed "$seed" "${batch[@]}" --length-mixing random
-            ;;
+        random) pair random --length-mixing random ;;
         rbn)
             run "rbn-sorted-seed$seed" --seed "$seed" "${penalty[@]}" &
-            run "rbn-mixing16-seed$seed" --seed "$seed" "${penalty[@]}" "${mixed[@]}"
-            ;;
-        micro)
-            run "ln-sorted-micro-seed$seed" --seed "$seed" "${micro[@]}" &
-            run "ln-mixing16-micro-seed$seed" --seed "$seed" "${micro[@]}" "${mixed[@]}"
+            run "rbn-mixing16-seed$seed" --seed "$seed" "${penalty[@]}" --length-mixing 16
             wait $!
-            run "bn-sorted-micro-seed$seed" --seed "$seed" "${batch[@]}" "${micro[@]}" &
-            run "bn-mixing16-micro-seed$seed" --seed "$seed" "${batch[@]}" "${micro[@]}" "${mixed[@]}"
             ;;
+        micro) four -micro --max-tokens 500 --update-freq 4 ;;
+        eight) four -eight --update-freq 8 --warmup-updates 200 ;;
+        pre) four -pre "${pre[@]}" ;;
+        large) four -large "${large[@]}" ;;
         *)
-            echo "PART must be grid, controls, random, rbn or micro, but is '$part'" >&2
+            echo "PART must be grid, controls, random, rbn, micro, eight, pre or large, but is '$part'" >&2
             exit 2
             ;;
     esac
-    wait $!
 done
 
 bash results/keep.sh results/sampler/runs "$work"/*-seed[0-9]
