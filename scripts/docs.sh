@@ -19,6 +19,8 @@ mkdir -p site/source
 git ls-files -z '*.md' LICENSE docs examples results | grep -zvE '/(runs|rows)/' |
     xargs -0 cp --parents --target-directory site/source
 jupyter nbconvert --log-level ERROR --to markdown --output-dir site/source/examples examples/*.ipynb
+# Links to a notebook lead to its page.
+find site/source -name '*.md' -exec sed -i 's/\.ipynb)/.md)/g' {} +
 rbn report results/ladder/runs/* --output site/source/report
 zensical build --strict
 say "open site/html/index.html"

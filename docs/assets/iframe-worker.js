@@ -9,7 +9,9 @@ if (location.protocol === "file:") {
       this.scope = new Promise((resolve) => {
         frame.onload = () => {
           const scope = frame.contentWindow;
-          scope.postMessage = (data) => this.onmessage?.({ data });
+          // Copies, and later, as a worker gets them.
+          scope.postMessage = (data) =>
+            setTimeout(() => this.onmessage?.({ data: structuredClone(data) }));
           const script = scope.document.createElement("script");
           script.src = new URL(url, location.href);
           script.onload = () => resolve(scope);
@@ -21,7 +23,8 @@ if (location.protocol === "file:") {
 
     async postMessage(data) {
       const scope = await this.scope;
-      scope.dispatchEvent(new MessageEvent("message", { data }));
+      const copy = scope.structuredClone(data);
+      scope.dispatchEvent(new scope.MessageEvent("message", { data: copy }));
     }
 
     terminate() {}
