@@ -12,6 +12,14 @@ RELIABILITY, THEORY = (
 )
 
 
+def test_links_lead_to_files():
+    """On GitHub and in the site, whose build checks headings, too."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/*.md")]
+    links = [(p, to) for p in pages for to in re.findall(r"\]\(([^\s)#:]+)[)#]", p.read_text())]
+    assert len(links) > 100
+    assert not [link for link in links if not (link[0].parent / link[1]).is_file()]
+
+
 def test_named_tests_are_there():
     named = re.findall(r"`(tests/\S+?\.py)(?:::(\w+))?`", RELIABILITY)
     assert len(named) > 30

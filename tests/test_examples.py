@@ -1,6 +1,10 @@
 """The examples run, and say what is so."""
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +72,35 @@ def test_digits_learns(capsys):
     shown = capsys.readouterr().out
     assert "after 2 epochs" in shown
     assert float(shown.split("epochs, ")[1].split(" %")[0]) > 50  # one in ten by chance
+
+
+_NOTEBOOK = """
+import json, sys
+sys.modules["fairseq"] = None  # importing it now raises ModuleNotFoundError
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]))
+print()
+print(json.dumps([tid_of, conditional, losses]))
+"""
+
+
+@pytest.mark.nightly
+def test_notebook_shows_what_it_says():
+    notebook = str(EXAMPLES / "tid_of_any_model.ipynb")
+    done = subprocess.run(
+        [sys.executable, "-c", _NOTEBOOK, notebook],
+        env=os.environ | {"MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    tid, given_length, losses = json.loads(done.stdout.splitlines()[-1])
+    for name, (mean, _) in tid["bucketed"].items():
+        assert mean > 2 * tid["mixed"][name][0], name
+        assert mean > 2 * given_length["bucketed"][name][0], name
+    bucketed, mixed = losses["bucketed"], losses["mixed"]
+    own, by_length = bucketed["each batch's own"], bucketed["recalibrated, by length"]
+    assert bucketed["running"] > bucketed["recalibrated"] > own + 0.05
+    assert by_length < own + 0.05
+    assert mixed["running"] < mixed["each batch's own"] + 0.05

@@ -170,10 +170,15 @@ def _mean_length(lengths: Tensor, norm: nn.Module) -> Optional[Tensor]:
     return None if (lengths[:, 0] == 0).any() else lengths[:, 1] / lengths[:, 0]
 
 
+def call(model: nn.Module, batch: Any) -> Any:
+    """Return ``model(batch)``."""
+    return model(batch)
+
+
 def collect_moments(
     model: nn.Module,
     batches: Iterable[Any],
-    forward: Callable[[nn.Module, Any], Any],
+    forward: Callable[[nn.Module, Any], Any] = call,
     dropout: bool = False,
     norms: Optional[Mapping[str, nn.Module]] = None,
 ) -> dict[str, LayerMoments]:
@@ -187,7 +192,7 @@ def collect_moments(
     Args:
         model: any module with batch norms, this package's or torch's own.
         batches: what ``forward`` takes.
-        forward: runs the model on a batch.
+        forward: runs the model on a batch; without it ``model(batch)``.
         dropout: leave dropout (and all else that training mode means) on.
         norms: by name, those to report; ``None`` = all batch norms.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments, population_norms
+from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments, population_norms
 from rbn_fairseq.norms import PopulationNorm
 
 __all__ = ["ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population"]
@@ -74,7 +74,7 @@ def set_population(
 def recalibrate(
     model: nn.Module,
     batches: Iterable[Any],
-    forward: Callable[[nn.Module, Any], Any],
+    forward: Callable[[nn.Module, Any], Any] = call,
     estimate: str = "mean-of-batches",
 ) -> int:
     """Replace the population statistics of every norm that has them by those of ``batches``.
@@ -87,7 +87,7 @@ def recalibrate(
     Args:
         model: any module with such norms.
         batches: training batches, what ``forward`` takes.
-        forward: runs the model on a batch.
+        forward: runs the model on a batch; without it ``model(batch)``.
         estimate: ``mean-of-batches`` or ``pooled``, as in
             :func:`~rbn_fairseq.diagnostics.population`.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
+from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
 from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
 __all__ = [
@@ -83,7 +83,7 @@ def average_tid(layers: Mapping[str, TID]) -> TID:
 def measure_tid(
     model: nn.Module,
     batches: Iterable[Any],
-    forward: Callable[[nn.Module, Any], Any] = lambda model, batch: model(batch),
+    forward: Callable[[nn.Module, Any], Any] = call,
     dropout: bool = False,
     estimate: str = "mean-of-batches",
 ) -> dict[str, TID]:
