@@ -95,6 +95,13 @@ def _find_checkpoint(run: Path) -> Path:
     )
 
 
+def _data_of(state: Mapping[str, Any]) -> str:
+    """Return the data directory that a checkpoint was trained on; fairseq before 0.10 has args."""
+    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+    settings = vars(settings) if isinstance(settings, Namespace) else settings
+    return str(settings.get("data") or "")
+
+
 def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     """Return how the data were split, with the path of the codes, if they are still the run's.
 
@@ -151,15 +158,13 @@ def open_translator(
         ValueError: if a file is missing or damaged, or it is not known how to split sentences.
     """
     path = _find_checkpoint(run)
-    state = read_checkpoint(path)
-    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
-    settings = vars(settings) if isinstance(settings, Namespace) else settings
-    directory = str(data or settings.get("data") or "")
+    trained_on = _data_of(read_checkpoint(path))
+    directory = str(data or trained_on)
     check_data(directory, way_out="Say with --data where it is now.")
     pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
     _check_pieces(pieces)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": os.path.abspath(directory)}
+        [str(path)], arg_overrides={"data": directory}
     )
     if not isinstance(task, TranslationTask):
         raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")

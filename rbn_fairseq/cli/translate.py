@@ -1,5 +1,6 @@
 """`rbn translate`: raw sentences through trained models."""
 
+import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -33,11 +34,11 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
 
 def _check_sentences(sentences: list[str]) -> None:
     for sentence in sentences:
-        if sentence and len(sentence) < 4096 and Path(sentence).exists():
+        if os.path.exists(sentence):  # Path's refuses long names
             raise ValueError(
-                f"`{sentence}` is a file or a directory, not a sentence. Another run is given as "
-                f"--beside {sentence}; to translate the lines of a file, leave SENTENCE out: "
-                f"< {sentence}."
+                f"SENTENCE `{sentence}` is a file or a directory. If it is another run, give "
+                f"--beside {sentence}; if a file of sentences, give it to stdin (< {sentence}), as "
+                "also a sentence of that name."
             )
 
 
