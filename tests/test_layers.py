@@ -10,6 +10,7 @@ ROOT = Path(rbn_fairseq.__file__).parent
 #: Each may import what stands before it; those in one line do not import each other.
 LAYERS = (
     ("version", "writing", "recipes"),
+    ("pieces",),
     ("norms",),
     ("diagnostics",),
     ("models",),
@@ -20,7 +21,7 @@ LAYERS = (
     ("tasks",),
     ("__init__",),
     ("scoring", "corpora", "report"),
-    ("bench",),
+    ("bench", "translator"),
     ("quickstart",),
     ("cli",),
     ("__main__",),

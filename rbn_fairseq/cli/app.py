@@ -15,6 +15,8 @@ from rbn_fairseq.cli import (
     prepare,
     reports,
     train,
+    translate,
+    watch,
 )
 from rbn_fairseq.version import __version__
 
@@ -57,6 +59,8 @@ for name, verb in (
     app.command(name, options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
 app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
 app.add_typer(about.recipes, name="recipes")
+app.command("translate")(translate.translate)
+app.command("watch")(watch.watch)
 app.command("options")(about.options)
 app.command("norms")(about.norms)
 app.command("tid")(measure.tid)

@@ -23,6 +23,7 @@ __all__ = [
     "LOG_FORMAT",
     "generate",
     "has",
+    "hide_known_warnings",
     "hydra_train",
     "interactive",
     "log_as_fairseq",
@@ -77,6 +78,12 @@ def usage_errors() -> Iterator[None]:
         yield
 
 
+def hide_known_warnings() -> None:
+    """Hide deprecation warnings that no user can do anything about."""
+    for message in _KNOWN_WARNINGS:
+        warnings.filterwarnings("ignore", message=rf"\s*(?:{message})")
+
+
 def log_as_fairseq() -> None:
     """Set up logging as fairseq's commands do, and hide known deprecation warnings."""
     logging.basicConfig(
@@ -86,8 +93,7 @@ def log_as_fairseq() -> None:
         stream=sys.stdout,
         force=True,
     )
-    for message in _KNOWN_WARNINGS:
-        warnings.filterwarnings("ignore", message=rf"\s*(?:{message})")
+    hide_known_warnings()
 
 
 def _run(name: str, arguments: list[str]) -> None:

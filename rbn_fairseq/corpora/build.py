@@ -28,6 +28,7 @@ from rbn_fairseq.corpora.text import (
     sha256,
     write_lines,
 )
+from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
@@ -156,6 +157,7 @@ class Recipe(ABC):
         standard: the text that others train on.
         options: of fairseq-preprocess, for this corpus.
         raw: whether raw text is kept, in a stage of its own.
+        tokens: the part of ``pieces.json`` about tokens; ``None`` where the merges are not known.
     """
 
     name: ClassVar[str]
@@ -163,6 +165,7 @@ class Recipe(ABC):
     standard: ClassVar[Standard]
     options: ClassVar[tuple[str, ...]] = ()
     raw: ClassVar[bool] = False
+    tokens: ClassVar[Optional[Mapping[str, Any]]] = None
     jobs: int
 
     @abstractmethod
@@ -302,6 +305,8 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             "request": request,
         }
         _save(directory / "about.json", about)
+        if recipe.tokens is not None:
+            write_pieces(directory, "subword_nmt", out / "bpe" / "code", **recipe.tokens)
 
     if recipe.raw:
         _stage(out / "raw", recipe.write_raw)

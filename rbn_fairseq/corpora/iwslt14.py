@@ -19,7 +19,7 @@ from rbn_fairseq.corpora.build import (
     check_codes,
     learn_merges,
 )
-from rbn_fairseq.corpora.moses import Tokeniser
+from rbn_fairseq.corpora.moses import MOSES, Tokeniser
 from rbn_fairseq.corpora.text import (
     SPLITS,
     Say,
@@ -93,6 +93,7 @@ class _IWSLT14(Recipe):
     name: ClassVar[str] = "IWSLT14 De-En"
     langs: ClassVar[tuple[str, str]] = ("de", "en")
     standard: ClassVar[Standard] = STANDARD
+    tokens: ClassVar[Mapping[str, Any]] = {**MOSES, "lowercase": True}
     path: Path
     jobs: int
     learnt: int = MERGES

@@ -13,7 +13,10 @@ from sacremoses import MosesTokenizer
 
 from rbn_fairseq.corpora.text import map_chunks, process_pool
 
-__all__ = ["Tokeniser"]
+__all__ = ["MOSES", "Tokeniser"]
+
+#: What :class:`Tokeniser` does, in fairseq's options.
+MOSES = {"tokenizer": "moses", "moses_no_dash_splits": True}
 
 # "It is 5,300." Commas in numbers stay, apostrophes are escaped, the full stop is cut off.
 _SAMPLE, _SAMPLE_TOKENS = "It's 5,300.", "It &apos;s 5,300 ."

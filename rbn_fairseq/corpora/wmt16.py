@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from rbn_fairseq.corpora.build import Recipe, Standard, apply_merges, learn_merges
-from rbn_fairseq.corpora.moses import Tokeniser
+from rbn_fairseq.corpora.moses import MOSES, Tokeniser
 from rbn_fairseq.corpora.text import (
     Pair,
     Say,
@@ -103,6 +103,7 @@ class WMT16FromRaw(_WMT16):
     """
 
     raw: ClassVar[bool] = True
+    tokens: ClassVar[Mapping[str, Any]] = MOSES
     merges: int = MERGES
 
     def _source(self, split: str, lang: str) -> Path:

@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import platform
 import re
 from collections.abc import Mapping, Sequence, Sized
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from importlib import metadata
@@ -19,6 +21,7 @@ from torch import nn
 
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
 from rbn_fairseq.norms import NoNorm
+from rbn_fairseq.pieces import read_pieces
 from rbn_fairseq.version import __version__
 from rbn_fairseq.writing import write_whole
 
@@ -124,6 +127,14 @@ def _vocabularies(task: Any) -> dict[str, int]:
     return sizes
 
 
+def _pieces(data: Any) -> dict[str, Any]:
+    """Return how the data were split into pieces, if they say so; a training needs no codes."""
+    with suppress(ValueError):
+        pieces = read_pieces(Path(str(data).split(os.pathsep)[0])) if data else None
+        return {} if pieces is None else {"pieces": pieces}
+    return {}
+
+
 def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     """Describe a training: configuration, resolved norms, number of parameters, data.
 
@@ -137,14 +148,16 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
         Plain containers for JSON.
     """
     datasets = getattr(task, "datasets", None) or {}
+    config = _configuration(cfg, getattr(task, "cfg", None))
     return {
         "format": _FORMAT,
-        "config": _configuration(cfg, getattr(task, "cfg", None)),
+        "config": config,
         "norms": _norms(model),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "data": {
             "sentences": {split: len(data) for split, data in datasets.items()},
             "vocabularies": _vocabularies(task),
+            **_pieces(config["task"].get("data")),
         },
         "starts": [],
     }

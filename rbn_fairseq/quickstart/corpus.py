@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rbn_fairseq.corpora.build import binarise
 from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
+from rbn_fairseq.pieces import PIECES, write_pieces
 from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_pairs, shares_words
 
 __all__ = ["Data", "prepare", "read_text", "split_pages"]
@@ -243,5 +244,7 @@ def prepare(
             about = {"text": data or _help_packages(out), "pairs": pairs, "request": request}
             (unfinished / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
             unfinished.rename(directory)
+    if not (directory / "bin" / PIECES).exists():
+        write_pieces(directory / "bin", "sentencepiece", directory / "spm.model")
     source, reference = (list(read_lines(directory / "text" / f"test.{lang}")) for lang in langs)
     return Data(directory / "bin", source, reference, about)

@@ -35,6 +35,7 @@ NORMS: dict[str, tuple[str, ...]] = {
 }
 _FAMILIES = {"layer": "LN", "batch": "BN", "rbn": "RBN"}  # what the report calls them
 _AVERAGED = 2  # epochs
+_AVERAGE = "average.pt"
 _RECIPE = (
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
     "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
@@ -73,7 +74,7 @@ def _claim(directory: Path, recipe: Sequence[str], epochs: int) -> None:
 
 def _job(name: str, out: Path, data: Data, epochs: int) -> Job:
     directory = out / name
-    log, averaged = directory / LOG, directory / "average.pt"
+    log, averaged = directory / LOG, directory / _AVERAGE
     device = () if torch.cuda.is_available() else ("--cpu",)
     recipe = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
     train = ("train", str(data.bin), "--save-dir", str(directory))
@@ -263,7 +264,12 @@ def _conclude(
     page = render("Layer norm, batch norm, RBN", shown, about)
     write_whole(out / "report.html", page)
     _show(console, runs, copying)
+    sources = (sentence["source"] for sentence in results["translations"])
+    words = ["rbn", "translate", str(out / list(NORMS)[-1] / _AVERAGE), "--", min(sources, key=len)]
     console.print(
-        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}", soft_wrap=True
+        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}\n"
+        f"try it:  {shlex.join(words)}",
+        soft_wrap=True,
+        markup=False,
     )
     return results

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "LOG", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs", "read_scores",
+    "LOG", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
+    "read_scores",
 ]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
@@ -49,6 +50,22 @@ _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
 _OF_MEASUREMENT = ["batches", "total_batches", "population", "batching", "dropout"]
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is, by the last lines of its log.
+
+    Attributes:
+        values: of the last training line, within an epoch or at its end: epoch (within one, with
+            the part of it that is done), update, and fairseq's averages by their names.
+        validating: whether a validation has begun behind that line.
+        warning: the last warning or error.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    validating: bool = False
+    warning: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A run directory's content.
@@ -65,9 +82,11 @@ class Run:
         scores: what ``rbn score`` wrote, by kind of BLEU.
         config: fairseq's configuration by group; empty without ``run.json``.
         vocabularies: languages, source first, and the sizes of their dictionaries.
+        updates_before: updates that the last process began with.
         seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
             of the first epoch.
         ended: whether the last process ended as it should.
+        progress: how far it is.
         problems: what could not be read or is missing, a sentence each.
     """
 
@@ -83,8 +102,10 @@ class Run:
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     vocabularies: tuple[tuple[str, int], ...] = ()
+    updates_before: int = 0
     seconds: Optional[float] = None
     ended: bool = False
+    progress: Progress = field(default_factory=Progress)
     problems: tuple[str, ...] = ()
 
     @property
@@ -137,17 +158,34 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {"epoch": epoch, "update": update, **numbers}
 
 
-def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
+def _within_epoch(line: str) -> dict[str, float]:
+    """Read a line that `rbn train` writes every --log-interval; empty where it is cut off."""
+    try:
+        values = json.loads(line[line.index("{") :])
+        epochs = float(values.pop("update"))
+        return {**_numbers(values, ""), "epoch": epochs}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return {}
+
+
+def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, bool, Progress]:
     """Read the ends of epochs; of an epoch that a resumed run has twice the later counts."""
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
+    now: dict[str, float] = {}
+    warning, validating = "", False
     ended, unread = False, 0
     lines = path.open(encoding="utf-8", errors="replace") if path.is_file() else ()
     for line in lines:
         ended = ended or "done training in " in line
+        validating = validating or "begin validation on " in line
+        serious = re.search(r"\| (?:WARNING|ERROR|CRITICAL) \| [^|]* \| (.+)", line)
+        warning = serious[1] if serious else warning
         simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
+            if at >= 0 and (within := _within_epoch(line[at:])):
+                now, ended, validating = within, False, False
             continue
         try:
             values = _simple(simple[1]) if simple else json.loads(line[at:])
@@ -160,17 +198,19 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
-        ended = False
+        ended = validating = False
+        now = row if kind == "train_" else now
         order = "update" if kind == "valid_" else "epoch"
         rows = valid if kind == "valid_" else train
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
     columns = ["epoch", "update", "loss", "nll_loss", "bleu"]
-    frames = pd.DataFrame(valid, columns=columns), pd.DataFrame(train)
-    if train:
-        return *frames, ended
-    return frames[0], pd.DataFrame(columns=["epoch", "update"], dtype=float), ended
+    train_frame = pd.DataFrame(train)
+    if not train:
+        train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
+    progress = Progress(now, validating, warning)
+    return pd.DataFrame(valid, columns=columns), train_frame, ended, progress
 
 
 def _seconds(train: pd.DataFrame, starts: Sequence[int]) -> Optional[float]:
@@ -255,7 +295,10 @@ def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
         groups = {name: group for name, group in content["config"].items() if group is not None}
         if not all(isinstance(group, dict) for group in groups.values()):
             raise TypeError("a group of the configuration is no object")
-        return {**content, "config": groups}
+        starts = [int(start.get("update") or 0) for start in content.get("starts") or ()]
+        sizes = (content.get("data") or {}).get("vocabularies") or {}
+        vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
+        return {"config": groups, "starts": starts, "vocabularies": vocabularies}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -317,11 +360,10 @@ def read_run(name: str, directory: Path) -> Run:
     :attr:`Run.problems` lists what is missing or damaged.
     """
     problems: list[str] = []
-    valid, train, ended = _read_log(directory / LOG, problems)
+    valid, train, ended, progress = _read_log(directory / LOG, problems)
     content = _read_run_file(directory / RUN_FILE, problems)
     config = content.get("config", {})
-    starts = [int(start.get("update") or 0) for start in content.get("starts") or ()] or [0]
-    vocabularies = (content.get("data") or {}).get("vocabularies") or {}
+    starts = content.get("starts") or [0]
     tid = _of_training(_read_tid(directory, "tid", problems), problems)
     others = {
         kind: _read_lines(directory, kind, kind, problems)
@@ -343,9 +385,11 @@ def read_run(name: str, directory: Path) -> Run:
         **others,
         scores=scores,
         config=config,
-        vocabularies=tuple((str(lang), int(size)) for lang, size in vocabularies.items()),
+        vocabularies=content.get("vocabularies", ()),
+        updates_before=starts[-1],
         seconds=_seconds(train, starts),
         ended=ended,
+        progress=progress,
         problems=(*missing, *problems),
     )
 

@@ -9,6 +9,8 @@ import corpus
 from command import rbn, user_error
 from rbn_fairseq.corpora import build, iwslt14
 from rbn_fairseq.corpora.build import Standard
+from rbn_fairseq.corpora.text import sha256
+from rbn_fairseq.pieces import read_pieces
 
 
 @pytest.fixture
@@ -30,6 +32,8 @@ def test_iwslt14_to_the_end(monkeypatch, text, tmp_path):
     assert all(difference in result.output for difference in about["differences"])
     assert f"{about['merges']} merges, {about['types']} types" in result.output
     assert (tmp_path / "out/bin/train.de-en.de.idx").exists()
+    pieces = read_pieces(tmp_path / "out/bin")
+    assert pieces["lowercase"] and pieces["sha256"] == sha256(tmp_path / "out/bpe/code")
     assert "is finished already" in rbn(*command).output
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import subprocess
+from argparse import Namespace
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ import published
 from rbn_fairseq.corpora.build import Standard, build
 from rbn_fairseq.corpora.moses import Tokeniser
 from rbn_fairseq.corpora.wmt16 import WMT16FromArchive, WMT16FromRaw
+from rbn_fairseq.pieces import read_pieces
 
 LANGS = ("en", "de")
 STEMS = {"train": "train", "valid": "newstest2013", "test": "newstest2014"}
@@ -71,7 +73,7 @@ def tokens(raw, stem, lang):
 
 
 def test_raw_to_what_fairseq_reads(raw, tmp_path, said):
-    from fairseq.data import Dictionary
+    from fairseq.data import Dictionary, encoders
     from fairseq.data.data_utils import load_indexed_dataset
 
     out = tmp_path / "out"
@@ -94,6 +96,13 @@ def test_raw_to_what_fairseq_reads(raw, tmp_path, said):
     assert any(line[0].isupper() for line in train[0])
     raw_test = gzip.decompress((raw / "newstest2014.de.gz").read_bytes())
     assert (out / "raw/test.de").read_bytes() == raw_test.replace(b"\r", b"")
+
+    options = {"source_lang": "en", "target_lang": "de", **read_pieces(out / "bin")}
+    options["bpe_codes"] = str(out / "bin" / options["bpe_codes"])
+    tokenise = encoders.build_tokenizer(Namespace(**options)).encode
+    apply_bpe = encoders.build_bpe(Namespace(**options)).encode
+    for line, expected in zip(read(out / "raw/test.en"), read(out / "bpe/test.en"), strict=True):
+        assert apply_bpe(tokenise(line)).split() == expected.split()
 
     dictionaries = [Dictionary.load(str(out / f"bin/dict.{lang}.txt")) for lang in LANGS]
     assert dictionaries[0] == dictionaries[1] and len(dictionaries[0]) == about["types"]

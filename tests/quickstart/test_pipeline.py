@@ -2,12 +2,15 @@
 
 import io
 import json
+import re
+import shlex
 import shutil
 from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 
+from command import rbn
 from corpus import write_corpus
 from rbn_fairseq.quickstart import NORMS, jobs, pipeline, quickstart
 from rbn_fairseq.quickstart.corpus import Data
@@ -58,6 +61,9 @@ def test_outcome(done, text):
         assert references[sources.index(sentence["source"])] == sentence["reference"]
         assert set(sentence) == {"source", "reference", *NORMS}
     assert "copying the source" in said and str(out / "report.html") in said
+    command = shlex.split(re.search("^try it:  rbn (.*)", said, re.MULTILINE)[1])
+    translated = {entry["source"]: entry["rbn"] for entry in results["translations"]}
+    assert rbn(*command).stdout.strip() == translated[command[-1]] != ""
 
 
 @pytest.mark.nightly

@@ -1,0 +1,178 @@
+"""A checkpoint that translates raw sentences, split into pieces as its training data were."""
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq import checkpoint_utils
+from fairseq.data import encoders
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.hub_utils import GeneratorHubInterface
+from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf, open_dict
+
+from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.corpora.build import check_codes
+from rbn_fairseq.corpora.text import lower_case
+from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.measuring.run_file import RUN_FILE
+from rbn_fairseq.pieces import CODES, PIECES, read_pieces
+
+__all__ = ["Translator", "open_translator"]
+
+_BATCH = 16  # sentences
+_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
+
+
+class Translator(GeneratorHubInterface):
+    """fairseq's interface to a model that translates, for data that may be in lower case.
+
+    Args:
+        cfg: fairseq's whole configuration.
+        task: of translation.
+        model: the model.
+        pieces: how sentences are split, by the keys of ``pieces.json``, with paths for files.
+    """
+
+    def __init__(self, cfg: Any, task: TranslationTask, model: Any, pieces: Mapping[str, Any]):
+        with open_dict(cfg):
+            cfg.tokenizer = cfg.bpe = None  # made below
+            cfg.generation = OmegaConf.structured(GenerationConfig())
+            cfg.dataset.max_tokens, cfg.dataset.batch_size = None, _BATCH
+        super().__init__(cfg, task, [model])
+        langs = {"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang}
+        options = Namespace(**{"tokenizer": None, "bpe": None, **langs, **pieces})
+        self.tokenizer, self.bpe = encoders.build_tokenizer(options), encoders.build_bpe(options)
+        self._lowercase = bool(pieces.get("lowercase"))
+
+    def tokenize(self, sentence: str) -> str:
+        """Return the tokens of a sentence, joined by spaces."""
+        tokens: str = super().tokenize(sentence)
+        return lower_case(tokens) if self._lowercase else tokens
+
+    def translate_lines(self, lines: Sequence[str], **search: float) -> tuple[list[str], list[int]]:
+        """Translate sentences; of an empty one the translation is empty.
+
+        Args:
+            lines: the sentences.
+            search: options of fairseq's generation, such as ``beam``.
+
+        Returns:
+            Their translations, and the numbers of those whose pieces are all unknown.
+
+        Raises:
+            ValueError: if one is longer than the model reads.
+        """
+        translations = [""] * len(lines)
+        pieces = {number: self.encode(line) for number, line in enumerate(lines) if line.strip()}
+        longest = self.max_positions[0]
+        for number, tokens in pieces.items():
+            if len(tokens) > longest:
+                raise ValueError(
+                    f"The sentence `{lines[number][:40]}…` has {len(tokens):,} pieces, but the "
+                    f"model reads at most {longest:,}. Split it into sentences."
+                )
+        if pieces:
+            hypotheses = self.generate(list(pieces.values()), **search)
+            for number, (best, *_) in zip(pieces, hypotheses, strict=True):
+                translations[number] = self.decode(best["tokens"])
+        unknown = self.src_dict.unk()
+        return translations, [n for n, tokens in pieces.items() if (tokens[:-1] == unknown).all()]
+
+
+def _find_checkpoint(run: Path) -> Path:
+    if not run.is_dir():
+        return run
+    for name in _NAMES:
+        if (run / name).is_file():
+            return run / name
+    raise ValueError(
+        f"RUN: `{run}` has neither {_NAMES[0]} nor {_NAMES[1]}. Name the save directory of a "
+        "training, or a checkpoint file."
+    )
+
+
+def _data_of(state: Mapping[str, Any]) -> str:
+    """Return the data directory that a checkpoint was trained on; fairseq before 0.10 has args."""
+    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+    settings = vars(settings) if isinstance(settings, Namespace) else settings
+    return str(settings.get("data") or "")
+
+
+def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
+    """Return how the data were split, with the path of the codes, if they are still the run's.
+
+    Raises:
+        ValueError: if that is not known, or not as it was at the training's start.
+    """
+    pieces = read_pieces(data)
+    try:
+        run = json.loads((checkpoint.parent / RUN_FILE).read_text(encoding="utf-8"))
+        trained = run["data"].get("pieces")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        trained = None
+    if trained is not None and trained != pieces:
+        raise ValueError(
+            f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
+            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data, "
+            "or the right codes with --bpe and its options."
+        )
+    if pieces is None:
+        raise ValueError(
+            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
+            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
+            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
+            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
+        )
+    codes = CODES[pieces["bpe"]]
+    return {**pieces, codes: str(data / pieces[codes])}
+
+
+def _check_pieces(pieces: Mapping[str, Any]) -> None:
+    """Refuse an incomplete choice of a BPE, or codes that are none."""
+    for bpe, codes in CODES.items():
+        option, file = "--" + codes.replace("_", "-"), pieces.get(codes)
+        if (pieces.get("bpe") == bpe) != (file is not None):
+            raise ValueError(f"--bpe {bpe} and {option} FILE go together: give both or neither.")
+        if file is not None and not Path(file).is_file():
+            raise ValueError(f"{option}: there is no file `{file}`.")
+    if pieces.get("bpe") == "subword_nmt":
+        check_codes(Path(pieces["bpe_codes"]))
+
+
+def open_translator(
+    run: Path, data: Optional[Path], pieces: Mapping[str, Any], device: str
+) -> Translator:
+    """Load a checkpoint with what splits sentences into its pieces.
+
+    Args:
+        run: a save directory, whose best checkpoint is taken, else its last; or a checkpoint.
+        data: data directory; ``None`` = the one that the checkpoint was trained on.
+        pieces: as in ``pieces.json``, with a path for the codes; empty = that of the data.
+        device: for the model.
+
+    Raises:
+        ValueError: if a file is missing or damaged, or it is not known how to split sentences.
+    """
+    path = _find_checkpoint(run)
+    trained_on = _data_of(read_checkpoint(path))
+    directory = str(data or trained_on)
+    check_data(directory, way_out="Say with --data where it is now.")
+    pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
+    _check_pieces(pieces)
+    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(path)], arg_overrides={"data": directory}
+    )
+    if not isinstance(task, TranslationTask):
+        raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")
+    try:
+        translator = Translator(cfg, task, model, pieces)
+    except (OSError, RuntimeError) as error:  # what sentencepiece says of a file that is none
+        raise ValueError(
+            f"`{pieces.get(CODES.get(pieces.get('bpe') or '', ''))}` is not what "
+            f"--bpe {pieces.get('bpe')} reads: {error}."
+        ) from error
+    return translator.eval().to(device)
