@@ -10,8 +10,8 @@ for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
     grep -E "fairseq_cli.train \| done training|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" >"$to/train.log"
-    if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host
-        sed -E -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
+    if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host, no command
+        sed -E -e '/^ *"command": /d' -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
     fi
     for file in tid conditioning tid_batching cost multipliers ablation; do
         if [[ -f $run/$file.jsonl ]]; then

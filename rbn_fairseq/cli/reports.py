@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -143,13 +144,16 @@ def report(
     from rbn_fairseq.report.content import sections
     from rbn_fairseq.report.export import check_directory, write_report
     from rbn_fairseq.report.runs import name_runs, read_runs
+    from rbn_fairseq.version import __version__, commit
 
     check_directory("--output", output, overwrite)
     read = read_runs(name_runs(runs))
     for run in read:
         for problem in run.problems:
             typer.echo(f"{run.name}: {problem}", err=True)
-    page, *others = write_report(output, title, sections(read), overwrite=overwrite)
+    version = " ".join(filter(None, (f"rbn_fairseq {__version__}", commit())))
+    about = (("this page", f"`{shlex.join(['rbn', 'report', *runs])}`"), ("version", version))
+    page, *others = write_report(output, title, sections(read), about, overwrite)
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
 
 

@@ -7,6 +7,8 @@ import math
 import os
 import platform
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +24,7 @@ from torch import nn
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
 from rbn_fairseq.norms import NoNorm
 from rbn_fairseq.pieces import read_pieces
-from rbn_fairseq.version import __version__
+from rbn_fairseq.version import __version__, commit
 from rbn_fairseq.writing import write_whole
 
 __all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "write_run_file"]
@@ -178,12 +180,14 @@ def _processor() -> str:
 
 
 def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, Any]:
-    """Describe one start of a training: when, from which update, and on what it runs."""
+    """Describe one start of a training: when, by what, from which update, on what it runs."""
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
     cuda = device.type == "cuda"
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "update": update,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": commit(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -260,7 +260,8 @@ def _conclude(
             f"beam 5; so were all {len(data.reference)} that BLEU is of.",
         ),
     )
-    shown = [*sections(runs), Section("Translations", "", (translations,))]
+    result, *others = sections(runs)
+    shown = [result, Section("Translations", "", (translations,)), *others]
     page = render("Layer norm, batch norm, RBN", shown, about)
     write_whole(out / "report.html", page)
     _show(console, runs, copying)

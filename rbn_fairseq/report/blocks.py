@@ -3,10 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
+
+if TYPE_CHECKING:
+    from rbn_fairseq.report.figures.curves import Panel
 
 __all__ = ["SEEDS", "SPREAD", "Figure", "Missing", "Section", "Sentences", "Table"]
 
@@ -88,11 +91,13 @@ class Figure:
 
     Attributes:
         name: that of its files.
-        title: its heading, such as ``Figure 1: training dynamics``.
+        title: its heading, such as ``Paper's Figure 1: training dynamics``.
         caption: what it shows, in which units, and what the paper has.
         draw: returns it; called once for each report.
         numbers: the CSV.
         notes: what is missing or left out.
+        panels: of curves, which the page's script draws in the picture's place, so that they can
+            be questioned; none = the picture alone.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Figure:
     draw: Callable[[], Canvas]
     numbers: pd.DataFrame
     notes: tuple[str, ...] = ()
+    panels: tuple["Panel", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,8 +142,12 @@ class Section:
         title: its heading.
         text: a paragraph. As in captions and notes, what stands between backticks is code.
         blocks: what it shows, in this order.
+        lead: what it finds, in a sentence or two each, before everything else.
+        unfolded: whether it is open when the page is.
     """
 
     title: str
     text: str
     blocks: tuple[Table | Figure | Sentences, ...]
+    lead: tuple[str, ...] = ()
+    unfolded: bool = True

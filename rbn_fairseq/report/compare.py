@@ -31,7 +31,7 @@ _NAMES = {
     "rbn_mean_weight": "λ",
     "rbn_std_weight": "ν",
     "rbn_convention": "convention",
-    "rbn_target_tid": "target TID, %",
+    "rbn_target_tid": "target TID",
     "rbn_target_step": "step",
     "rbn_target_cap": "cap",
     "length_mixing": "length mixing",
@@ -51,8 +51,8 @@ class Group:
             ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
             in which series of the same norm and placement differ, in words), ``label`` (norm and
             detail), ``recipe`` (all settings but the norm's and the training's length, as text),
-            ``length``, ``epochs`` (of the last validation), ``directory`` (its name), ``seconds``
-            and ``ended`` of :class:`Run`.
+            ``length``, ``epochs`` (of the last validation), ``directory`` (its name), and of
+            :class:`Run` ``seconds``, ``ended``, ``parameters`` and ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of BLEU.
         twice: runs that are left out because another has their settings and seed, with a sentence.
@@ -73,6 +73,18 @@ class Group:
         """Those present, in the order of tables."""
         present = set(self.runs["placement"])
         return [placement for placement in PLACEMENTS if placement in present]
+
+    def placed(self, placement: str, title: str) -> str:
+        """Return a title with the placement before it, where there are several."""
+        return f"{placement}: {title}" if placement and len(self.placements) > 1 else title
+
+    @property
+    def clock(self) -> pd.DataFrame:
+        """``update`` and ``minutes`` by run and epoch; epoch 0, before training, has 0 of both."""
+        start = pd.DataFrame({"run": self.runs.index, "epoch": 0, "update": 0, "minutes": 0.0})
+        parts = [start, self.frames["train"], self.frames["valid"].assign(minutes=float("nan"))]
+        ends = pd.concat([part[list(start)].astype(dict(start.dtypes)) for part in parts])
+        return ends.drop_duplicates(["run", "epoch"]).set_index(["run", "epoch"])
 
     @property
     def bleu_kind(self) -> str:
@@ -213,7 +225,8 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
             {**vars(setup), "epochs": run.last_epoch or 0, "directory": run.directory.name,
-             "seconds": run.seconds, "ended": run.ended}
+             "seconds": run.seconds, "ended": run.ended, "parameters": run.parameters,
+             "starts": run.starts}
             for run, setup in members
         ],
         index=pd.Index([run.name for run, _ in members], name="run"),
@@ -295,20 +308,21 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return means.assign(later=latest.reindex(means.index) > means["epoch"])
 
 
-def gaps_by_epoch(group: Group) -> pd.DataFrame:
-    """Return validation nll minus that of layer norm by run and epoch, where both have it.
+def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
+    """Return a quantity minus that of layer norm by run and epoch, where both have it.
 
-    Columns ``run``, ``series``, ``epoch``, ``gap`` (bits per target token; positive = worse).
+    Columns ``run``, ``series``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits
+    per target token, positive = worse).
     """
-    valid = group.frames["valid"].drop_duplicates(["run", "epoch"], keep="last")
-    nll = valid[["run", "epoch", "nll_loss"]]
-    theirs = group.pairs.merge(nll.rename(columns={"run": "baseline"}), on="baseline")
+    values = group.frames[frame].drop_duplicates(["run", "epoch"], keep="last")
+    values = values.reindex(columns=["run", "epoch", column])
+    theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
     number = group.pairs.groupby("run")["baseline"].size()
-    base = theirs.groupby(["run", "series", "epoch"])["nll_loss"].agg(["mean", "count"])
+    base = theirs.groupby(["run", "series", "epoch"])[column].agg(["mean", "count"])
     base = base.reset_index()
     base = base[base["count"] == base["run"].map(number)]
-    both = base.merge(nll, on=["run", "epoch"])
-    return both.assign(gap=both["nll_loss"] - both["mean"])[["run", "series", "epoch", "gap"]]
+    both = base.merge(values, on=["run", "epoch"])
+    return both.assign(gap=both[column] - both["mean"])[["run", "series", "epoch", "gap"]]
 
 
 def last_layer(group: Group) -> pd.DataFrame:

@@ -11,18 +11,19 @@ from rbn_fairseq.report.figures.conditioning_figure import conditioning
 from rbn_fairseq.report.figures.cost_figure import cost_by_epoch, discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training, scatter
 from rbn_fairseq.report.figures.sources import by_buckets, by_processes, decomposition
-from rbn_fairseq.report.figures.style import Colours, norm_colours
+from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import (
     average_tid,
     depth_map,
     deviation,
     deviation_by_depth,
 )
-from rbn_fairseq.report.figures.training import losses, multipliers
+from rbn_fairseq.report.figures.training import losses, multipliers, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
+from rbn_fairseq.report.overview import findings, settings_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
-from rbn_fairseq.report.tables import correlation_table, paper_tables, summary
+from rbn_fairseq.report.tables import ENOUGH, correlation_table, paper_tables, summary
 
 __all__ = ["sections"]
 
@@ -53,10 +54,12 @@ _THEMES = (
 def _seeds(group: Group) -> str:
     number, settings = len(group.runs), group.runs["series"].nunique()
     runs = "1 run" if number == 1 else f"{number} runs"
-    text = f"{runs} of {settings} {'setting' if settings == 1 else 'settings'}. "
+    text = f"{runs} of {settings} {'setting' if settings == 1 else 'settings'}"
+    placement = f", {group.placements[0]}" if len(group.placements) == 1 else ""
+    text = f"{group.title}{placement}. {text}".replace(", .", ".")
     if number == settings:
-        return text + "One seed each: small differences may be chance."
-    return text + "In figures the bold line is the mean over seeds, thin lines are seeds."
+        return f"{text}, one seed each."
+    return f"{text}. In figures the bold line is the mean over seeds, thin lines are seeds."
 
 
 def _numbered(block: Table | Figure, number: int) -> Table | Figure:
@@ -81,44 +84,52 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     """Return the report's sections.
 
     Runs of different data or model sizes are in groups of their own: first a section for each
-    with its runs and the paper's tables, then its figures by theme. What no run has measured
-    stands at the end, and so do problems of reading.
+    with what was found, then its runs and the paper's tables, its figures by theme and the
+    settings. What no run has measured stands at the end, and so do problems of reading.
 
     Args:
         runs: as read; their names are unique.
     """
     groups = group_runs(runs)
     several = len(groups) > 1
-    colours = norm_colours([norm for group in groups for norm in group.runs["norm"]])
+    every = pd.concat([group.series[["norm", "label"]] for group in groups])
+    colours = setting_colours(list(every.itertuples(index=False, name=None)))
     report: list[Section] = []
     missing: list[tuple[str, str, str]] = []
     for number, group in enumerate(groups, 1):
         where = f" (group {number})" if several else ""
-        known = any(group.placements)
-        tables = [summary(group, colours), *(paper_tables(group, colours) if known else ())]
-        title = f"Group {number}: {group.title}" if several else group.title
-        text = _seeds(group)
-        if several:
-            text += " Runs of other data or model sizes are in groups of their own."
-        report.append(Section(title, text, tuple(_numbered(table, number) for table in tables)))
-        for theme, text, makers in _THEMES:
-            blocks = [block for make in makers for block in make(group, colours)]
+        parts: list[tuple[str, str, list[Table | Figure | Missing]]]
+        parts = [("Result", _seeds(group), [*validation(group, colours)])]
+        parts.append(("Runs", "", [summary(group, colours)]))
+        if any(group.placements):
+            parts.append(("The paper’s tables", "", [*paper_tables(group, colours)]))
+        parts += [
+            (theme, text, [block for make in makers for block in make(group, colours)])
+            for theme, text, makers in _THEMES
+        ]
+        parts.append(("Settings", "", [*settings_tables(group, colours)]))
+        for title, text, blocks in parts:
             missing += [
                 (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
             ]
-            figures = [_numbered(block, number) for block in blocks if isinstance(block, Figure)]
-            if figures:
-                report.append(Section(f"{theme}{where}", text, tuple(figures)))
+            shown = [_numbered(it, number) for it in blocks if not isinstance(it, Missing)]
+            lead = findings(group) if title == "Result" else ()
+            if shown or lead:
+                opened = bool(lead) or number == 1
+                report.append(Section(f"{title}{where}", text, tuple(shown), lead, opened))
+    report.sort(key=lambda section: not section.lead)  # what was found stands first
     measured = [points(group).assign(group=group.title) for group in groups]
-    measured = [part for part in measured if len(part)]
-    if measured:
-        every = pd.concat(measured)
+    every = pd.concat(measured)
+    if every[["nll", "bleu"]].count().max() >= ENOUGH:
         text = (
             "Over all settings with batch norm that have a layer norm to be compared with, beside "
             "the paper's own 20 settings."
         )
         both = (scatter(every, colours), correlation_table(every))
         report.append(Section("Correlation of TID with the gap to layer norm", text, both))
+    else:
+        hint = f"Needs {ENOUGH} settings with batch norm, and LN with the same settings."
+        missing.append(("Correlation of TID with the gap to layer norm", hint, "all"))
     hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])
     hints = hints if several else hints.drop(columns="runs")
     report += _rest("not_measured", "Not measured", "Figures that are not drawn", "", hints)

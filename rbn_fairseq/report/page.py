@@ -1,9 +1,18 @@
-"""Renders sections as one self-contained HTML page."""
+"""Renders sections as one self-contained HTML page.
+
+Figures of curves are drawn twice: as SVG for print and for browsers without scripts, and by
+``page.js`` with uPlot (``vendor/``), so that values can be read off, settings hidden and axes
+chosen. uPlot is 50 kB and draws a panel in about a millisecond; Plotly's basic bundle is 1.2 MB,
+more than the rest of the page, and Vega-Lite with its runtime about 0.8 MB. What they have and
+uPlot has not, a tooltip and a legend for a figure of several panels, takes a hundred lines.
+"""
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby
 from typing import Optional
 
@@ -13,13 +22,14 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Section, Sentences, Table
-from rbn_fairseq.report.figures.style import STYLE
+from rbn_fairseq.report.figures.style import STYLE, THEMED
 
 __all__ = ["GENERATOR", "Drawing", "render", "to_svg"]
 
 #: By this a page of ours is known.
 GENERATOR = "rbn report"
 _CONTENTS = 3  # a page of more sections has a list of contents
+_PLOTS = "vendor/uPlot-1.6.32.min.js"
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,17 @@ class Drawing:
     svg: bytes
     width: int
 
-    @property
-    def base64(self) -> str:
-        """The SVG as the source of an image has it."""
-        return base64.b64encode(self.svg).decode()
+    def inline(self, name: str) -> Markup:
+        """Return the SVG as a part of the page: with its colours, and names that no other has."""
+
+        def adapt(tag: re.Match[str]) -> str:
+            text = re.sub(r'(\sid="|href="#|url\(#)', rf"\1{name}-", tag[0])
+            text = re.sub(r'^(<svg.*?) width="\S*" height="\S*"', r"\1", text)
+            return re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda it: THEMED.get(it[0], it[0]), text)
+
+        svg = self.svg[self.svg.index(b"<svg") :].decode()
+        svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+        return Markup(re.sub(r"<\w[^>]*>", adapt, svg))
 
 
 def to_svg(canvas: Canvas) -> Drawing:
@@ -44,14 +61,16 @@ def to_svg(canvas: Canvas) -> Drawing:
 
 
 def _inline(text: str) -> Markup:
-    """Mark what stands between backticks as code."""
+    """Mark what stands between backticks as code; options of the command line stay whole."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # the last has no partner
         parts[-2:] = ["`".join(parts[-2:])]
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
-        for number, part in enumerate(parts)
-    )
+    for number, part in enumerate(parts):
+        text = f"<code>{escape(part)}</code>" if number % 2 else str(escape(part))
+        parts[number] = re.sub(
+            r"(?<![\w-])--[a-z][a-z-]*[a-z]", r'<span class="option">\g<0></span>', text
+        )
+    return Markup("".join(parts))
 
 
 def render(
@@ -67,7 +86,8 @@ def render(
         title: its heading.
         sections: what it shows.
         about: what was run on what, as pairs of a name and a text.
-        drawn: the figures by name, where files stand beside the page: it links to them.
+        drawn: the figures by name, where files stand beside the page: it links to them. Else the
+            page has the numbers of its figures itself.
     """
     blocks = [block for section in sections for block in section.blocks]
     figures = [block for block in blocks if isinstance(block, Figure)]
@@ -78,11 +98,20 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters["inline"] = _inline
     environment.tests |= {
         kind.__name__.lower(): (lambda block, kind=kind: isinstance(block, kind))
         for kind in (Figure, Sentences, Table)
     }
+    shown: set[str] = set()
+
+    def fresh(notes: Iterable[str]) -> list[str]:
+        """Return the notes that do not stand on the page yet."""
+        new = [note for note in notes if note not in shown]
+        shown.update(new)
+        return new
+
     return environment.get_template("page.html").render(
         title=title,
         sections=[(section, _rows(section)) for section in sections],
@@ -91,6 +120,11 @@ def render(
         drawings=drawn or {figure.name: to_svg(figure.draw()) for figure in figures},
         files=drawn is not None,
         texts=lambda table: [list(row.items()) for row in table.texts().to_dict("records")],
+        fresh=fresh,
+        themed=lambda colour: THEMED.get(colour.lower(), colour),
+        csv=lambda figure: base64.b64encode(figure.numbers.to_csv(index=False).encode()).decode(),
+        panels={it.name: [panel.data() for panel in it.panels] for it in figures if it.panels},
+        plots=Markup(files("rbn_fairseq.report").joinpath(_PLOTS).read_text(encoding="utf-8")),
         generator=GENERATOR,
     )
 

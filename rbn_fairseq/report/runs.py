@@ -74,7 +74,8 @@ class Run:
         name: unique among the runs of a report.
         directory: where it was read.
         valid: a row a validation: epoch, update, loss, nll_loss (bits per target token) and bleu.
-        train: a row an epoch: epoch, update and fairseq's averages by their names.
+        train: a row an epoch: epoch, update, ``minutes`` since the training's start (by fairseq's
+            own count, added up over processes) and fairseq's averages by their names.
         tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth
             (1 is nearest to the input), mean_tid, var_tid and the like.
         batching: the same for batches made in several ways, named in ``batching``.
@@ -82,7 +83,8 @@ class Run:
         scores: what ``rbn score`` wrote, by kind of BLEU.
         config: fairseq's configuration by group; empty without ``run.json``.
         vocabularies: languages, source first, and the sizes of their dictionaries.
-        updates_before: updates that the last process began with.
+        parameters: their number; ``None`` where unknown.
+        starts: when, on what and with which versions the training was started, resumed ones too.
         seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
             of the first epoch.
         ended: whether the last process ended as it should.
@@ -102,11 +104,17 @@ class Run:
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     vocabularies: tuple[tuple[str, int], ...] = ()
-    updates_before: int = 0
+    parameters: Optional[int] = None
+    starts: tuple[Mapping[str, Any], ...] = ()
     seconds: Optional[float] = None
     ended: bool = False
     progress: Progress = field(default_factory=Progress)
     problems: tuple[str, ...] = ()
+
+    @property
+    def updates_before(self) -> int:
+        """Number of updates that the last process began with."""
+        return int(self.starts[-1]["update"]) if self.starts else 0
 
     @property
     def last_epoch(self) -> Optional[int]:
@@ -213,12 +221,13 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
     return pd.DataFrame(valid, columns=columns), train_frame, ended, progress
 
 
-def _seconds(train: pd.DataFrame, starts: Sequence[int]) -> Optional[float]:
-    """Add up the processes' times, each up to the end of its last epoch."""
+def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
+    """Return the time at each epoch's end; each process counts up to the end of its last epoch."""
     if "wall" not in train:
-        return None
+        return pd.Series(np.nan, train.index)
     process = np.searchsorted(sorted(starts), train["update"], side="left")
-    return float(train["wall"].groupby(process).max().sum()) or None
+    earlier = train["wall"].groupby(process).max().cumsum().shift(fill_value=0.0)
+    return (train["wall"] + earlier.reindex(process).to_numpy()) / 60
 
 
 # Files of JSON.
@@ -295,10 +304,12 @@ def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
         groups = {name: group for name, group in content["config"].items() if group is not None}
         if not all(isinstance(group, dict) for group in groups.values()):
             raise TypeError("a group of the configuration is no object")
-        starts = [int(start.get("update") or 0) for start in content.get("starts") or ()]
+        starts = tuple(content.get("starts") or ())
+        if not all(isinstance(start["update"], int) for start in starts):
+            raise TypeError("a start has no number of its update")
         sizes = (content.get("data") or {}).get("vocabularies") or {}
         vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
-        return {"config": groups, "starts": starts, "vocabularies": vocabularies}
+        return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -363,7 +374,9 @@ def read_run(name: str, directory: Path) -> Run:
     valid, train, ended, progress = _read_log(directory / LOG, problems)
     content = _read_run_file(directory / RUN_FILE, problems)
     config = content.get("config", {})
-    starts = content.get("starts") or [0]
+    starts = content.get("starts", ())
+    minutes = _minutes(train, [start["update"] for start in starts] or [0])
+    train = train.assign(minutes=minutes)
     tid = _of_training(_read_tid(directory, "tid", problems), problems)
     others = {
         kind: _read_lines(directory, kind, kind, problems)
@@ -386,8 +399,9 @@ def read_run(name: str, directory: Path) -> Run:
         scores=scores,
         config=config,
         vocabularies=content.get("vocabularies", ()),
-        updates_before=starts[-1],
-        seconds=_seconds(train, starts),
+        parameters=content.get("parameters"),
+        starts=starts,
+        seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,
         ended=ended,
         progress=progress,
         problems=(*missing, *problems),

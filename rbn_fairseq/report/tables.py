@@ -11,8 +11,10 @@ from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_lay
 from rbn_fairseq.report.paper import PLACED, published_gaps, published_results
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["correlation_table", "paper_tables", "summary"]
+__all__ = ["ENOUGH", "correlation_table", "paper_tables", "summary"]
 
+#: Points that a correlation, and settings that a scatter of them, must have.
+ENOUGH = 3
 _GIVEN_LENGTH = (
     "TID given length: batches compared with the population of batches of like length, in the same "
     "unit."
@@ -142,7 +144,12 @@ def _table(
     Columns of TID given length are left out where no run has it, and so are the numbers of seeds.
     """
     empty = frame.columns[frame.isna().all()]
-    optional = [column for column in empty if "given length" in column or column.endswith(SEEDS)]
+    optional = [
+        column
+        for column in empty
+        if "given length" in column or column.endswith(SEEDS) or column in ("p", "n")
+        or (column.startswith("paper") and not more.get("paper"))
+    ]  # fmt: skip
     spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
     frame = frame.drop(columns=[*optional, *spreads])
     general = [
@@ -205,7 +212,7 @@ def _gap_table(cells: _Cells) -> Table:
     is_paper = frame.pop("paper")
     notes = cells.notes_on(baseline, {heading: "BLEU"}) + cells.notes_on(rows["series"], columns)
     shown = frozenset(frame.index[is_paper])
-    return _table(cells, 1, "Table 1: BN against LN", frame, notes, paper=shown)
+    return _table(cells, 1, "Paper's Table 1: BN against LN", frame, notes, paper=shown)
 
 
 def _performance_table(
@@ -224,7 +231,7 @@ def _performance_table(
     for dataset in _datasets(cells.group):
         keys = zip(rows["placement"], rows["norm"], strict=True)
         frame[f"paper, {dataset}"] = [paper.get((*key, dataset)) for key in keys]
-    dots = tuple(colours.get(norm, "") for norm in rows["norm"])
+    dots = tuple(colours.get(label, "") for label in rows["label"].fillna(rows["norm"]))
     return _table(
         cells, number, title, frame, cells.notes_on(rows["series"], columns), colours=dots
     )
@@ -243,8 +250,8 @@ def _tid_table(cells: _Cells, colours: Mapping[str, str]) -> Table:
         for name, kind in (("mean_tid", "mean"), ("var_tid", "var.")):
             frame[f"paper, {dataset}, {kind}, %"] = [paper.at[key, name] for key in keys]
     notes = cells.notes_on(rows["series"], columns)
-    dots = tuple(colours.get(norm, "") for norm in rows["full_norm"].fillna(rows["family"]))
-    return _table(cells, 4, "Table 4: TID of the last layer", frame, notes, colours=dots)
+    dots = tuple(colours.get(name, "") for name in label)
+    return _table(cells, 4, "Paper's Table 4: TID of the last layer", frame, notes, colours=dots)
 
 
 def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
@@ -253,8 +260,8 @@ def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
     placed = set(group.runs.loc[group.runs["placement"].isin(PLACED), "norm"])
     others = [norm for norm in _OTHERS if norm in placed]
     others += sorted(placed - set(_MAIN) - set(others))
-    second = _performance_table(cells, colours, 2, _MAIN, "Table 2: LN, BN and RBN")
-    third = "Table 3: other norms"
+    second = _performance_table(cells, colours, 2, _MAIN, "Paper's Table 2: LN, BN and RBN")
+    third = "Paper's Table 3: other norms"
     thirds = [_performance_table(cells, colours, 3, others, third)] if others else []
     return [_gap_table(cells), second, *thirds, _tid_table(cells, colours)]
 
@@ -291,6 +298,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
         index=runs.index,
     )
     frame = frame.loc[:, ~(frame.isna() | frame.eq("")).all()]
+    frame = frame.drop(columns=["placement"] if len(group.placements) == 1 else [], errors="ignore")
     digits = {column: 2 for column in frame if "TID" in column or column == "BLEU"}
     digits |= {"best valid nll": 3, "last valid nll": 3, "cost, bits per token": 4, "minutes": 1}
     notes = ["Validation nll in bits per target token; best and last epoch."]
@@ -322,8 +330,8 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     going = runs.index[~runs["ended"].astype(bool) & (runs["sizes"].map(len) > 0)]
     if len(going):
         notes.append(f"The logs of these do not say that the training ended: {', '.join(going)}.")
-    dots = tuple(colours[norm] for norm in runs["norm"])
-    return Table("summary", "Runs", frame, digits, (), tuple(notes), dots)
+    dots = tuple(colours[label] for label in runs["label"])
+    return Table("summary", "All runs", frame, digits, (), tuple(notes), dots)
 
 
 def _last_cost(group: Group) -> pd.Series:
@@ -374,7 +382,7 @@ def correlation_table(measured: pd.DataFrame) -> Table:
 def _coefficients(name: str, tid: pd.Series, gap: pd.Series) -> dict[str, Any]:
     pairs = pd.DataFrame({"tid": tid, "gap": gap}).astype(float)
     pairs = pairs.replace([float("inf"), float("-inf")], float("nan")).dropna()
-    defined = len(pairs) > 1 and (pairs.nunique() > 1).all()
+    defined = len(pairs) >= ENOUGH and (pairs.nunique() > 1).all()
     return {
         "settings": name,
         "n": len(pairs),

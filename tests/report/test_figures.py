@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.style import norm_colours
+from rbn_fairseq.report.figures.style import norm_colours, setting_colours
 from rbn_fairseq.report.runs import read_run
 from run_directories import WAYS, run_maker, tid_line, write_lines
 
@@ -52,9 +52,10 @@ def full(tmp_path_factory, blocks):
 
 
 NAMES = {
-    "figure1", "multipliers", "figure4", "figure2_top", "figure2_bottom", "figure2_map",
-    "figure3_left", "figure3_right", "figure5", "batching", "buckets", "processes", "cost",
-    "cost_by_epoch", "figure6_post_norm_stream", "figure7_post_norm_stream", "tid_against_gap",
+    "validation", "figure1", "multipliers", "figure4", "figure2_top", "figure2_bottom",
+    "figure2_map", "figure3_left", "figure3_right", "figure5", "batching", "buckets",
+    "processes", "cost", "cost_by_epoch", "figure6_post_norm_stream",
+    "figure7_post_norm_stream", "tid_against_gap",
 }  # fmt: skip
 
 
@@ -71,9 +72,10 @@ def test_everything_is_drawn(full):
 
 def test_what_is_not_measured_is_named_with_a_hint(make, blocks):
     made = blocks([make("ln"), make("ln2", seed=2)])
-    assert {name for name, it in made.items() if isinstance(it, Figure)} == {"figure1"}
+    figures = {name for name, it in made.items() if isinstance(it, Figure)}
+    assert figures == {"figure1", "validation"}
     hints = made["not_measured"].numbers.set_index("figure")["how to have it"]
-    assert "rbn tid" in hints["Figure 4: average TID"] and hints.str.len().min() > 10
+    assert "rbn tid" in hints["Paper's Figure 4: average TID"] and hints.str.len().min() > 10
 
 
 def numbers(figure, **where):
@@ -155,6 +157,37 @@ def test_colours(make):
     assert pale > less > sum(to_rgb(colours["BN"]))
     many = norm_colours([f"norm{number}" for number in range(9)])
     assert len(set(many.values())) == 9
+
+
+def test_settings_of_one_norm_have_colours_of_their_own():
+    settings = [("LN", "LN"), ("RBN", "RBN (λ 1)"), ("RBN", "RBN (λ 60)"), ("BN", "BN")]
+    colours = setting_colours(settings)
+    norms = norm_colours(["LN", "RBN", "BN"])
+    assert {norm: colours[norm] for norm in norms} == norms
+    assert colours["RBN (λ 1)"] == norms["RBN"]
+    assert len({colours[label] for _, label in settings}) == 4
+    grid = setting_colours([("RBN", f"RBN {number}") for number in range(25)])
+    assert set(grid.values()) == {norms["RBN"]}  # more than can be told apart
+    assert len(set(setting_colours([(n, n + s) for n in ("LN", "BN", "RBN", "BRN", "MABN")
+                                    for s in "abc"]).values())) == 15  # fmt: skip
+
+
+def test_panels_say_what_the_picture_shows(full, make, blocks):
+    """What the page's script draws: by update and minutes too, and as difference to LN's."""
+    for figure in full.values():
+        for panel in getattr(figure, "panels", ()):
+            json.dumps(panel.data(), allow_nan=False)
+    runs = {
+        run["run"]: run
+        for curve in full["figure1"].panels[1].data()["curves"]
+        for run in curve["runs"]
+    }
+    assert runs["bn1"]["value"] == [5, 3.75, 3.5] and runs["bn1"]["difference"] == [0, -0.25, 0.5]
+    assert runs["bn1"]["update"] == [100, 200, 300] and runs["bn1"]["minutes"] == [1, 2, 3]
+    assert "difference" not in runs["ln"]
+    lost = blocks([make("x", nll=(5.0, float("nan"), float("inf")))])["figure1"]
+    (curve,) = lost.panels[1].data()["curves"]
+    assert curve["runs"][0]["value"] == [5, "NaN", "∞"]
 
 
 def test_a_dollar_sign_in_a_name_is_drawn_as_it_is(make, blocks):

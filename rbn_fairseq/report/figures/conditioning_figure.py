@@ -11,13 +11,16 @@ _PLACES = {
     "stream": "the layer's input (residual stream)",
     "normalised": "the output of the layer's first norm",
 }
-_FIGURES = {
-    "6": ({"c_50": "C_50", "c_80": "C_80"}, "C_p = σ₁ / σ⌈pd⌉ of the matrix X of valid tokens x "
-          "channels; lower is better conditioned. The paper (IWSLT14, Pre-Norm, layers 2/4/6): "
-          "RBN's is lower than LN's, by two orders of magnitude in layer 6."),
-    "7": ({"c_max": "C_max"}, "C_max = σ₁ of the matrix X of valid tokens x channels: it grows "
-          "with the number of tokens, so compare runs with the same batches. The paper (IWSLT14, "
-          "Pre-Norm, layers 2/4/6): smaller with RBN than with LN."),
+_RATIO, _LARGEST = "σ₁ / σ_k", "σ₁"
+_FIGURES = {  # headings and units by quantity, and what they mean
+    "6": ({"c_50": ("C_50", _RATIO), "c_80": ("C_80", _RATIO)},
+          "C_p = σ₁ / σ_k with k = p·d rounded up, of the matrix X of valid tokens x d channels; "
+          "lower is better conditioned. The paper (IWSLT14, Pre-Norm, layers 2/4/6): RBN's is "
+          "lower than LN's, by two orders of magnitude in layer 6."),
+    "7": ({"c_max": ("C_max", _LARGEST)},
+          "C_max = σ₁ of the matrix X of valid tokens x channels: it grows with the number of "
+          "tokens, so compare runs with the same batches. The paper (IWSLT14, Pre-Norm, layers "
+          "2/4/6): smaller with RBN than with LN."),
 }  # fmt: skip
 
 
@@ -26,7 +29,8 @@ def conditioning(group: Group, colours: Colours) -> list[Figure | Missing]:
     frame = group.frames["conditioning"]
     blocks: list[Figure | Missing] = []
     for number, (quantities, meaning) in _FIGURES.items():
-        title = f"Figure {number}: {' and '.join(quantities.values())}"
+        headings = " and ".join(heading for heading, _ in quantities.values())
+        title = f"Paper's Figure {number}: {headings}"
         figures: list[Figure | Missing] = []
         for placement in group.placements:
             for place, words in _PLACES.items():
@@ -34,17 +38,17 @@ def conditioning(group: Group, colours: Colours) -> list[Figure | Missing]:
                 layers = sorted(rows["layer"].unique())
                 grid = [
                     [
-                        panel(rows[rows["layer"] == layer], None, f"{heading}, layer {layer}", name,
-                              heading, colours, x="update",
+                        panel(group, rows[rows["layer"] == layer], None,
+                              f"{heading}, layer {layer}", name, unit, colours, x="update",
                               quantity=f"{name} {place} layer {layer}", not_a_number=True, log=True)
                         for layer in layers
                     ]
-                    for name, heading in quantities.items()
+                    for name, (heading, unit) in quantities.items()
                 ]  # fmt: skip
                 where = ", ".join(filter(None, (placement, words)))
                 name = placement.lower().replace("-", "_") or "runs"
                 figures += figure_of_curves(
-                    f"figure{number}_{name}_{place}", f"{title}, {where}",
+                    group, f"figure{number}_{name}_{place}", f"{title}, {where}",
                     f"{meaning} X is {words}.", grid,
                 )  # fmt: skip
         hint = "Train with `--conditioning-interval N`, N in updates."

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group
 from rbn_fairseq.report.figures.curves import Curve, Panel, figure_of_curves
-from rbn_fairseq.report.figures.style import Colours, legend_below, placed, sheet
+from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
 __all__ = ["cost_by_epoch", "discrepancy_cost"]
 
@@ -41,12 +41,13 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
     cost = cost[cost["update"] == cost.groupby("run")["update"].transform("max")]
     cost = cost.drop_duplicates(["run", "statistics"], keep="last")
     means = cost.groupby(["series", "statistics"])["cost"].mean().unstack()
+    seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
     caption = (
         "Validation nll with population statistics minus that with each batch's own (batches as "
         "trained), in bits per target token: what TID costs. Below 0: the population's are "
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
         "the final weights; pooled: over all tokens. Each run's last checkpoint that was measured; "
-        "means over seeds."
+        "means over seeds, each of which is a point."
     )
     if "length-conditional" in means:
         caption += " Length-conditional: as recalibrated, for each bin of sentence lengths."
@@ -55,28 +56,32 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
         notes = (f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.",)
     columns = ["placement", "label", "run", "statistics", "nll", "cost", "cost_random"]
     numbers = cost[columns].rename(columns={"label": "norm"})
-    draw = lambda: _draw(group.series, means.head(_BARS), colours)  # noqa: E731
+    draw = lambda: _draw(group, means.head(_BARS), seeds, colours)  # noqa: E731
     return [Figure("cost", title, caption, draw, numbers, notes)]
 
 
-def _draw(series: pd.DataFrame, means: pd.DataFrame, colours: Colours) -> Canvas:
+def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours) -> Canvas:
     ways = [way for way in _WAYS if way in means and means[way].notna().any()]
     with sheet(1, 1, width=max(6.0, 1.0 + 1.6 * len(ways)), height=3.4) as (canvas, ((axes,),)):
         width = 0.8 / len(means)
         hatches: Sequence[str] = ("", "//", "..", "xx")
         seen: dict[str, int] = {}
         for number, (at, row) in enumerate(means.iterrows()):
-            about = series.loc[at]
-            colour = colours[about["norm"]]
+            about = group.series.loc[at]
+            colour = colours[about["label"]]
             seen[colour] = seen.get(colour, -1) + 1
             places = [n + (number - (len(means) - 1) / 2) * width for n in range(len(ways))]
             style = {"color": colour, "edgecolor": "white", "hatch": hatches[seen[colour] % 4]}
-            label = placed(about["placement"], about["label"])
+            label = group.placed(about["placement"], about["label"])
             axes.bar(places, row[ways], width, label=label, **style)
+            for place, way in zip(places, ways, strict=True):
+                points = seeds.get((at, way), [])
+                if len(points) > 1:
+                    axes.plot([place] * len(points), points, "o", color="black", markersize=2.5)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(ways)), [_WAYS[way] for way in ways])
         axes.grid(axis="x", visible=False)
-        axes.set(ylabel="bits per target token")
+        axes.set(ylabel="discrepancy cost, bits per target token")
         legend_below(canvas, [axes])
         return canvas
 
@@ -107,8 +112,8 @@ def _panel(title: str, quantity: str, rows: pd.DataFrame, colours: Colours) -> P
     for way, (name, dash) in _LINES.items():
         curve = points[points["statistics"] == way]
         if len(curve):
-            norm, label = curve["norm"].iloc[0], curve["label"].iloc[0]
-            curves.append(Curve(curve, colours[norm], dash, f"{label}, {name}", quantity=name))
+            label = curve["label"].iloc[0]
+            curves.append(Curve(curve, colours[label], dash, f"{label}, {name}", quantity=name))
     return Panel(title, quantity, "epoch", "bits per target token", curves, band=True)
 
 
@@ -125,7 +130,7 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
         by_epoch = layer.groupby("epoch")["nll"]
         mean = by_epoch.mean()[by_epoch.size() == layer["run"].nunique()]
         less = both.assign(nll=both["nll"] - both["epoch"].map(mean))
-        title = placed(one["placement"].iloc[0], one["label"].iloc[0])
+        title = group.placed(one["placement"].iloc[0], one["label"].iloc[0])
         left = _panel(f"{title}, valid nll", "nll", both, colours)
         less = less[less["epoch"].isin(mean.index)]
         grid.append([left, _panel(f"{title}, minus LN's", "nll minus LN's", less, colours)])
@@ -141,4 +146,4 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
     if len(often) > len(grid):
         notes.append(f"Drawn: the first {len(grid)} of {len(often)} settings.")
     title = "Validation loss by way of normalising"
-    return figure_of_curves("cost_by_epoch", title, caption, grid, notes=notes)
+    return figure_of_curves(group, "cost_by_epoch", title, caption, grid, notes=notes)

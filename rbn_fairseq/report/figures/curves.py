@@ -1,8 +1,8 @@
-"""Curves by norm: a thin line a seed, the mean bold, the paper's numbers grey and dashed."""
+"""Curves by setting: a thin line a seed, the mean bold, the paper's numbers grey and dashed."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 import numpy as np
@@ -12,20 +12,28 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import IDENTITY
-from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, plain_log, sheet
+from rbn_fairseq.report.compare import IDENTITY, Group
+from rbn_fairseq.report.figures.style import (
+    GREY,
+    THEMED,
+    Colours,
+    legend_below,
+    plain_log,
+    sheet,
+)
 
 __all__ = ["Curve", "Panel", "figure_of_curves", "panel"]
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-_SETTINGS = 4  # of one norm, that have a legend's entry each
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """One series: ``points`` has a row a point, with ``run``, ``x``, ``value`` and the identity.
 
-    ``quantity`` where it is another than the panel's; ``many`` where the norm has many settings.
+    There may be columns ``difference`` (of the value to layer norm's), ``update`` and ``minutes``
+    besides. ``quantity`` where it is another than the panel's; ``many`` where the norm has many
+    settings.
     """
 
     points: pd.DataFrame
@@ -41,6 +49,24 @@ class Curve:
         by_x = self.points.groupby("x")["value"]
         mean = by_x.agg(lambda values: values.mean(skipna=False))
         return mean[by_x.size() == self.points["run"].nunique()]
+
+    def data(self) -> dict[str, Any]:
+        """Return what the page's script draws, as containers for JSON."""
+        runs = [
+            {"run": run}
+            | {
+                name: _for_json(points[name], "NaN" if name == "value" else None)
+                for name in ("x", "value", "difference", "update", "minutes")
+                if name in points and points[name].notna().any()
+            }
+            for run, points in self.points.groupby("run", sort=False)
+        ]
+        dash = [] if self.dash == "-" else list(self.dash[1])
+        name = self.points["label"].iloc[0] if self.many else self.label
+        return {
+            "label": self.label, "name": name, "dash": dash, "runs": runs,
+            "colour": THEMED.get(self.colour.lower(), self.colour),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +97,38 @@ class Panel:
     line: Optional[float] = None
     band: bool = False
 
+    @property
+    def values(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """All values of its curves."""
+        every = [curve.points["value"].to_numpy(dtype=float) for curve in self.curves]
+        return np.concatenate(every) if every else np.array([])
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the values' axis is logarithmic."""
+        finite = self.values[np.isfinite(self.values)]
+        return bool(self.log and finite.size and 0 < 10 * finite.min() < finite.max())
+
+    def data(self) -> dict[str, Any]:
+        """Return what the page's script draws, as containers for JSON."""
+        return {
+            "title": self.title, "x": self.x, "y": self.y, "log": self.is_log, "zero": self.zero,
+            "line": self.line, "references": self.references,
+            "curves": [curve.data() for curve in self.curves],
+        }  # fmt: skip
+
+
+def _for_json(values: Iterable[float], not_a_number: Optional[str]) -> list[Any]:
+    """Round to six digits; what is not finite becomes a text."""
+    return [
+        float(f"{value:.6g}") if math.isfinite(value)
+        else not_a_number if math.isnan(value) else "∞" if value > 0 else "-∞"
+        for value in values
+    ]  # fmt: skip
+
 
 def panel(
+    group: Group,
     frame: pd.DataFrame,
     placement: Optional[str],
     title: str,
@@ -85,40 +141,49 @@ def panel(
     quantity: str = "",
     factor: float = 1.0,
     not_a_number: bool = False,
+    differences: Optional[pd.DataFrame] = None,
     **style: Any,
 ) -> Panel:
     """Return a panel of one column by another, with a curve for each series that has points.
 
     Args:
+        group: the runs.
         frame: rows with ``run``, the columns and the identity of their runs.
         placement: that of the rows to draw; ``None`` = all.
         title: above the panel, behind the placement.
         column: the values'; nothing is drawn of one that is not there.
         unit: label of the values' axis.
-        colours: of the norms.
+        colours: of the settings.
         x: a column.
         x_label: its axis' label, if it is another than its name.
         quantity: what CSV calls the values, if not as the column.
         factor: of the values, such as 100 for per cent.
         not_a_number: whether NaN is a value, as of a loss; else it is one that was not measured.
+        differences: of the values to layer norm's, as
+            :func:`rbn_fairseq.report.compare.gaps_by_epoch` has them.
         style: other attributes of :class:`Panel`.
     """
-    title = placed(placement or "", title)
+    title = group.placed(placement or "", title)
     rows = frame if placement is None else frame[frame["placement"] == placement]
     if column not in rows:
         return Panel(title, quantity or column, x_label or x, unit, (), **style)
     points = rows[[*IDENTITY, "run"]].assign(x=rows[x], value=rows[column] * factor)
     points = points if not_a_number else points[points["value"].notna()]
-    settings = points.groupby("norm")["series"].nunique()
+    if differences is not None:
+        gaps = differences.set_index(["run", "epoch"])["gap"].rename("difference")
+        points = points.join(gaps, on=["run", "x"])
+    shown = points[["norm", "label", "series"]].drop_duplicates("series")
+    settings = shown.groupby("norm").size()
+    several = shown.groupby("norm")["label"].agg(lambda labels: len(set(labels.map(colours.get))))
     seen: dict[str, int] = {}
     curves = []
     for _, curve in points.groupby("series"):
         norm, label = curve["norm"].iloc[0], curve["label"].iloc[0]
         index = seen[norm] = seen.get(norm, -1) + 1
-        many = settings[norm] > _SETTINGS
-        dash = "-" if many else _DASHES[index]
-        label = f"{norm}, {settings[norm]} settings" if many else label
-        curves.append(Curve(curve, colours[norm], dash, label, many))
+        many = several[norm] < settings[norm]
+        dash = "-" if many else _DASHES[index % len(_DASHES)]
+        name = f"{norm}, {settings[norm]} settings" if many else label
+        curves.append(Curve(curve, colours[label], dash, name, many))
     return Panel(title, quantity or column, x_label or x, unit, curves, **style)
 
 
@@ -176,14 +241,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _set_axes(axes: Axes, panel: Panel) -> None:
-    points = pd.concat([curve.points for curve in panel.curves]) if panel.curves else None
-    values = np.array([]) if points is None else points["value"].to_numpy(dtype=float)
-    finite = values[np.isfinite(values)]
-    if panel.log and finite.size and finite.min() > 0 and finite.max() > 10 * finite.min():
+    finite = panel.values[np.isfinite(panel.values)]
+    if panel.is_log:
         plain_log(axes.yaxis) if finite.max() < 1e3 * finite.min() else axes.set_yscale("log")
     elif panel.zero:
         axes.set_ylim(bottom=0)
-    places = set() if points is None else set(points["x"])
+    places = {place for curve in panel.curves for place in curve.points["x"]}
     if len(places) == 1:
         (place,) = places
         axes.set(xlim=(place - 0.5, place + 0.5), xticks=[place])
@@ -216,7 +279,18 @@ def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
     return pd.concat(parts)[columns].rename(columns={"detail": "setting"})
 
 
+def _with_clock(group: Group, panel: Panel) -> Panel:
+    """Add updates and minutes to curves by epoch."""
+    if panel.x != "epoch":
+        return panel
+    clock = group.clock
+    curves = [replace(curve, points=curve.points.join(clock, on=["run", "x"]))
+              for curve in panel.curves]  # fmt: skip
+    return replace(panel, curves=curves)
+
+
 def figure_of_curves(
+    group: Group,
     name: str,
     title: str,
     caption: str,
@@ -234,4 +308,5 @@ def figure_of_curves(
     columns = [n for n in range(len(full[0])) if any(row[n].curves for row in full)]
     shown = [[row[n] if row[n].curves else None for n in columns] for row in full]
     numbers = _numbers([panel for row in full for panel in row])
-    return [Figure(name, title, caption, lambda: _draw(shown), numbers, tuple(notes))]
+    panels = tuple(_with_clock(group, panel) for row in shown for panel in row if panel)
+    return [Figure(name, title, caption, lambda: _draw(shown), numbers, tuple(notes), panels)]

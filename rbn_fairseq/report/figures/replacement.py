@@ -19,6 +19,7 @@ from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, sheet
 from rbn_fairseq.report.figures.tid_figure import MEASURE
 from rbn_fairseq.report.paper import published_gaps
+from rbn_fairseq.report.tables import ENOUGH
 
 __all__ = ["bottom_layers", "gap_through_training", "scatter"]
 
@@ -29,7 +30,7 @@ Lines = Sequence[tuple[str, pd.DataFrame]]
 
 def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
-    title = "Figure 3, left: number of bottom layers with batch norm"
+    title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     partial = points(group)
     partial = partial[partial["bottom"].fillna(0).astype(int) > 0]
     sweeps = [
@@ -104,14 +105,14 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
     gaps = gaps[gaps["series"].isin(set(tid["series"]))]
     grid = [
         [
-            panel(tid, placement, "var. TID, last layer", "var_tid", "%", colours,
-                  quantity="var_tid_last", zero=True),
-            panel(gaps, placement, "valid nll - LN's", "gap", "bits per target token", colours,
-                  quantity="nll_gap", not_a_number=True, line=0.0),
+            panel(group, tid, placement, "variance TID, last layer", "var_tid", "% of ‖σ‖",
+                  colours, quantity="var_tid_last", zero=True),
+            panel(group, gaps, placement, "valid nll minus LN’s", "gap", "bits per target token",
+                  colours, quantity="nll_gap", not_a_number=True, line=0.0),
         ]
         for placement in group.placements
     ]  # fmt: skip
-    title = "Figure 3, right: TID and the gap to layer norm through training"
+    title = "Paper's Figure 3, right: TID and the gap to layer norm through training"
     caption = (
         "Variance TID of the last batch norm, and validation nll minus that of layer norm with "
         "the same seed (the mean of all seeds where that seed is missing); above 0: worse than "
@@ -119,7 +120,7 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
         "explodes."
     )
     notes = () if len(gaps) else ("Gap: there is no layer norm with the same settings.",)
-    return figure_of_curves("figure3_right", title, caption, grid, MEASURE, notes)
+    return figure_of_curves(group, "figure3_right", title, caption, grid, MEASURE, notes)
 
 
 def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
@@ -127,7 +128,7 @@ def scatter(measured: pd.DataFrame, colours: Colours) -> Figure:
 
     Args:
         measured: rows of :func:`rbn_fairseq.report.compare.points`, with their group's title.
-        colours: by norm.
+        colours: of the settings.
     """
     theirs = published_gaps()
     caption = (
@@ -155,14 +156,14 @@ def _draw_scatter(measured: pd.DataFrame, theirs: pd.DataFrame, colours: Colours
             ("here: BLEU", "BLEU, LN - BN", "bleu"),
             ("here: valid nll", "bits per token, BN - LN", "nll"),
         )
-        if measured[name].notna().any()
+        if measured[name].count() >= ENOUGH
     ]
     with sheet(1, len(ours) + 1, width=4.0, height=3.2) as (canvas, (row,)):
         for axes, (heading, unit, name) in zip(row, ours, strict=False):
             for point in measured[measured[name].notna()].itertuples():
                 hollow = {} if point.placement == "Post-Norm" else {"mfc": "white"}
-                label = ", ".join(filter(None, (point.norm, point.placement)))
-                gap, colour = getattr(point, name), colours[point.norm]
+                label = ", ".join(filter(None, (point.label, point.placement)))
+                gap, colour = getattr(point, name), colours[point.label]
                 axes.plot([point.tid], [gap], "o", color=colour, label=label, **hollow)
             axes.set(title=heading, ylabel=unit)
         for metric, points in theirs.groupby("metric", sort=False):

@@ -15,7 +15,6 @@ from rbn_fairseq.report.figures.style import (
     GREY,
     Colours,
     legend_below,
-    placed,
     plain_log,
     sheet,
 )
@@ -107,8 +106,10 @@ def _draw_parts(group: Group, latest: pd.DataFrame, shown: Sequence[str]) -> Can
         for row, run in zip(grid, shown, strict=True):
             for axes, kind in zip(row, _KINDS, strict=True):
                 _bars(axes, _squares(latest[latest["run"] == run], kind))
-                heading = placed(group.runs.at[run, "placement"], f"{run}, {kind} TID²")
-                axes.set(title=heading, xlabel="batch norm, from input to output", ylabel="%²")
+                heading = group.placed(group.runs.at[run, "placement"], f"{run}, {kind} TID²")
+                axes.set(
+                    title=heading, xlabel="batch norm, from input to output", ylabel="TID², %²"
+                )
                 axes.title.set_fontsize(9.5)
         legend_below(canvas, canvas.axes)
         return canvas
@@ -208,11 +209,11 @@ def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Mis
         {"run": points["run"], "norm": points["norm"], axis.symbol: texts,
          "mean_tid_last": points["mean_tid"], "var_tid_last": points["var_tid"]}
     )  # fmt: skip
-    draw = lambda: _draw_numbers(axis, points, colours)  # noqa: E731
+    draw = lambda: _draw_numbers(axis, group, points, colours)  # noqa: E731
     return [Figure(axis.name, axis.title, axis.caption, draw, numbers)]
 
 
-def _draw_numbers(axis: _Axis, points: pd.DataFrame, colours: Colours) -> Canvas:
+def _draw_numbers(axis: _Axis, group: Group, points: pd.DataFrame, colours: Colours) -> Canvas:
     numbered = points[points["number"].notna()]
     ticks = sorted(set(numbered["number"]))
     first = numbered[numbered["run"] == numbered["run"].iloc[0]].set_index("number")
@@ -224,11 +225,11 @@ def _draw_numbers(axis: _Axis, points: pd.DataFrame, colours: Colours) -> Canvas
             axes.plot(ticks, law, "-.", color=GREY, label=f"1/sqrt({axis.symbol})")
             for run, line in numbered.groupby("run", sort=False):
                 about = line.iloc[0]
-                style = {"color": colours[about["norm"]], "linewidth": 1.4}
+                style = {"color": colours[about["label"]], "linewidth": 1.4}
                 axes.plot(
                     line["number"], 100 * line[name],
                     "--" if about["placement"] == "Pre-Norm" else "-", marker="o", markersize=4,
-                    label=placed(about["placement"], about["label"]), **style,
+                    label=group.placed(about["placement"], about["label"]), **style,
                 )  # fmt: skip
                 random = points[(points["run"] == run) & points["number"].isna()]
                 for level in 100 * random[name]:
@@ -237,7 +238,9 @@ def _draw_numbers(axis: _Axis, points: pd.DataFrame, colours: Colours) -> Canvas
             plain_log(axes.yaxis)
             axes.xaxis.set_major_locator(FixedLocator(ticks))
             axes.set(
-                title=f"{kind} TID, last layer", xlabel=f"{axis.symbol}, {axis.label}", ylabel="%"
+                title=f"{kind} TID, last layer",
+                xlabel=f"{axis.symbol}, {axis.label}",
+                ylabel="TID, % of ‖σ‖",
             )
         legend_below(canvas, canvas.axes)
         return canvas

@@ -15,12 +15,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from rbn_fairseq.report.setups import NORM_FAMILIES
 
 __all__ = [
-    "GREY", "STYLE", "Colours", "legend_below", "norm_colours", "placed", "plain_log", "sheet",
+    "GREY", "STYLE", "THEMED", "Colours", "legend_below", "norm_colours", "plain_log",
+    "setting_colours", "sheet",
 ]  # fmt: skip
 
-Colours = Mapping[str, str]  # by norm
+Colours = Mapping[str, str]  # by the label of a setting, and by norm
 
 GREY = "#777777"  # the paper's numbers, and reference lines
+#: Colours that the page takes from its style sheet, so that figures follow dark mode. All others
+#: are seen on white and on black.
+THEMED = {
+    "#000000": "var(--ink)", "#ffffff": "var(--back)", "#e5e5e5": "var(--line)",
+    GREY: "var(--paper)", "#00513b": "var(--deep)",
+}  # fmt: skip
 STYLE: dict[str, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -33,9 +40,11 @@ STYLE: dict[str, Any] = {
     "grid.color": "#e5e5e5",
     "legend.frameon": False,
     "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
+    "svg.fonttype": "none",  # letters are text: to be found, copied and read aloud
 }
 _KNOWN = {family.name: family.colour for family in NORM_FAMILIES}
 _OTHERS = ("#8C6D31", "#7B4FB5", "#9AA300", "#A0A0A0")
+_SETTINGS = 8  # of one norm, that have a colour each
 
 
 def _tint(colour: str, strength: float) -> str:
@@ -62,9 +71,30 @@ def norm_colours(norms: Sequence[str]) -> dict[str, str]:
     return {norm: _KNOWN.get(norm) or colours[norm] for norm in norms}
 
 
-def placed(placement: str, title: str) -> str:
-    """Return a panel's title with its placement before it, if that is known."""
-    return f"{placement}: {title}" if placement else title
+def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
+    """Return a colour for each setting, and for each norm.
+
+    The first setting of a norm has the norm's colour, later ones those that no norm here has;
+    of a norm with more than a few all have the norm's.
+
+    Args:
+        settings: norm and label of each, in the order of tables.
+    """
+    settings = list(dict.fromkeys(settings))
+    norms = [norm for norm, _ in settings]
+    colours = norm_colours(norms)
+    later = [
+        label
+        for number, (norm, label) in enumerate(settings)
+        if norm in norms[:number] and norms.count(norm) <= _SETTINGS
+    ]
+    palette = (*(family.colour for family in NORM_FAMILIES[4:7]), *_OTHERS)
+    free = [colour for colour in palette if colour not in colours.values()]
+    if len(later) > len(free):
+        scale = matplotlib.colormaps["turbo"].resampled(len(later) + 2)
+        free = [to_hex(scale(number + 1)) for number in range(len(later))]
+    by_label = dict(zip(later, free, strict=False))
+    return colours | {label: by_label.get(label, colours[norm]) for norm, label in settings}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Figure 1, losses and BLEU through training; the multipliers of --rbn-target-tid."""
+"""Losses and BLEU through training; the multipliers of --rbn-target-tid."""
 
 import matplotlib
 import numpy as np
@@ -9,41 +9,69 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import Group, first_seeds
+from rbn_fairseq.report.compare import IDENTITY, Group, first_seeds, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
-from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, placed, sheet
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, sheet
 
-__all__ = ["losses", "multipliers"]
+__all__ = ["losses", "multipliers", "validation"]
 
 _NLL = "bits per target token"
 _RUNS = 4
 _PANELS = (  # quantity, axis, factor
     ("mean_multiplier", "λ of mean", 1),
     ("std_multiplier", "λ of std", 1),
-    ("mean_gap", "gap of mean, % of ||σ||", 100),
-    ("std_gap", "gap of std, % of ||σ||", 100),
+    ("mean_gap", "gap of mean, % of ‖σ‖", 100),
+    ("std_gap", "gap of std, % of ‖σ‖", 100),
 )
 # Without the brightest part, which white paper swallows.
 _DEPTHS = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.92, 256)))
 
 
-def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
-    """Figure 1: train and valid nll, and BLEU where it was measured, by epoch."""
-    train, valid = group.frames["train"], group.frames["valid"]
-    quantities = (
-        ("train nll", "train.nll_loss", _NLL, train),
-        ("valid nll", "valid.nll_loss", _NLL, valid),
-        ("valid BLEU", "valid.bleu", "BLEU", valid),
-    )
+def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """Validation nll as difference to layer norm's, and itself, by epoch."""
+    valid = group.frames["valid"]
+    gaps = gaps_by_epoch(group).drop(columns="series").join(group.runs[IDENTITY], on="run")
     grid = [
         [
-            panel(frame, placement, heading, name.partition(".")[2], unit, colours, quantity=name,
-                  not_a_number=unit == _NLL)
-            for heading, name, unit, frame in quantities
+            panel(group, gaps, placement, "validation nll minus LN’s", "gap", _NLL, colours,
+                  quantity="valid.nll_loss minus LN's", not_a_number=True, line=0.0),
+            panel(group, valid, placement, "validation nll", "nll_loss", _NLL, colours,
+                  quantity="valid.nll_loss", not_a_number=True),
         ]
         for placement in group.placements
     ]  # fmt: skip
-    title = "Figure 1: training dynamics"
+    caption = (
+        "Negative log-likelihood on the validation sentences, in bits per target token, without "
+        "label smoothing and penalty; lower is better. "
+    )
+    if len(gaps):
+        caption += (
+            "Minus LN’s: that of the LN with the same seed and settings, or the mean of its seeds; "
+            "below 0: better than LN. "
+        )
+    title = "Validation loss"
+    hint = "Needs `train.log`, which `rbn train` writes."
+    return figure_of_curves(group, "validation", title, caption.strip(), grid, hint)
+
+
+def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """The paper's Figure 1: train and valid nll, and BLEU where it was measured, by epoch."""
+    quantities = (
+        ("train nll", "train", "nll_loss", _NLL),
+        ("valid nll", "valid", "nll_loss", _NLL),
+        ("valid BLEU", "valid", "bleu", "BLEU"),
+    )
+    grid = [
+        [
+            panel(group, group.frames[frame], placement, heading, column, unit, colours,
+                  quantity=f"{frame}.{column}", not_a_number=unit == _NLL,
+                  differences=gaps_by_epoch(group, frame, column))
+            for heading, frame, column, unit in quantities
+        ]
+        for placement in group.placements
+    ]  # fmt: skip
+    valid = group.frames["valid"]
+    title = "Paper's Figure 1: training dynamics"
     caption = (
         "Negative log-likelihood on training and validation sentences, and BLEU of --eval-bleu, "
         "by epoch. Train nll is with dropout and averaged over the epoch, so it lies above the "
@@ -54,7 +82,7 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     if not valid["bleu"].notna().any():
         notes.append("BLEU by epoch: no run has it. Train with `--eval-bleu` to have it.")
     hint = "Needs `train.log`, which `rbn train` writes."
-    return figure_of_curves("figure1", title, caption, grid, hint, notes)
+    return figure_of_curves(group, "figure1", title, caption, grid, hint, notes)
 
 
 def _target(group: Group, run: str) -> list[float]:
@@ -80,7 +108,7 @@ def multipliers(group: Group, colours: Colours) -> list[Figure | Missing]:
     caption = (
         "Multipliers of the penalty at the end of each epoch, and what they hold: the smoothed "
         "distance (root mean square) of batch from running statistics, relative to the batch's "
-        "||σ||, with its target dashed. A line a batch norm. A multiplier grows while its gap is "
+        "‖σ‖, with its target dashed. A line a batch norm. A multiplier grows while its gap is "
         "above the target, and falls to 0 where the target is slack."
     )
     columns = ["run", "epoch", "layer", *(name for name, *_ in _PANELS)]
@@ -96,7 +124,7 @@ def _draw(group: Group, shown: list[str]) -> Canvas:
             points = frame[frame["run"] == run]
             layers = points["layer"].unique()
             depths = _DEPTHS(np.linspace(0, 1, len(layers)))
-            row[0].set_title(placed(group.runs.at[run, "placement"], run), fontsize=9.5)
+            row[0].set_title(group.placed(group.runs.at[run, "placement"], run), fontsize=9.5)
             targets = dict(zip(("mean_gap", "std_gap"), _target(group, run), strict=False))
             for axes, first, (name, label, factor) in zip(row, grid[0], _PANELS, strict=True):
                 if axes is not first:

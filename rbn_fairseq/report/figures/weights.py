@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import Group, at_last_epoch, variants
-from rbn_fairseq.report.figures.style import Colours, placed, sheet
+from rbn_fairseq.report.figures.style import Colours, sheet
 from rbn_fairseq.report.setups import OF_NORM, matches
 
 __all__ = ["penalty_weights"]
@@ -51,7 +51,7 @@ def _grids(group: Group) -> list[tuple[str, str, pd.DataFrame]]:
 
 def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 5: a map of BLEU, or of validation nll without it, a map a placement and setting."""
-    title = "Figure 5: BLEU over the weights of RBN's penalty"
+    title = "Paper's Figure 5: BLEU over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
         hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
@@ -67,7 +67,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     for placement, detail, grid in grids:
         convention = grid["convention"].iloc[0]
         cells = grid[[*_PAIR]].join(means[["mean", "count"]], how="inner")
-        heading = placed(placement, detail or f"convention {convention}")
+        heading = group.placed(placement, detail or f"convention {convention}")
         table = cells.drop_duplicates(_PAIR, keep="last").pivot(
             index="std_weight", columns="mean_weight", values="mean"
         )
@@ -99,7 +99,8 @@ def _draw_map(axes: Axes, heading: str, table: pd.DataFrame, unit: str, in_bleu:
     dark = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
-            colour = "white" if (value < dark) == in_bleu else "black"
+            # Not quite white and black, which dark mode would change.
+            colour = "#fdfdfd" if (value < dark) == in_bleu else "#010101"
             text = f"{value:.1f}" if in_bleu else f"{value:.3f}"
             axes.text(column, row, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(table.shape[1]), [f"{mean:g}" for mean in table.columns])

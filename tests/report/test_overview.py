@@ -1,0 +1,80 @@
+"""What the page says first: which norm is best and how surely; settings and trainings."""
+
+import json
+import math
+
+from scipy import stats
+
+from rbn_fairseq.report.overview import findings
+from rbn_fairseq.report.runs import read_run
+
+
+def seeds(make, name, kind, losses, **more):
+    return [make(f"{name}{seed}", kind, seed=seed, nll=(5.0, nll), **more)
+            for seed, nll in enumerate(losses, 1)]  # fmt: skip
+
+
+LAYER = (4.0, 4.2, 4.1)
+
+
+def test_an_interval_of_three_seeds(make, group):
+    losses = (3.9, 4.05, 3.98)
+    text, *_ = findings(group([*seeds(make, "ln", "LN", LAYER), *seeds(make, "bn", "BN", losses)]))
+    gaps = [base - loss for loss, base in zip(losses, LAYER, strict=True)]
+    low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert text.startswith("BN has the lowest validation loss after 2 epochs.")
+    assert f"BN is 0.123 below LN (95 % interval {low:.3f} to {high:.3f}; 3 seeds)" in text
+
+
+def test_what_seeds_cannot_tell(make, group):
+    runs = [*seeds(make, "ln", "LN", LAYER), *seeds(make, "bn", "BN", (3.9, 4.3, 4.0))]
+    assert "which includes 0" in findings(group(runs))[0]
+    runs += seeds(make, "rbn", "RBN", (3.5, 4.4, 3.9))
+    assert "do not tell RBN from BN" in findings(group(runs))[0]
+    two = [*seeds(make, "l", "LN", LAYER[:2]), *seeds(make, "b", "BN", (3.5, 3.9))]
+    assert "(two seeds: 0.500 and 0.300)" in findings(group(two))[0]
+    one = [make("x", nll=(4.0,)), make("y", "BN", nll=(4.5,))]
+    text, *_ = findings(group(one))
+    assert text.startswith("LN has the lowest") and "BN is 0.500 above LN" in text
+    assert "cannot tell" in text
+
+
+def test_what_is_not_compared(make, group, tmp_path):
+    runs = [make("ln", nll=(5.0, 4.0, 3.0, 2.0)), make("bn", "BN", nll=(5.0, 4.0, 3.5, 3.0)),
+            make("rbn", "RBN", nll=(5.0,)), make("pn", "power", nll=(5.0, math.inf))]  # fmt: skip
+    text, *_ = findings(group(runs))
+    assert "after 4 epochs" in text and "RBN" not in text
+    assert "1 setting with far fewer epochs" in text and "pn diverged" in text
+    assert "no other setting" in findings(group(runs[:1]))[0]
+    assert "no LN" in findings(group(runs[1:3]))[0]
+    (runs[0].directory / "run.json").unlink()
+    assert "unknown" in findings(group([read_run("ln", runs[0].directory)]))[0]
+    empty = make("empty", nll=(), tid=(0.1, 0.2))
+    assert "No run has a validation loss yet" in findings(group([empty]))[0]
+
+
+def test_tid_of_the_paper_s_two_batch_norms_first(main, group):
+    assert "BN 2.0 and 10.0 %; RBN 1.0 and 4.0 %" in findings(group(main))[1]
+
+
+def test_settings_that_differ_and_those_that_all_share(main, blocks):
+    start = {"update": 0, "time": "2026-01-02T03:04:05+00:00", "machine": {"threads": 1}}
+    for run in main:
+        path = run.directory / "run.json"
+        content = json.loads(path.read_text())
+        command = f"rbn train {run.name}"
+        starts = [start | {"command": command}, start | {"update": 9}]
+        path.write_text(json.dumps(content | {"parameters": 123, "starts": starts}))
+    made = blocks([read_run(run.name, run.directory) for run in main])
+    settings = made["settings"].texts().set_index("setting")
+    assert settings["--rbn-mean-weight"].to_dict() == {"LN": "0", "BN": "0", "RBN": "0.1"}
+    assert settings["parameters"].to_list() == ["123"] * 3
+    assert settings["updates"].to_list() == ["300"] * 3 and "--lr" not in settings
+    trainings = made["trainings"].numbers.set_index("run")
+    assert trainings["command"].to_dict() == {
+        name: f"rbn train {name}" for name in ("ln", "bn", "rbn")
+    }
+    common = made["common"].numbers.set_index("setting")["value"]
+    assert common["--lr"] == "0.0005" and common["--max-tokens"] == "4096"
+    assert common["started (UTC)"] == "2026-01-02 03:04" and common["resumed"] == "1"
+    assert common["threads"] == "1"
