@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-if TYPE_CHECKING:
-    from rbn_fairseq.report.figures.curves import Panel
+from rbn_fairseq.report.figures.panels import Panel
 
 __all__ = ["SEEDS", "SPREAD", "Figure", "Missing", "Section", "Sentences", "Table"]
 
@@ -106,7 +105,7 @@ class Figure:
     draw: Callable[[], Canvas]
     numbers: pd.DataFrame
     notes: tuple[str, ...] = ()
-    panels: tuple["Panel", ...] = ()
+    panels: tuple[Panel, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group
-from rbn_fairseq.report.figures.curves import Curve, Panel, figure_of_curves
+from rbn_fairseq.report.figures.curves import figure_of_curves
+from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
 __all__ = ["cost_by_epoch", "discrepancy_cost"]

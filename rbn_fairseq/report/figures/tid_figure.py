@@ -10,7 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group, first_seeds
-from rbn_fairseq.report.figures.curves import Panel, figure_of_curves, panel
+from rbn_fairseq.report.figures.curves import figure_of_curves, panel
+from rbn_fairseq.report.figures.panels import Panel
 from rbn_fairseq.report.figures.style import Colours, sheet
 from rbn_fairseq.report.paper import published
 
