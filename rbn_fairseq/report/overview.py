@@ -15,6 +15,7 @@ __all__ = ["findings", "settings_tables"]
 
 _NAMED = 3  # settings that a sentence tells of besides the best
 _SHORT = 0.75  # of the longest training's epochs: one with fewer is not compared
+_NAMES = {"effective batch": "--update-freq x processes"}
 _UNIT = "bits per target token"
 #: What is told of settings that all runs share; those that differ are told whatever they are.
 _COMMON = (
@@ -50,8 +51,11 @@ def _values(frame: pd.DataFrame, column: str) -> tuple[int, dict[int, "pd.Series
 def _half(values: "pd.Series[float]") -> float:
     """Return half the 95 % interval of a mean, by Student's t; infinite for fewer than three."""
     number = len(values)
-    wide = float(stdtrit(number - 1, 0.975) * values.std() / np.sqrt(number)) if number > 2 else 0
-    return wide if number > 2 else np.inf
+    return np.inf if number < 3 else stdtrit(number - 1, 0.975) * values.std() / np.sqrt(number)
+
+
+def _after(epoch: int) -> str:
+    return f"after {epoch} {'epoch' if epoch == 1 else 'epochs'}"
 
 
 def _against_layer_norm(gaps: "pd.Series[float]") -> str:
@@ -87,7 +91,6 @@ def _losses(group: Group, placement: str) -> list[str]:
     gaps = gaps_by_epoch(group).join(group.runs["seed"], on="run")
     gaps = gaps[gaps["run"].isin(valid["run"]) & np.isfinite(gaps["gap"].astype(float))]
     epoch, values = _values(gaps, "gap")
-    after = f"after {epoch} {'epoch' if epoch == 1 else 'epochs'}"
     if values:
         order = sorted(values, key=lambda series: values[series].mean())
         short = gaps["series"].nunique() - len(values)
@@ -96,7 +99,9 @@ def _losses(group: Group, placement: str) -> list[str]:
             told.append(f"{len(order) - _NAMED} more are in the tables")
         first, *later = order
         best = labels[first] if values[first].mean() < 0 else "LN"
-        text = f"{best} has the lowest validation loss {after}. In {_UNIT}, {'; '.join(told)}."
+        text = (
+            f"{best} has the lowest validation loss {_after(epoch)}. In {_UNIT}, {'; '.join(told)}."
+        )
         if all(len(gaps) == 1 for gaps in values.values()):
             text += " One seed each: cannot tell how much of this is chance."
         elif best != "LN" and later:
@@ -105,13 +110,12 @@ def _losses(group: Group, placement: str) -> list[str]:
                 text += f" These seeds do not tell {best} from {labels[later[0]]}."
         return [text, *_ended_early(short), *diverged]
     epoch, values = _values(valid, "nll_loss")
-    after = f"after {epoch} {'epoch' if epoch == 1 else 'epochs'}"
     if not values:
         why = "The runs share no epoch" if len(valid) else "No run has a validation loss yet"
         return [f"{why}, so they cannot be compared.", *diverged]
     order = sorted(values, key=lambda series: values[series].mean())
     losses = [f"{labels[one]} {values[one].mean():.3f}" for one in order[: _NAMED + 1]]
-    text = f"Validation loss {after}, in {_UNIT}: {'; '.join(losses)}. "
+    text = f"Validation loss {_after(epoch)}, in {_UNIT}: {'; '.join(losses)}. "
     alone = "There is no other setting to compare it with."
     none = "There is no LN with the same settings, so no difference to it."
     short = valid["series"].nunique() - len(values)
@@ -153,7 +157,7 @@ def _option(name: str) -> str:
     """Return a setting's name as an option of the command line, if it is one."""
     section, _, key = name.rpartition(".")
     option = section if key == "_name" else key
-    return f"--{option.replace('_', '-')}" if section else name
+    return f"--{option.replace('_', '-')}" if section else _NAMES.get(name, name)
 
 
 def _text(value: Any) -> str:
@@ -171,7 +175,7 @@ def _split(frame: pd.DataFrame) -> tuple["pd.Series[str]", pd.DataFrame]:
 
 def _settings(group: Group) -> pd.DataFrame:
     """Return settings as text, a row a series; those of which all know something."""
-    known = [chosen for chosen in group.series["settings"]]
+    known = list(group.series["settings"])
     names = dict.fromkeys(
         name for chosen in known for name in (*_COMMON, *chosen) if name in chosen
     )

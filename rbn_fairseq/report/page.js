@@ -89,19 +89,19 @@ function tooltip(panel, lines, tip) {
       .map((curve) => {
         const own = lines.filter((line) => line.curve === curve);
         const values = own.map((line) => [line, valueAt(line.points, x)]).filter(([, value]) => value !== undefined);
-        const bold = values.find(([line]) => !line.thin);
-        const seeds = values.filter(([line]) => line.thin);
-        return { curve, value: bold?.[1] ?? mean(seeds.map(([, value]) => value)), seeds, shown: values.length > 0 };
+        const bold = values.find(([line]) => !line.thin)?.[1] ?? "";
+        const seeds = values.filter(([line]) => line.thin).map(([, value]) => value);
+        return { curve, bold, seeds, shown: values.length > 0 };
       })
       .filter((row) => row.shown);
-    const height = (row) => (isNumber(row.value) ? row.value : Infinity);
+    const height = ({ bold, seeds }) => [bold, ...seeds].find(isNumber) ?? Infinity;
     const distance = (row) => Math.abs(height(row) - chart.posToVal(top, "y"));
     const near = [...rows].sort((a, b) => distance(a) - distance(b)).slice(0, ROWS);
-    const body = near.sort((a, b) => height(b) - height(a)).map(({ curve, value, seeds }) =>
+    const body = near.sort((a, b) => height(b) - height(a)).map(({ curve, bold, seeds }) =>
       element("tr", {},
         element("th", {}, swatch(curve, "dot", "background"), curve.name),
-        element("td", {}, format(value, signed)),
-        element("td", { className: "seeds" }, seeds.map(([, seed]) => format(seed, signed)).join("  "))));
+        element("td", {}, format(bold, signed)),
+        element("td", { className: "seeds" }, seeds.map((seed) => format(seed, signed)).join("  "))));
     const more = rows.length > near.length ? [element("div", {}, `and ${rows.length - near.length} more`)] : [];
     tip.replaceChildren(element("b", {}, `${axisOf(panel)} ${format(x)}`), element("table", {}, ...body), ...more);
     const place = chart.over.offsetLeft + left;
@@ -160,10 +160,10 @@ function plot(panel, holder, tip) {
   const xs = [...new Set(lines.flatMap((line) => [...line.points.keys()]))].sort((a, b) => a - b);
   const style = ({ curve, thin }) => ({
     stroke: resolve(curve.colour),
-    width: thin ? 0.75 : curve.runs.length > 1 ? 2.5 : 1.75,
-    alpha: thin ? 0.7 : 1,
+    width: thin ? 0.75 : curve.many ? 1 : curve.runs.length > 1 ? 2.5 : 1.75,
+    alpha: thin || curve.many ? 0.7 : 1,
     dash: curve.dash.map((length) => 1.5 * length),
-    points: { show: !thin && xs.length <= 30, size: 5, fill: resolve(curve.colour) },
+    points: { show: !thin && !curve.many && xs.length <= 30, size: 5, fill: resolve(curve.colour) },
   });
   const difference = isDifference(panel);
   const { lines: across, references } = levelsOf(panel);

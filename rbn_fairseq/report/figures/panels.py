@@ -51,6 +51,7 @@ class Curve:
         name = self.points["label"].iloc[0] if self.many else self.label
         return {
             "label": self.label, "name": name, "dash": dash, "runs": runs,
+            "many": self.many,
             "colour": THEMED.get(self.colour.lower(), self.colour),
         }  # fmt: skip
 
