@@ -99,9 +99,11 @@ def _losses(group: Group, placement: str) -> list[str]:
             told.append(f"{len(order) - _NAMED} more are in the tables")
         first, *later = order
         best = labels[first] if values[first].mean() < 0 else "LN"
-        text = (
-            f"{best} has the lowest validation loss {_after(epoch)}. In {_UNIT}, {'; '.join(told)}."
-        )
+        does = "has the lowest validation loss"
+        baselines = group.pairs.loc[group.pairs["series"].isin(order), "baseline"]
+        if group.runs.loc[baselines, "series"].nunique() > 1:
+            does = "gains most on LN with its settings" if best != "LN" else "is ahead of all"
+        text = f"{best} {does} {_after(epoch)}. In {_UNIT}, {'; '.join(told)}."
         if all(len(gaps) == 1 for gaps in values.values()):
             text += " One seed each: cannot tell how much of this is chance."
         elif best != "LN" and later:

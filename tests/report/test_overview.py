@@ -53,6 +53,15 @@ def test_what_is_not_compared(make, group, tmp_path):
     assert "No run has a validation loss yet" in findings(group([empty]))[0]
 
 
+def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, group):
+    losses = (("LN", 1, 4.0), ("BN", 1, 3.5), ("LN", 2, 3.0), ("BN", 2, 2.9))
+    runs = [make(f"{kind}{lr}", kind, nll=(nll,), changes={"optimization.lr": [lr]})
+            for kind, lr, nll in losses]  # fmt: skip
+    text, *_ = findings(group(runs))
+    assert text.startswith("BN (lr 1) gains most on LN") and "lowest" not in text
+    assert "BN (lr 1) is 0.500 below LN; BN (lr 2) is 0.100 below LN" in text
+
+
 def test_tid_of_the_paper_s_two_batch_norms_first(main, group):
     assert "BN 2.0 and 10.0 %; RBN 1.0 and 4.0 %" in findings(group(main))[1]
 

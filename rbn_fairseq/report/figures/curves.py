@@ -80,7 +80,7 @@ def panel(
     for _, curve in points.groupby("series"):
         norm, label = curve["norm"].iloc[0], curve["label"].iloc[0]
         index = seen[norm] = seen.get(norm, -1) + 1
-        many = several[norm] < settings[norm]
+        many = bool(several[norm] < settings[norm])
         dash = "-" if many else _DASHES[index % len(_DASHES)]
         name = f"{norm}, {settings[norm]} settings" if many else label
         curves.append(Curve(curve, colours[label], dash, name, many))
