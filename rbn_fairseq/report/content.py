@@ -58,7 +58,7 @@ def _seeds(group: Group) -> str:
     placement = f", {group.placements[0]}" if len(group.placements) == 1 else ""
     text = f"{group.title}{placement}. {text}".replace(", .", ".")
     if number == settings:
-        return f"{text}, one seed each."
+        return f"{text}." if number == 1 else f"{text}, one seed each."
     return f"{text}. In figures the bold line is the mean over seeds, thin lines are seeds."
 
 
