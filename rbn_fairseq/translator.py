@@ -86,20 +86,10 @@ class Translator(GeneratorHubInterface):
 def _find_checkpoint(run: Path) -> Path:
     if not run.is_dir():
         return run
-    for name in _NAMES:
-        if (run / name).is_file():
-            return run / name
-    raise ValueError(
-        f"RUN: `{run}` has neither {_NAMES[0]} nor {_NAMES[1]}. Name the save directory of a "
-        "training, or a checkpoint file."
-    )
-
-
-def _data_of(state: Mapping[str, Any]) -> str:
-    """Return the data directory that a checkpoint was trained on; fairseq before 0.10 has args."""
-    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
-    settings = vars(settings) if isinstance(settings, Namespace) else settings
-    return str(settings.get("data") or "")
+    found = [run / name for name in _NAMES if (run / name).is_file()]
+    if not found:
+        raise ValueError(f"RUN: `{run}` has neither {' nor '.join(_NAMES)}.")
+    return found[0]
 
 
 def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
@@ -108,24 +98,18 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     Raises:
         ValueError: if that is not known, or not as it was at the training's start.
     """
-    pieces = read_pieces(data)
-    try:
-        run = json.loads((checkpoint.parent / RUN_FILE).read_text(encoding="utf-8"))
-        trained = run["data"].get("pieces")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        trained = None
-    if trained is not None and trained != pieces:
+    pieces, run = read_pieces(data), checkpoint.parent / RUN_FILE
+    trained = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {"data": {}}
+    if trained["data"].get("pieces") not in (None, pieces):
         raise ValueError(
-            f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
-            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data, "
-            "or the right codes with --bpe and its options."
+            f"`{data / PIECES}` or its codes have changed since `{checkpoint}` was trained: they "
+            f"differ from those in {RUN_FILE}. Give the data as they were with --data."
         )
     if pieces is None:
         raise ValueError(
-            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
-            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
-            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
-            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
+            f"`{data}` has no {PIECES}, which says how its text was split into pieces. Say it: "
+            "--tokenizer moses (and --lowercase) or --tokenizer space, and --bpe subword_nmt "
+            "--bpe-codes FILE or --bpe sentencepiece --sentencepiece-model FILE."
         )
     codes = CODES[pieces["bpe"]]
     return {**pieces, codes: str(data / pieces[codes])}
@@ -158,8 +142,8 @@ def open_translator(
         ValueError: if a file is missing or damaged, or it is not known how to split sentences.
     """
     path = _find_checkpoint(run)
-    trained_on = _data_of(read_checkpoint(path))
-    directory = str(data or trained_on)
+    settings = read_checkpoint(path).get("cfg") or {}
+    directory = str(data or settings.get("task", {}).get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
     pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
     _check_pieces(pieces)

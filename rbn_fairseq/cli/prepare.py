@@ -67,8 +67,8 @@ def iwslt14(
         Optional[Path],
         typer.Option(
             metavar="DIR",
-            help="Instead: {train,valid,test}.{de,en}, tokenised and in lower case, each maybe "
-            "with .gz behind; used as they are.",
+            help="Instead: {train,valid,test}.{de,en}, tokenised and in lower case, used as they "
+            "are.",
         ),
     ] = None,
     output: _Output = Path("data/iwslt14"),

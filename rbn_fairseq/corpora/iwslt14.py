@@ -4,6 +4,7 @@ The steps are those of fairseq's ``examples/translation/prepare-iwslt14.sh``.
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -131,32 +132,27 @@ class IWSLT14(Corpus):
 
     def request(self) -> dict[str, Any]:
         """Return the hashes of what is read, and the number of merges."""
+        source: dict[str, Any]
         if self.path.is_file():
-            source: dict[str, Any] = {"archive": sha256(self.path)}
+            source = {"archive": sha256(self.path)}
         else:
             source = {"sha256": {path.name: sha256(path) for path in self._tokenised()}}
         return {"corpus": self.name, **source, "merges": self.merges}
 
     def _tokenised(self) -> list[Path]:
-        paths = []
-        for name in (f"{split}.{lang}" for split in SPLITS for lang in self.langs):
-            plain = self.path / name
-            found = [path for path in (plain, self.path / f"{name}.gz") if path.is_file()]
-            if not found:
-                raise ValueError(
-                    f"--from-tokenized: there is no file `{plain}`, nor one with .gz behind."
-                )
-            paths.append(found[0])
+        paths = [self.path / f"{split}.{lang}" for split in SPLITS for lang in self.langs]
+        for path in paths:
+            if not path.is_file():
+                raise ValueError(f"--from-tokenized: there is no file `{path}`.")
         return paths
 
     def write_text(self, directory: Path, say: Say) -> Optional[str]:
         """Copy the text; of an archive: unpack, tokenise, clean and split."""
         if self.path.is_file():
             self._write_archive(directory, say)
-            version = metadata.version("mosestokenizer")
-            return f"Moses tokenizer.perl 1.1, mosestokenizer {version}"
+            return f"Moses tokenizer.perl 1.1, mosestokenizer {metadata.version('mosestokenizer')}"
         for path in self._tokenised():
-            write_lines(directory / path.name.removesuffix(".gz"), read_lines(path))
+            shutil.copyfile(path, directory / path.name)
         return None
 
     def _write_archive(self, directory: Path, say: Say) -> None:

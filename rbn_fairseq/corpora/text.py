@@ -3,11 +3,9 @@
 A line ends at a line feed and nowhere else.
 """
 
-import gzip
 import hashlib
 import shutil
 import tarfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -29,22 +27,17 @@ SPLITS = ("train", "valid", "test")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read a file of UTF-8, compressed if its name ends in ``.gz``, line by line.
+    """Read a file of UTF-8 line by line.
 
     Raises:
-        ValueError: if it is not UTF-8, or the compressed file is damaged or cut short.
+        ValueError: if it is not UTF-8.
     """
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield line.removesuffix(b"\n").decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(f"Line {number} of `{path}` is not UTF-8.") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"`{path}` cannot be decompressed to its end ({error}): it is damaged or cut short."
-        ) from error
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield line.removesuffix(b"\n").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"Line {number} of `{path}` is not UTF-8.") from error
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -8,8 +8,8 @@
 # and that valid and test are the standard files. What is finished is not done again.
 #
 #   --archive FILE         the archive; without it, it is downloaded to data/ (20 MB). Needs Perl
-#   --from-tokenized DIR   train, valid and test as .de and .en (or .de.gz, .en.gz), tokenised and
-#                          lower-cased already, instead of an archive
+#   --from-tokenized DIR   train, valid and test as .de and .en, tokenised and lower-cased already,
+#                          instead of an archive
 #   --output DIR           where the data go (data/iwslt14)
 #   --merges N             merges of the BPE (10000)
 #   --jobs N               processes (one a core)

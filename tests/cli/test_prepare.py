@@ -52,10 +52,10 @@ def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):
 
 
 def test_full_disk(capsys, monkeypatch, text, tmp_path):
-    def write(path, lines):
+    def write(source, path):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(iwslt14, "write_lines", write)
+    monkeypatch.setattr(iwslt14.shutil, "copyfile", write)
     line = user_error(
         capsys, "prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out"
     )
@@ -81,7 +81,7 @@ def test_interrupt(monkeypatch, text, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iwslt14, "write_lines", interrupt)
+    monkeypatch.setattr(iwslt14.shutil, "copyfile", interrupt)
     result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     assert result.exit_code == 130
     assert "the same command goes on from here" in result.output

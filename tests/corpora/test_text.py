@@ -1,7 +1,6 @@
 """Text of one sentence a line: reading, lower case, taking it out of archives."""
 
 import errno
-import gzip
 import io
 import shutil
 import subprocess
@@ -22,8 +21,6 @@ def test_written_lines_are_read(tmp_path):
     write_lines(tmp_path / "text", LINES)
     assert (tmp_path / "text").read_bytes() == "".join(f"{line}\n" for line in LINES).encode()
     assert list(read_lines(tmp_path / "text")) == LINES
-    (tmp_path / "text.gz").write_bytes(gzip.compress((tmp_path / "text").read_bytes()))
-    assert list(read_lines(tmp_path / "text.gz")) == LINES
 
 
 def test_last_line_without_a_line_feed(tmp_path):
@@ -35,13 +32,6 @@ def test_not_utf8(tmp_path):
     (tmp_path / "text").write_bytes(b"a\nb\xe4\n")
     with pytest.raises(ValueError, match="Line 2 of `.*text` is not UTF-8"):
         list(read_lines(tmp_path / "text"))
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"no gzip" + data])
-def test_damaged_gzip(tmp_path, damage):
-    (tmp_path / "text.gz").write_bytes(damage(gzip.compress(b"a\n" * 1000)))
-    with pytest.raises(ValueError, match="text.gz` cannot be decompressed to its end"):
-        list(read_lines(tmp_path / "text.gz"))
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="the oracle is Perl")
