@@ -27,10 +27,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Translation:
-    """One sentence: its number in the test set, source, reference and best hypothesis."""
+    """A sentence's reference and best hypothesis."""
 
-    index: int
-    source: str
     reference: str
     hypothesis: str
 
@@ -89,7 +87,7 @@ def read_generated(path: Path) -> list[Translation]:
     """
     fields: dict[int, dict[str, str]] = {}
     for line in read_text(path).splitlines():
-        match = re.match(r"([STD])-(\d+)\t(.*)", line)
+        match = re.match(r"([TD])-(\d+)\t(.*)", line)
         if match:
             kind, index, rest = match.groups()
             text = rest.partition("\t")[2] if kind == "D" else rest  # D: score, then text
@@ -102,10 +100,7 @@ def read_generated(path: Path) -> list[Translation]:
                 f"`{path}` lacks T-{index}, the sentence's reference, or D-{index}, its "
                 "hypothesis. Was fairseq-generate stopped?"
             )
-    return [
-        Translation(index, kinds.get("S", ""), kinds["T"], kinds["D"])
-        for index, kinds in sorted(fields.items())
-    ]
+    return [Translation(kinds["T"], kinds["D"]) for _, kinds in sorted(fields.items())]
 
 
 def detokenise(sentences: Sequence[str], lang: str) -> list[str]:

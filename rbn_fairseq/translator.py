@@ -15,7 +15,6 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf, open_dict
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.corpora.build import check_codes
 from rbn_fairseq.corpora.text import lower_case
 from rbn_fairseq.measuring.data_bin import check_data
 from rbn_fairseq.measuring.run_file import RUN_FILE
@@ -53,15 +52,12 @@ class Translator(GeneratorHubInterface):
         tokens: str = super().tokenize(sentence)
         return lower_case(tokens) if self._lowercase else tokens
 
-    def translate_lines(self, lines: Sequence[str], **search: float) -> tuple[list[str], list[int]]:
+    def translate_lines(self, lines: Sequence[str], **search: float) -> list[str]:
         """Translate sentences; of an empty one the translation is empty.
 
         Args:
             lines: the sentences.
             search: options of fairseq's generation, such as ``beam``.
-
-        Returns:
-            Their translations, and the numbers of those whose pieces are all unknown.
 
         Raises:
             ValueError: if one is longer than the model reads.
@@ -79,8 +75,7 @@ class Translator(GeneratorHubInterface):
             hypotheses = self.generate(list(pieces.values()), **search)
             for number, (best, *_) in zip(pieces, hypotheses, strict=True):
                 translations[number] = self.decode(best["tokens"])
-        unknown = self.src_dict.unk()
-        return translations, [n for n, tokens in pieces.items() if (tokens[:-1] == unknown).all()]
+        return translations
 
 
 def _find_checkpoint(run: Path) -> Path:
@@ -107,35 +102,21 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
         )
     if pieces is None:
         raise ValueError(
-            f"`{data}` has no {PIECES}, which says how its text was split into pieces. Say it: "
-            "--tokenizer moses (and --lowercase) or --tokenizer space, and --bpe subword_nmt "
-            "--bpe-codes FILE or --bpe sentencepiece --sentencepiece-model FILE."
+            f"`{data}` has no {PIECES}, which says how its text was split into pieces. Write one "
+            "(docs/commands.md), or name a copy of the data that has one with --data."
         )
-    codes = CODES[pieces["bpe"]]
-    return {**pieces, codes: str(data / pieces[codes])}
+    if "bpe" in pieces:
+        codes = CODES[pieces["bpe"]]
+        pieces[codes] = str(data / pieces[codes])
+    return pieces
 
 
-def _check_pieces(pieces: Mapping[str, Any]) -> None:
-    """Refuse an incomplete choice of a BPE, or codes that are none."""
-    for bpe, codes in CODES.items():
-        option, file = "--" + codes.replace("_", "-"), pieces.get(codes)
-        if (pieces.get("bpe") == bpe) != (file is not None):
-            raise ValueError(f"--bpe {bpe} and {option} FILE go together: give both or neither.")
-        if file is not None and not Path(file).is_file():
-            raise ValueError(f"{option}: there is no file `{file}`.")
-    if pieces.get("bpe") == "subword_nmt":
-        check_codes(Path(pieces["bpe_codes"]))
-
-
-def open_translator(
-    run: Path, data: Optional[Path], pieces: Mapping[str, Any], device: str
-) -> Translator:
+def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     """Load a checkpoint with what splits sentences into its pieces.
 
     Args:
         run: a save directory, whose best checkpoint is taken, else its last; or a checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
-        pieces: as in ``pieces.json``, with a path for the codes; empty = that of the data.
         device: for the model.
 
     Raises:
@@ -145,18 +126,10 @@ def open_translator(
     settings = read_checkpoint(path).get("cfg") or {}
     directory = str(data or settings.get("task", {}).get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
-    pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
-    _check_pieces(pieces)
+    pieces = _find_pieces(path, Path(directory.split(os.pathsep)[0]))
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": directory}
     )
     if not isinstance(task, TranslationTask):
         raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")
-    try:
-        translator = Translator(cfg, task, model, pieces)
-    except (OSError, RuntimeError) as error:  # what sentencepiece says of a file that is none
-        raise ValueError(
-            f"`{pieces.get(CODES.get(pieces.get('bpe') or '', ''))}` is not what "
-            f"--bpe {pieces.get('bpe')} reads: {error}."
-        ) from error
-    return translator.eval().to(device)
+    return Translator(cfg, task, model, pieces).eval().to(device)

@@ -45,7 +45,7 @@ dpkg-deb -x "$1"_*.deb "$1.unfinished"
 mv "$1.unfinished" "$1"
 """
 _SHORTEST, _LONGEST = 4, 60  # words of a help page's paragraph: of the English, of either side
-_TRAIN, _VALID, _TEST = 13_000, 500, 300
+_TRAIN, _VALID, _TEST = 13_000, 500, 300  # pairs at most
 _LONGEST_PIECES = 250
 _VOCABULARY = 3_000
 
@@ -133,29 +133,18 @@ def read_pairs(german: Path, english: Path) -> dict[str, list[Pair]]:
     return pages
 
 
-def split_pages(
-    pages: Mapping[str, Sequence[Pair]], valid: int, test: int, train: int
-) -> dict[str, list[Pair]]:
+def split_pages(pages: Mapping[str, Sequence[Pair]]) -> dict[str, list[Pair]]:
     """Split by page, never by paragraph, because the paragraphs of a page resemble each other.
 
     A source or a target that occurred before is left out, so that no sentence of one part is
     also in another.
-
-    Args:
-        pages: pairs by page.
-        valid: number of pairs for validation.
-        test: number of pairs for the test.
-        train: largest number of pairs for training.
-
-    Returns:
-        The pairs of each part.
     """
     order = sorted(pages)
     random.Random(1).shuffle(order)
     unread = iter(order)
     parts: dict[str, list[Pair]] = {}
     seen: set[str] = set()
-    for part, number in ("test", test), ("valid", valid), ("train", train):
+    for part, number in ("test", _TEST), ("valid", _VALID), ("train", _TRAIN):
         pairs = parts[part] = []
         while len(pairs) < number and (page := next(unread, None)) is not None:
             for source, target in pages[page]:
@@ -267,8 +256,7 @@ def prepare(
     if not note.exists():
         with console.status("reading the text, learning the vocabulary"):
             if parts is None:
-                pages = read_pairs(*fetch_pages(out / "debian"))
-                parts = split_pages(pages, valid=_VALID, test=_TEST, train=_TRAIN)
+                parts = split_pages(read_pairs(*fetch_pages(out / "debian")))
             unfinished = out / "data.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             pairs = _build(unfinished, parts, langs)

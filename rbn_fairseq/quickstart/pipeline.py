@@ -35,12 +35,12 @@ NORMS: dict[str, tuple[str, ...]] = {
 _FAMILIES = {"layer": "LN", "batch": "BN", "rbn": "RBN"}  # what the report calls them
 _AVERAGED = 2  # epochs
 _AVERAGE = "average.pt"
-_RECIPE = (
+_RECIPE = shlex.split(
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
     "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
     "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
-    f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED}"
-).split()
+    f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED} --adam-betas '(0.9, 0.98)'"
+)
 
 
 def _epochs_done(log: Path) -> float:
@@ -59,8 +59,7 @@ def _job(name: str, out: Path, epochs: int) -> Job:
     directory, data = out / name, str(out / "data" / "bin")
     averaged = directory / _AVERAGE
     device = () if torch.cuda.is_available() else ("--cpu",)
-    options = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
-    options += ("--max-epoch", str(epochs))
+    options = (*_RECIPE, *device, *NORMS[name], "--max-epoch", str(epochs))
     note, begun = directory / "begun.json", json.dumps(options)
     if note.exists() and note.read_text(encoding="utf-8") != begun:
         raise ValueError(

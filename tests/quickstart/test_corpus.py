@@ -3,6 +3,7 @@
 import pytest
 
 from rbn_fairseq.corpora.text import SPLITS, write_pairs
+from rbn_fairseq.quickstart import corpus
 from rbn_fairseq.quickstart.corpus import read_text, split_pages
 
 PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
@@ -58,8 +59,10 @@ def pages(number=40, size=5):
     }
 
 
-def test_no_page_is_in_two_parts():
-    parts = split_pages(pages(), valid=12, test=7, train=1000)
+def test_no_page_is_in_two_parts(monkeypatch):
+    monkeypatch.setattr(corpus, "_VALID", 12)
+    monkeypatch.setattr(corpus, "_TEST", 7)
+    parts = split_pages(pages())
     assert (len(parts["valid"]), len(parts["test"])) == (12, 7)
     page = {name: {pair[0].split()[1] for pair in pairs} for name, pairs in parts.items()}
     assert not page["train"] & page["valid"]
@@ -67,10 +70,12 @@ def test_no_page_is_in_two_parts():
     assert not page["valid"] & page["test"]
 
 
-def test_no_sentence_is_in_two_parts():
+def test_no_sentence_is_in_two_parts(monkeypatch):
+    monkeypatch.setattr(corpus, "_VALID", 10)
+    monkeypatch.setattr(corpus, "_TEST", 10)
     # Every page says the same three sentences besides its own.
     said = [(f"gleich {i}", f"same {i}") for i in range(3)]
     same = {name: [*said, *own] for name, own in pages().items()}
-    parts = split_pages(same, valid=10, test=10, train=1000)
+    parts = split_pages(same)
     sources = [pair[0] for pairs in parts.values() for pair in pairs]
     assert len(sources) == len(set(sources))
