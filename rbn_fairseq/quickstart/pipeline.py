@@ -147,6 +147,7 @@ def quickstart(
     Raises:
         ValueError: if the data cannot be used, or a run fails.
     """
+    out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
     about = prepare(out, data, (source_lang, target_lang), console)
     pairs = about["pairs"]
