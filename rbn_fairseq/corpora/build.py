@@ -193,8 +193,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
     Args:
         corpus: which one, of what.
         out: directory.
-        allow_nonstandard: take a text that differs from the standard in more than having fewer
-            pairs to train on.
+        allow_nonstandard: take a text that differs from the standard.
         say: takes a line for the user.
 
     Raises:
@@ -212,12 +211,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
         tokeniser = corpus.write_text(directory, say)
         pairs = {split: _count_pairs(directory, split, corpus.langs) for split in SPLITS}
         differences = corpus.differences(directory, pairs)
-        if len(differences) == 1 and pairs["train"] < corpus.pairs["train"]:
-            differences = [
-                f"this is a subset: {pairs['train']:,} of {corpus.pairs['train']:,} training "
-                "pairs; the numbers are not comparable with the paper's"
-            ]
-        elif differences and not allow_nonstandard:
+        if differences and not allow_nonstandard:
             raise ValueError(
                 f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
                 "--allow-nonstandard it is prepared as it is, and marked as not standard."
