@@ -73,7 +73,6 @@ def score(
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
     from rbn_fairseq.scoring import (
         bleu,
-        check_language,
         detokenise,
         fetch_references,
         paired_bootstrap,
@@ -87,7 +86,6 @@ def score(
         raise ValueError("--test-set and --language-pair go together; give both or neither.")
     read = (generated, reference, raw_reference, against)
     check_json(json, [path for path in read if path is not None], overwrite)
-    check_language(lang)
     translations = read_generated(generated)
     hypotheses = [translation.hypothesis for translation in translations]
     references = [translation.reference for translation in translations]

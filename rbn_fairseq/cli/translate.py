@@ -4,8 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -61,30 +60,6 @@ def translate(
         ),
     ] = None,
     data: Data = None,
-    tokenizer: Annotated[
-        Optional[Literal["moses", "space"]],
-        typer.Option(
-            help="Of data made elsewhere: their tokeniser, as fairseq names it. This and the next "
-            "five options take the place of what the data say.",
-            show_default="what the data say",
-        ),
-    ] = None,
-    moses_no_dash_splits: Annotated[
-        bool, typer.Option("--moses-no-dash-splits", help="Words with hyphens are one token.")
-    ] = False,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="The data are in lower case.")
-    ] = False,
-    bpe: Annotated[
-        Optional[Literal["subword_nmt", "sentencepiece"]],
-        typer.Option(help="Their BPE.", show_default="what the data say"),
-    ] = None,
-    bpe_codes: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="Merges of subword_nmt.")
-    ] = None,
-    sentencepiece_model: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="Model of sentencepiece.")
-    ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Size of the beam.")] = 5,
     lenpen: Annotated[
         float, typer.Option(help="Length penalty: above 1 favours long translations.")
@@ -100,31 +75,21 @@ def translate(
     from rbn_fairseq.report.runs import name_runs
 
     _check_sentences(sentences or [])
-    given: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "moses_no_dash_splits": moses_no_dash_splits,
-        "lowercase": lowercase,
-        "bpe": bpe,
-        "bpe_codes": str(bpe_codes) if bpe_codes else None,
-        "sentencepiece_model": str(sentencepiece_model) if sentencepiece_model else None,
-    }
-    pieces = given if any(given.values()) else {}
     hide_known_warnings()
     rbn_fairseq.register()
     from rbn_fairseq.translator import open_translator
 
     device = choose_device(device)
     translators = {
-        name: open_translator(path, data, pieces, device)
+        name: open_translator(path, data, device)
         for name, path in name_runs([run, *(beside or [])])
     }
     width = max(map(len, translators))
     for lines in _chunks(sentences or []):
-        outputs = {}
-        for name, translator in translators.items():
-            outputs[name], unknown = translator.translate_lines(lines, beam=beam, lenpen=lenpen)
-            for number in unknown:
-                typer.echo(f"{name} knows no piece of `{lines[number]}`.", err=True)
+        outputs = {
+            name: translator.translate_lines(lines, beam=beam, lenpen=lenpen)
+            for name, translator in translators.items()
+        }
         for number, line in enumerate(lines):
             if len(translators) == 1:
                 typer.echo(outputs[next(iter(outputs))][number])

@@ -25,7 +25,7 @@ def trained(corpus, shared):
     def make(directory):
         (directory / "text").mkdir(parents=True)
         learn_merges(corpus, directory / "code", ("de", "en"), 60)
-        apply_merges(corpus, directory / "code", directory / "text", ("de", "en"), 1, print)
+        apply_merges(corpus, directory / "code", directory / "text", ("de", "en"), 1)
         runs.preprocess(directory / "text", directory / "bin")
         tokens = {"tokenizer": "moses", "moses_no_dash_splits": True, "lowercase": True}
         write_pieces(directory / "bin", "subword_nmt", directory / "code", **tokens)
@@ -44,34 +44,37 @@ def test_pieces_of_the_data(trained, corpus):
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
 
 
-def test_pieces_of_the_command_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus):
+@pytest.fixture
+def named(data_bin, tmp_path):
+    """Data whose pieces are words, as a file written by hand says."""
+    data = shutil.copytree(data_bin, tmp_path / "named")
+    (data / "pieces.json").write_text('{"tokenizer": "space"}')
+    return data
+
+
+def test_pieces_named_by_hand_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus, named):
     prepared = runs.generate(data_bin, rbn_run / "checkpoint1.pt", *SEARCH)
     lines = (corpus / "test.de").read_text().splitlines()[:3]
-    pieces = ("--tokenizer", "space")
-    one = rbn("translate", rbn_run / "checkpoint1.pt", *pieces, "", *lines)
+    one = rbn("translate", rbn_run / "checkpoint1.pt", "--data", named, "", *lines)
     assert one.stdout.splitlines() == ["", *(prepared[number] for number in range(3))]
-    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], *pieces,
+    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], "--data", named,
               "--beside", plain_run)  # fmt: skip
     source, ours, other = two.stdout.splitlines()
     assert source == lines[0] and ours.split(maxsplit=1) == ["ours", prepared[0]]
     assert other.split()[0] == plain_run.name
-    unknown = "漢字" * 200  # longer than a file's name may be
-    assert unknown in rbn("translate", rbn_run, *pieces, unknown).stderr
+    long = "漢字" * 200  # longer than a file's name may be
+    assert rbn("translate", rbn_run, "--data", named, long).exit_code == 0
 
 
-def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
+def test_refusals(trained, rbn_run, data_bin, named, capsys, tmp_path):
     def refusal(*arguments):
         return user_error(capsys, "translate", *arguments)
 
     line = refusal(rbn_run, "eins")
-    assert str(data_bin) in line and "--tokenizer" in line and "--bpe-codes" in line
+    assert str(data_bin) in line and "pieces.json" in line and "--data" in line
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
-    assert "1,024" in refusal(rbn_run, "--tokenizer", "space", "eins " * 1024)
-    for options in (("--bpe", "sentencepiece"), ("--bpe-codes", trained / "code")):
-        assert "go together" in refusal(rbn_run, *options, "eins")
-    model = ("--bpe", "sentencepiece", "--sentencepiece-model", trained / "code")
-    assert str(trained / "code") in refusal(rbn_run, *model, "eins")
+    assert "1,024" in refusal(rbn_run, "--data", named, "eins " * 1024)
 
     data = shutil.copytree(trained / "bin", tmp_path / "bin")
     recorded = json.loads((trained / "run" / "run.json").read_text())["data"]["pieces"]
@@ -82,6 +85,6 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert "run.json" in line and str(data / "pieces.json") in line
     (data / "code").unlink()
     line = refusal(trained / "run", "--data", data, "eins")
-    assert "gone" in line and "--bpe subword_nmt --bpe-codes" in line
-    (data / "pieces.json").write_text("[]")
+    assert "gone" in line and "`code`" in line
+    (data / "pieces.json").write_text('{"bpe": "none"}')
     assert "damaged" in refusal(trained / "run", "--data", data, "eins")
