@@ -1,7 +1,7 @@
 """How data were split into pieces: ``pieces.json`` beside them, and the codes of their BPE.
 
-Its keys are fairseq's options, and ``lowercase``: ``tokenizer``, ``moses_no_dash_splits``, and
-``bpe`` with ``bpe_codes`` or ``sentencepiece_model``, a file beside it.
+Its keys are fairseq's options, and ``lowercase``: ``tokenizer``, ``moses_no_dash_splits``, ``bpe``,
+and ``bpe_codes`` or ``sentencepiece_model``, a file beside it.
 """
 
 import hashlib
@@ -39,11 +39,16 @@ def read_pieces(data: Path) -> Optional[dict[str, Any]]:
         return None
     try:
         pieces = dict(json.loads(path.read_text(encoding="utf-8")))
-        codes = data / pieces[CODES[pieces["bpe"]]] if "bpe" in pieces else path
+        codes = data / pieces[CODES[pieces["bpe"]]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"`{path}` is damaged ({error!r}). docs/commands.md tells what it holds."
+            f"`{path}` is damaged ({error!r}). Remove it, and say with --tokenizer and --bpe how "
+            "the data were made."
         ) from error
     if not codes.is_file():
-        raise ValueError(f"`{path}` names the codes `{codes.name}`, which are gone. Put them back.")
+        raise ValueError(
+            f"`{path}` names the codes `{codes.name}`, which are gone. Put them back, or name a "
+            f"copy: --bpe {pieces['bpe']} --{CODES[pieces['bpe']].replace('_', '-')} FILE, with "
+            "--tokenizer and --lowercase as in that file."
+        )
     return {**pieces, "sha256": hashlib.sha256(codes.read_bytes()).hexdigest()}

@@ -52,12 +52,15 @@ class Translator(GeneratorHubInterface):
         tokens: str = super().tokenize(sentence)
         return lower_case(tokens) if self._lowercase else tokens
 
-    def translate_lines(self, lines: Sequence[str], **search: float) -> list[str]:
+    def translate_lines(self, lines: Sequence[str], **search: float) -> tuple[list[str], list[int]]:
         """Translate sentences; of an empty one the translation is empty.
 
         Args:
             lines: the sentences.
             search: options of fairseq's generation, such as ``beam``.
+
+        Returns:
+            Their translations, and the numbers of those whose pieces are all unknown.
 
         Raises:
             ValueError: if one is longer than the model reads.
@@ -75,16 +78,27 @@ class Translator(GeneratorHubInterface):
             hypotheses = self.generate(list(pieces.values()), **search)
             for number, (best, *_) in zip(pieces, hypotheses, strict=True):
                 translations[number] = self.decode(best["tokens"])
-        return translations
+        unknown = self.src_dict.unk()
+        return translations, [n for n, tokens in pieces.items() if (tokens[:-1] == unknown).all()]
 
 
 def _find_checkpoint(run: Path) -> Path:
     if not run.is_dir():
         return run
-    found = [run / name for name in _NAMES if (run / name).is_file()]
-    if not found:
-        raise ValueError(f"RUN: `{run}` has neither {' nor '.join(_NAMES)}.")
-    return found[0]
+    for name in _NAMES:
+        if (run / name).is_file():
+            return run / name
+    raise ValueError(
+        f"RUN: `{run}` has neither {_NAMES[0]} nor {_NAMES[1]}. Name the save directory of a "
+        "training, or a checkpoint file."
+    )
+
+
+def _data_of(state: Mapping[str, Any]) -> str:
+    """Return the data directory that a checkpoint was trained on; fairseq before 0.10 has args."""
+    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+    settings = vars(settings) if isinstance(settings, Namespace) else settings
+    return str(settings.get("data") or "")
 
 
 def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
@@ -93,43 +107,69 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     Raises:
         ValueError: if that is not known, or not as it was at the training's start.
     """
-    pieces, run = read_pieces(data), checkpoint.parent / RUN_FILE
-    trained = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {"data": {}}
-    if trained["data"].get("pieces") not in (None, pieces):
+    pieces = read_pieces(data)
+    try:
+        run = json.loads((checkpoint.parent / RUN_FILE).read_text(encoding="utf-8"))
+        trained = run["data"].get("pieces")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        trained = None
+    if trained is not None and trained != pieces:
         raise ValueError(
-            f"`{data / PIECES}` or its codes have changed since `{checkpoint}` was trained: they "
-            f"differ from those in {RUN_FILE}. Give the data as they were with --data."
+            f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
+            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data, "
+            "or the right codes with --bpe and its options."
         )
     if pieces is None:
         raise ValueError(
-            f"`{data}` has no {PIECES}, which says how its text was split into pieces. Write one "
-            "(docs/commands.md), or name a copy of the data that has one with --data."
+            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
+            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
+            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
+            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
         )
-    if "bpe" in pieces:
-        codes = CODES[pieces["bpe"]]
-        pieces[codes] = str(data / pieces[codes])
-    return pieces
+    codes = CODES[pieces["bpe"]]
+    return {**pieces, codes: str(data / pieces[codes])}
 
 
-def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
+def _check_pieces(pieces: Mapping[str, Any]) -> None:
+    """Refuse an incomplete choice of a BPE, or codes that are none."""
+    for bpe, codes in CODES.items():
+        option, file = "--" + codes.replace("_", "-"), pieces.get(codes)
+        if (pieces.get("bpe") == bpe) != (file is not None):
+            raise ValueError(f"--bpe {bpe} and {option} FILE go together: give both or neither.")
+        if file is not None and not Path(file).is_file():
+            raise ValueError(f"{option}: there is no file `{file}`.")
+
+
+def open_translator(
+    run: Path, data: Optional[Path], pieces: Mapping[str, Any], device: str
+) -> Translator:
     """Load a checkpoint with what splits sentences into its pieces.
 
     Args:
         run: a save directory, whose best checkpoint is taken, else its last; or a checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
+        pieces: as in ``pieces.json``, with a path for the codes; empty = that of the data.
         device: for the model.
 
     Raises:
         ValueError: if a file is missing or damaged, or it is not known how to split sentences.
     """
     path = _find_checkpoint(run)
-    settings = read_checkpoint(path).get("cfg") or {}
-    directory = str(data or settings.get("task", {}).get("data") or "")
+    trained_on = _data_of(read_checkpoint(path))
+    directory = str(data or trained_on)
     check_data(directory, way_out="Say with --data where it is now.")
-    pieces = _find_pieces(path, Path(directory.split(os.pathsep)[0]))
+    pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
+    _check_pieces(pieces)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": directory}
     )
     if not isinstance(task, TranslationTask):
         raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")
-    return Translator(cfg, task, model, pieces).eval().to(device)
+    try:
+        translator = Translator(cfg, task, model, pieces)
+    except (OSError, RuntimeError, SystemExit) as error:  # of a file that has no codes
+        raise ValueError(
+            f"`{pieces.get(CODES.get(pieces.get('bpe') or '', ''))}` is not what "
+            f"--bpe {pieces.get('bpe')} reads: {error}."
+        ) from error
+    return translator.eval().to(device)

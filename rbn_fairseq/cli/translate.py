@@ -4,12 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Optional
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
 
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.fairseq_commands import hide_known_warnings
 from rbn_fairseq.cli.options import Data, Device, UserDir, choose_device
 
@@ -31,17 +31,6 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _check_sentences(sentences: list[str]) -> None:
-    for sentence in sentences:
-        if os.path.exists(sentence):  # Path's refuses long names
-            raise ValueError(
-                f"SENTENCE `{sentence}` is a file or a directory. If it is another run, give "
-                f"--beside {sentence}; if a file of sentences, give it to stdin (< {sentence}), as "
-                "also a sentence of that name."
-            )
-
-
-@plain_errors()
 def translate(
     run: Annotated[
         str,
@@ -60,6 +49,30 @@ def translate(
         ),
     ] = None,
     data: Data = None,
+    tokenizer: Annotated[
+        Optional[Literal["moses", "space"]],
+        typer.Option(
+            help="Of data made elsewhere: their tokeniser, as fairseq names it. This and the next "
+            "five options take the place of what the data say.",
+            show_default="what the data say",
+        ),
+    ] = None,
+    moses_no_dash_splits: Annotated[
+        bool, typer.Option("--moses-no-dash-splits", help="Words with hyphens are one token.")
+    ] = False,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="The data are in lower case.")
+    ] = False,
+    bpe: Annotated[
+        Optional[Literal["subword_nmt", "sentencepiece"]],
+        typer.Option(help="Their BPE.", show_default="what the data say"),
+    ] = None,
+    bpe_codes: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Merges of subword_nmt.")
+    ] = None,
+    sentencepiece_model: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Model of sentencepiece.")
+    ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Size of the beam.")] = 5,
     lenpen: Annotated[
         float, typer.Option(help="Length penalty: above 1 favours long translations.")
@@ -74,22 +87,37 @@ def translate(
     """
     from rbn_fairseq.report.runs import name_runs
 
-    _check_sentences(sentences or [])
+    files = [sentence for sentence in sentences or [] if os.path.exists(sentence)]
+    if files:
+        raise ValueError(
+            f"SENTENCE `{files[0]}` is a file or a directory. Give another run to --beside, a file "
+            "of sentences to stdin."
+        )
+    given: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "moses_no_dash_splits": moses_no_dash_splits,
+        "lowercase": lowercase,
+        "bpe": bpe,
+        "bpe_codes": str(bpe_codes) if bpe_codes else None,
+        "sentencepiece_model": str(sentencepiece_model) if sentencepiece_model else None,
+    }
+    pieces = given if any(given.values()) else {}
     hide_known_warnings()
     rbn_fairseq.register()
     from rbn_fairseq.translator import open_translator
 
     device = choose_device(device)
     translators = {
-        name: open_translator(path, data, device)
+        name: open_translator(path, data, pieces, device)
         for name, path in name_runs([run, *(beside or [])])
     }
     width = max(map(len, translators))
     for lines in _chunks(sentences or []):
-        outputs = {
-            name: translator.translate_lines(lines, beam=beam, lenpen=lenpen)
-            for name, translator in translators.items()
-        }
+        outputs = {}
+        for name, translator in translators.items():
+            outputs[name], unknown = translator.translate_lines(lines, beam=beam, lenpen=lenpen)
+            for number in unknown:
+                typer.echo(f"{name} knows no piece of `{lines[number]}`.", err=True)
         for number, line in enumerate(lines):
             if len(translators) == 1:
                 typer.echo(outputs[next(iter(outputs))][number])

@@ -44,37 +44,34 @@ def test_pieces_of_the_data(trained, corpus):
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
 
 
-@pytest.fixture
-def named(data_bin, tmp_path):
-    """Data whose pieces are words, as a file written by hand says."""
-    data = shutil.copytree(data_bin, tmp_path / "named")
-    (data / "pieces.json").write_text('{"tokenizer": "space"}')
-    return data
-
-
-def test_pieces_named_by_hand_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus, named):
+def test_pieces_of_the_command_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus):
     prepared = runs.generate(data_bin, rbn_run / "checkpoint1.pt", *SEARCH)
     lines = (corpus / "test.de").read_text().splitlines()[:3]
-    one = rbn("translate", rbn_run / "checkpoint1.pt", "--data", named, "", *lines)
+    pieces = ("--tokenizer", "space")
+    one = rbn("translate", rbn_run / "checkpoint1.pt", *pieces, "", *lines)
     assert one.stdout.splitlines() == ["", *(prepared[number] for number in range(3))]
-    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], "--data", named,
+    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], *pieces,
               "--beside", plain_run)  # fmt: skip
     source, ours, other = two.stdout.splitlines()
     assert source == lines[0] and ours.split(maxsplit=1) == ["ours", prepared[0]]
     assert other.split()[0] == plain_run.name
-    long = "漢字" * 200  # longer than a file's name may be
-    assert rbn("translate", rbn_run, "--data", named, long).exit_code == 0
+    unknown = "漢字" * 200  # longer than a file's name may be
+    assert unknown in rbn("translate", rbn_run, *pieces, unknown).stderr
 
 
-def test_refusals(trained, rbn_run, data_bin, named, capsys, tmp_path):
+def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     def refusal(*arguments):
         return user_error(capsys, "translate", *arguments)
 
     line = refusal(rbn_run, "eins")
-    assert str(data_bin) in line and "pieces.json" in line and "--data" in line
+    assert str(data_bin) in line and "--tokenizer" in line and "--bpe-codes" in line
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
-    assert "1,024" in refusal(rbn_run, "--data", named, "eins " * 1024)
+    assert "1,024" in refusal(rbn_run, "--tokenizer", "space", "eins " * 1024)
+    for options in (("--bpe", "sentencepiece"), ("--bpe-codes", trained / "code")):
+        assert "go together" in refusal(rbn_run, *options, "eins")
+    model = ("--bpe", "sentencepiece", "--sentencepiece-model", trained / "code")
+    assert str(trained / "code") in refusal(rbn_run, *model, "eins")
 
     data = shutil.copytree(trained / "bin", tmp_path / "bin")
     recorded = json.loads((trained / "run" / "run.json").read_text())["data"]["pieces"]
@@ -85,6 +82,6 @@ def test_refusals(trained, rbn_run, data_bin, named, capsys, tmp_path):
     assert "run.json" in line and str(data / "pieces.json") in line
     (data / "code").unlink()
     line = refusal(trained / "run", "--data", data, "eins")
-    assert "gone" in line and "`code`" in line
-    (data / "pieces.json").write_text('{"bpe": "none"}')
+    assert "gone" in line and "--bpe subword_nmt --bpe-codes" in line
+    (data / "pieces.json").write_text("[]")
     assert "damaged" in refusal(trained / "run", "--data", data, "eins")
