@@ -237,8 +237,7 @@ def test_another_number_of_bins_does_not_resume(varied, trained, tmp_path):
     shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
     with pytest.raises(Exception, match="Cannot load model") as error:  # which fairseq puts on top
         runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", 5)
-    words = "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"
-    assert re.search(words, str(error.value.__context__))
+    assert "--norm-batch-length-bins" in str(error.value.__context__)
 
 
 def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
