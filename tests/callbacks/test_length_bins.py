@@ -252,7 +252,7 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
         (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).*>= 1.* but is 0"),
         ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
-        ((*BINS, "--norm-batch-length-edges", "5:10"), r"--norm-batch-length-edges.*`5:10` names"),
+        ((*BINS, "--norm-batch-length-edges", "5:10"), "--norm-batch-length-edges.*`5:10`"),
         (
             (*BINS, "--norm-decoder", "layer@0:batch", "--decoder-layers", 2),
             "--norm-decoder: with --norm-batch-length-bins .* length is not known yet. Use another",
