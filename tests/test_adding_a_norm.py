@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -95,17 +94,6 @@ def norm_of(name, options=NormOptions):
     return type("Mine", (Norm,), {"name": name, "options_type": options})
 
 
-def with_option(name, option, kind, default):
-    """A norm with one option."""
-    options = make_dataclass(
-        "Options",
-        [(option, kind, field(default=default, metadata={"help": "what it is"}))],
-        bases=(NormOptions,),
-        frozen=True,
-    )
-    return norm_of(name, options)
-
-
 @pytest.mark.parametrize(
     "norm, words",
     [
@@ -113,11 +101,6 @@ def with_option(name, option, kind, default):
         (norm_of("my-norm"), "`my-norm` must be lower-case letters"),
         (norm_of("mine", dict), "must be a dataclass"),
         (norm_of("mine", NORMS["layer"].options_type), 'norm="mine"'),
-        (norm_of("mine", type("Plain", (NormOptions,), {})), "must be a dataclass"),
-        (with_option("mine", "size", int, MISSING), "`size` of `mine` needs a default value"),
-        (with_option("mine", "size", int | None, None), "`size` of `mine` is of type int . None"),
-        (with_option("mine", "sizes", list[int], ()), "`sizes` of `mine` is of type list"),
-        (with_option("batch_length", "bins", int, 1), "duplicated: 'norm_batch_length_bins'"),
     ],
 )
 def test_what_cannot_be_registered(norms, norm, words):

@@ -146,7 +146,11 @@ class Start(Callback):
         if cfg.max_update > 0:
             updates = min(updates, cfg.max_update)
         norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
-        ends = {option: end for norm in norms for option, end in norm.schedule().items()}
+        ends = {
+            norm.options.flag(name): getattr(norm.options, name)
+            for norm in norms
+            for name in norm.schedule
+        }
         for option, end in ends.items():
             if end > updates:
                 logger.warning(

@@ -34,9 +34,8 @@ class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
             target = sample["target"].clone()
             target[:, : self.ignore_prefix_size] = self.padding_idx
             sample, tokens = {**sample, "target": target}, None
-        if reduce and getattr(model, "gives_loss", False):
-            target = sample["target"]
-            wanted = Wanted(target, self.padding_idx, self.eps, tokens, self.report_accuracy)
+        if reduce and not self.report_accuracy and getattr(model, "gives_loss", False):
+            wanted = Wanted(sample["target"], self.padding_idx, self.eps, tokens)
             sample = {**sample, "net_input": {**sample["net_input"], "wanted": wanted}}
         return super().forward(model, sample, reduce)
 
@@ -53,12 +52,6 @@ class _LossOfModel(LabelSmoothedCrossEntropyCriterion):
         if isinstance(net_output, Loss):
             return net_output.loss, net_output.nll
         return super().compute_loss(model, net_output, sample, reduce)
-
-    def compute_accuracy(self, model: nn.Module, net_output: Any, sample: Any) -> Any:
-        """Take the model's counts, or compute them from its logits."""
-        if isinstance(net_output, Loss):
-            return net_output.correct, net_output.total
-        return super().compute_accuracy(model, net_output, sample)
 
 
 @register_criterion(

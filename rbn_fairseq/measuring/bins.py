@@ -9,7 +9,7 @@ from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
-from rbn_fairseq.norms.lengths import QUANTILES, check_rule
+from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
@@ -34,10 +34,7 @@ def check_length_bins(number: Optional[int], rule: str) -> None:
     """
     if number is None and rule != QUANTILES:
         raise ValueError(f"--length-edges {rule} goes with --length-bins: say how many bins.")
-    try:
-        check_rule(rule, number or 1)
-    except ValueError as error:
-        raise ValueError(f"--length-edges: {error}") from None
+    read_edges(rule, number or 1, "--length-edges")
 
 
 def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:

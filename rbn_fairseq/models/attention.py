@@ -1,8 +1,7 @@
-"""Attention of rows of real tokens: sentences in groups of like length, or all in one launch."""
+"""Attention of rows of real tokens: sentences in groups of like length."""
 
-import logging
 from collections.abc import Sequence
-from inspect import signature
+from itertools import pairwise
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -11,23 +10,12 @@ from torch import Tensor
 
 from rbn_fairseq.norms import BatchLayout
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None
-if varlen_attn is not None and "window_size" not in signature(varlen_attn).parameters:
-    varlen_attn = None  # its first version, which says otherwise what is causal
-
 __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
-
-logger = logging.getLogger(__name__)
 
 # A group of fewer rows takes in sentences that are a little longer, for which keys are masked: a
 # call takes as long as the attention of so many rows.
 _FEW_ROWS = 256
 _LONGER = 1.25
-
-_logged: set[str] = set()
 
 
 class Rows(NamedTuple):
@@ -87,35 +75,28 @@ def cut_groups(source: Sequence[int], target: Sequence[int]) -> list[int]:
     return [*cuts, len(source)]
 
 
-def _group(layout: BatchLayout, cuts: Sequence[int]) -> list[Rows]:
-    groups, row, offsets = [], 0, layout.offsets()
-    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
-        counts = layout.counts[first:end]
-        longest, rows, index = max(counts, default=0), sum(counts), None
-        if rows < longest * len(counts):
-            group = slice(row, row + rows)
-            index = (layout.sentences[group] - first) * longest + offsets[group]
-        groups.append(Rows(len(counts), longest, rows, index, layout.lengths[first:end]))
-        row += rows
-    return groups
-
-
 class Side:
-    """The rows of one side of an attention: of its groups, and of its sentences.
+    """The rows of one side of an attention.
 
     Attributes:
         groups: in the order of the rows.
         longest: rows of the longest sentence.
-        starts: first row of each sentence, and the end, ``(B + 1,)``, int32.
     """
 
     def __init__(self, layout: BatchLayout, cuts: Sequence[int]) -> None:
-        self.groups = _group(layout, cuts)
-        self._sizes = [group.rows for group in self.groups]
-        spread = sum(group.rows for group in self.groups if group.index is not None)
-        self._mostly_spread = 2 * spread > layout.rows
+        self.groups: list[Rows] = []
         self.longest = max(layout.counts, default=0)
-        self.starts = F.pad(layout.lengths.cumsum(0), (1, 0)).to(torch.int32)
+        row, spread, offsets = 0, 0, layout.offsets()
+        for first, end in pairwise(cuts):
+            counts = layout.counts[first:end]
+            longest, rows, index = max(counts, default=0), sum(counts), None
+            if rows < longest * len(counts):
+                group = slice(row, row + rows)
+                index = (layout.sentences[group] - first) * longest + offsets[group]
+                spread += rows
+            self.groups.append(Rows(len(counts), longest, rows, index, layout.lengths[first:end]))
+            row += rows
+        self._mostly_spread = 2 * spread > layout.rows
 
     def split(self, rows: Tensor) -> list[Tensor]:
         """Return the rows ``(N, C)`` of each group.
@@ -123,37 +104,11 @@ class Side:
         Where most are to be spread, the others are copies, too: kept for the backward, a view
         would keep the memory of all rows beside what is spread.
         """
+        parts = rows.split([group.rows for group in self.groups])
         return [
             part.clone() if self._mostly_spread and group.index is None else part
-            for part, group in zip(rows.split(self._sizes), self.groups, strict=True)
+            for part, group in zip(parts, self.groups, strict=True)
         ]
-
-
-def _dropout(attention: Any) -> float:
-    module = attention.dropout_module
-    return module.p if module.training or module.apply_during_inference else 0.0
-
-
-def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
-    """Choose how rows attend: all sentences in one launch, or group by group.
-
-    torch's attention of sentences of many lengths is for GPUs, half precision, heads of a multiple
-    of 8 channels up to 256, and no dropout.
-    """
-    chosen = (
-        varlen_attn is not None
-        and rows.is_cuda
-        and rows.dtype in (torch.float16, torch.bfloat16)
-        and dropout == 0
-        and rows.shape[1] % (8 * heads) == 0
-        and rows.shape[1] <= 256 * heads
-        and torch.cuda.get_device_capability(rows.device) >= (8, 0)
-    )
-    way = "in one launch (varlen_attn)" if chosen else "in groups of sentences of like length"
-    if way not in _logged:
-        _logged.add(way)
-        logger.info("attention: %s", way)
-    return chosen
 
 
 def _attend(
@@ -169,15 +124,9 @@ def _attend(
         keys: M rows.
         causal: each row attends to the rows of its sentence up to itself alone.
     """
-    heads, dropout = attention.num_heads, _dropout(attention)
+    heads, module = attention.num_heads, attention.dropout_module
+    dropout = module.p if module.training or module.apply_during_inference else 0.0
     q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
-    if by_varlen(q, heads, dropout):
-        apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
-        window = (-1, 0) if causal else (-1, -1)
-        y = varlen_attn(
-            *apart, queries.starts, keys.starts, queries.longest, keys.longest, window_size=window
-        )
-        return attention.out_proj(y.flatten(1))
     parts = []
     split = queries.split(q), keys.split(k), keys.split(v)
     for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):
@@ -202,7 +151,7 @@ class PackedAttention:
     Args:
         source: layout of the encoder's rows.
         target: layout of the decoder's rows.
-        memory: the encoder's output, ``(N, C)``; ``None`` = none is attended to.
+        memory: the encoder's output, ``(N, C)``; ``None`` = there is none to attend to.
         causal: whether the decoder's rows see those behind them.
     """
 
@@ -213,7 +162,7 @@ class PackedAttention:
         memory: Optional[Tensor] = None,
         causal: bool = True,
     ) -> None:
-        self._memory, self._causal = memory, causal and target is not None
+        self.memory, self._causal = memory, causal and target is not None
         cuts = cut_groups(source.counts, (target or source).counts)
         self._source = Side(source, cuts)
         self._target = self._source if target is None else Side(target, cuts)
@@ -222,11 +171,6 @@ class PackedAttention:
         """Attend from rows ``(N, C)`` to those of the same sentence."""
         return _attend(attention, x, x, self._target, self._target, self._causal)
 
-    @property
-    def has_memory(self) -> bool:
-        """Whether there is an encoder's output to attend to."""
-        return self._memory is not None
-
     def across(self, attention: Any, x: Tensor, weights: bool) -> tuple[Tensor, Optional[Tensor]]:
         """Attend from rows ``(N, C)`` to the memory's of the same sentence.
 
@@ -234,17 +178,16 @@ class PackedAttention:
             ``(N, C)``; and if ``weights``, how the rows attend, ``(N, heads, S)``: S counts the
             tokens of the longest source sentence, 0 behind the end of a shorter one.
         """
-        assert self._memory is not None
-        y = _attend(attention, x, self._memory, self._target, self._source, causal=False)
-        return y, self._weights(attention, x) if weights else None
+        assert self.memory is not None
+        y = _attend(attention, x, self.memory, self._target, self._source, causal=False)
+        return y, self._weights(attention, x, self.memory) if weights else None
 
     @torch.no_grad()
-    def _weights(self, attention: Any, x: Tensor) -> Tensor:
-        assert self._memory is not None
+    def _weights(self, attention: Any, x: Tensor, memory: Tensor) -> Tensor:
         heads, parts = attention.num_heads, []
         split = (
             self._target.split(attention.q_proj(x)),
-            self._source.split(attention.k_proj(self._memory)),
+            self._source.split(attention.k_proj(memory)),
         )
         groups = self._target.groups, self._source.groups
         for of_queries, of_keys, q, k in zip(*groups, *split, strict=True):
@@ -276,12 +219,7 @@ class DecodingAttention:
         memory_padding: Optional[Tensor],
     ) -> None:
         self._state, self._padding = state, padding
-        self._memory, self._memory_padding = memory, memory_padding
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether there is an encoder's output to attend to."""
-        return self._memory is not None
+        self.memory, self._memory_padding = memory, memory_padding
 
     def within(self, attention: Any, x: Tensor) -> Tensor:
         """Attend to the tokens so far."""
@@ -304,8 +242,8 @@ class DecodingAttention:
         """
         y: tuple[Tensor, Optional[Tensor]] = attention(
             query=x,
-            key=self._memory,
-            value=self._memory,
+            key=self.memory,
+            value=self.memory,
             key_padding_mask=self._memory_padding,
             incremental_state=self._state,
             static_kv=True,

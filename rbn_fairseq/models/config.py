@@ -2,8 +2,7 @@
 
 import argparse
 import dataclasses
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, get_type_hints
 
@@ -12,8 +11,7 @@ from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
 from rbn_fairseq.models.linear import WEIGHT_NORMS
-from rbn_fairseq.models.state_dicts import kept_layers
-from rbn_fairseq.norms import NORMS, Norm
+from rbn_fairseq.norms import NORMS, on_registration
 
 __all__ = [
     "PRESETS",
@@ -66,11 +64,16 @@ PRESETS: dict[str, dict[str, Any]] = _POST | {
     if name != "rbn_transformer"
 }
 
-_NORM_PLACES = (
-    ("norm_encoder", "norms of the encoder layers"),
-    ("norm_decoder", "norms of the decoder layers"),
-    ("norm_encoder_final", "norm behind the last encoder layer (Pre-Norm only)"),
-    ("norm_decoder_final", "norm behind the last decoder layer (Pre-Norm only)"),
+#: Options of fairseq for other layers, attention or weights than norms are planned for.
+_UNSUPPORTED = (
+    "cross_self_attention",
+    "base_layers",
+    "encoder_layers_to_keep",
+    "decoder_layers_to_keep",
+    "encoder_xformers_att_config",
+    "decoder_xformers_att_config",
+    "quant_noise_pq",
+    "quant_noise_scalar",
 )
 
 _Field = tuple[str, Any, Any]
@@ -98,17 +101,15 @@ def _fairseq_fields() -> Iterator[_Field]:
 
 def norm_fields() -> Iterator[_Field]:
     """Yield the norms' options: name, type, field."""
-    for name, place in _NORM_PLACES:
-        text = (
-            f"{place}: a norm such as `layer`, `batch` or `a+b`"
-            + (
-                ""
-                if name.endswith("final")
-                else ", or a plan such as `batch@0-3:batch@4.ffn:layer`"
-            )
-            + "; `rbn norms` lists them"
-        )
-        yield name, str, field(default="layer", metadata={"help": text})
+    plan = (
+        "norms of the {side} layers: a norm such as `layer`, `batch` or `a+b`, or a plan such as "
+        "`batch@0-3:batch@4.ffn:layer`; `rbn norms` lists them"
+    )
+    final = "norm behind the last {side} layer (Pre-Norm only), such as `layer`, `batch` or `a+b`"
+    for name, text in (("norm_{side}", plan), ("norm_{side}_final", final)):
+        for side in ("encoder", "decoder"):
+            help = text.format(side=side)
+            yield name.format(side=side), str, field(default="layer", metadata={"help": help})
     placement = (
         "where norms stand and how residuals are added: `standard`, Post- or Pre-Norm by "
         "--encoder-normalize-before and --decoder-normalize-before; `deepnorm`, Post-Norm with "
@@ -133,11 +134,8 @@ def norm_fields() -> Iterator[_Field]:
             choices = option.metadata.get("choices")
             kind = ChoiceEnum(choices) if choices else kinds[option.name]
             metadata = {"help": f"{name}: {option.metadata['help']}"}
-            yield (
-                f"norm_{name}_{option.name}",
-                kind,
-                field(default=option.default, metadata=metadata),
-            )
+            item = field(default=option.default, metadata=metadata)
+            yield f"norm_{name}_{option.name}", kind, item
 
 
 def config_class() -> type[FairseqDataclass]:
@@ -145,24 +143,22 @@ def config_class() -> type[FairseqDataclass]:
 
     A subclass of fairseq's own nested TransformerConfig cannot be composed by fairseq-train.
     """
-    return _config_class(tuple(NORMS.items()))
+    return RBNTransformerConfig
 
 
-def __getattr__(name: str) -> Any:
-    """Return the class by its name, for an architecture of the user's that takes these options."""
-    if name == "RBNTransformerConfig":
-        return config_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-@functools.cache
-def _config_class(norms: tuple[tuple[str, type[Norm]], ...]) -> type[FairseqDataclass]:
-    return dataclasses.make_dataclass(
+def _make_config() -> None:
+    global RBNTransformerConfig  # by this name processes that are started find it
+    RBNTransformerConfig = dataclasses.make_dataclass(
         "RBNTransformerConfig",
         [*_fairseq_fields(), *norm_fields()],
         bases=(FairseqDataclass,),
         namespace={"__module__": __name__},
     )
+
+
+RBNTransformerConfig: type[FairseqDataclass]
+_make_config()
+on_registration(_make_config)
 
 
 @dataclass(frozen=True)
@@ -173,25 +169,13 @@ class StackPlan:
         side: ``encoder`` or ``decoder``.
         layers: plan of the layers.
         final: norms behind the last layer.
-        depth: number of layers that the stack is planned with.
-        kept: which of them the model has: all, or those of ``--encoder-layers-to-keep``.
+        depth: number of layers.
     """
 
     side: str
     layers: str
     final: str
     depth: int
-    kept: Sequence[int]
-
-    @property
-    def option(self) -> str:
-        """The option that plans the layers."""
-        return f"--norm-{self.side}"
-
-    @property
-    def causal(self) -> bool:
-        """Whether a position must not see later ones."""
-        return self.side == "decoder"
 
 
 @dataclass(frozen=True)
@@ -212,11 +196,6 @@ class NormConfig:
     weight: str
     sync: bool
     options: Mapping[str, Any]
-
-    @property
-    def depths(self) -> tuple[int, int]:
-        """Number of layers that encoder and decoder are planned with."""
-        return self.encoder.depth, self.decoder.depth
 
 
 class RBNConfig(TransformerConfig):
@@ -240,10 +219,10 @@ def resolve(cfg: Any) -> RBNConfig:
 
     Raises:
         ValueError: if a norm's parameter is outside its range, options contradict each other, or
-            a layer to keep is none.
+            one of fairseq's is not supported.
     """
     full = _filled(cfg)
-    _check_arrangement(full)
+    _check(full)
     return _nested(full)
 
 
@@ -260,28 +239,26 @@ def _filled(cfg: Any) -> argparse.Namespace:
     return full
 
 
-def _check_arrangement(full: argparse.Namespace) -> None:
+def _check(full: argparse.Namespace) -> None:
+    for name in _UNSUPPORTED:
+        if getattr(full, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} does not go with rbn_transformer, whose norms are "
+                "planned for fairseq's plain layers. Leave it out."
+            )
     before = (full.encoder_normalize_before, full.decoder_normalize_before)
     placement = str(full.norm_placement)
-    if placement == "deepnorm" and any(before):
+    if (placement == "deepnorm" and any(before)) or (placement == "sub" and not all(before)):
+        kind, do = ("Post-Norm", "leave out") if placement == "deepnorm" else ("Pre-Norm", "give")
         raise ValueError(
-            "--norm-placement deepnorm is a Post-Norm arrangement: leave out "
-            "--encoder-normalize-before and --decoder-normalize-before, and take an architecture "
-            "without `_pre`."
+            f"--norm-placement {placement} is a {kind} arrangement: {do} "
+            "--encoder-normalize-before and --decoder-normalize-before, which an architecture "
+            "with `_pre` sets."
         )
-    if placement == "sub" and not all(before):
-        raise ValueError(
-            "--norm-placement sub is a Pre-Norm arrangement: give --encoder-normalize-before and "
-            "--decoder-normalize-before, or take an architecture with `_pre`."
-        )
-    for side in ("encoder", "decoder"):
-        depth = getattr(full, f"{side}_layers")
-        if depth < 1:
-            raise ValueError(f"--{side}-layers must be at least 1, but is {depth}.")
 
 
 def _nested(full: argparse.Namespace) -> RBNConfig:
-    """Split options into fairseq's and the norms'; of layers to keep, fairseq builds no others."""
+    """Split options into fairseq's and the norms'."""
     options = {
         name: norm.options_type(
             **{
@@ -291,18 +268,15 @@ def _nested(full: argparse.Namespace) -> RBNConfig:
         )
         for name, norm in NORMS.items()
     }
-    stacks = {}
-    for side in ("encoder", "decoder"):
-        depth = getattr(full, f"{side}_layers")
-        stacks[side] = StackPlan(
+    stacks = {
+        side: StackPlan(
             side=side,
             layers=getattr(full, f"norm_{side}"),
             final=getattr(full, f"norm_{side}_final"),
-            depth=depth,
-            kept=kept_layers(getattr(full, f"{side}_layers_to_keep"), depth, side),
+            depth=getattr(full, f"{side}_layers"),
         )
-        setattr(full, f"{side}_layers", len(stacks[side].kept))
-        setattr(full, f"{side}_layers_to_keep", None)  # fairseq would count again
+        for side in ("encoder", "decoder")
+    }
     norms = NormConfig(
         **stacks,
         placement=str(full.norm_placement),

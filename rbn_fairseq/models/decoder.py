@@ -10,7 +10,7 @@ from rbn_fairseq.models.attention import Attention, DecodingAttention, PackedAtt
 from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.encoder import add_positions
 from rbn_fairseq.models.layers import RBNTransformerDecoderLayer
-from rbn_fairseq.models.placing import place_norms, scale_by_depth, wrap
+from rbn_fairseq.models.placing import place_norms
 from rbn_fairseq.norms import BatchLayout, lay_out
 
 __all__ = ["RBNTransformerDecoder", "padded_extra"]
@@ -22,13 +22,12 @@ class RBNTransformerDecoder(TransformerDecoderBase):
     def __init__(self, cfg: RBNConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
         place_norms(self, cfg.norms, cfg.norms.decoder)
-        scale_by_depth(self.layers, cfg.norms, cfg.norms.decoder)
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""
-        return wrap(RBNTransformerDecoderLayer(cfg, no_encoder_attn), cfg)
+        return RBNTransformerDecoderLayer(cfg, no_encoder_attn)
 
     def extract_features_scriptable(
         self,
@@ -36,12 +35,13 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict[str, dict[str, Optional[Tensor]]]] = None,
         full_context_alignment: bool = False,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
+        *_: Any,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Decode ``prev_output_tokens: (B, T)`` up to, not including, the output projection.
 
         For generators, which have fairseq's output of the encoder. A step is fairseq's own.
+        Attention is the last layer's, averaged over all heads: fairseq's choice of a layer and of
+        heads is not read.
         """
         # Follows TransformerDecoderBase.extract_features_scriptable.
         memory = padding = None
@@ -49,9 +49,8 @@ class RBNTransformerDecoder(TransformerDecoderBase):
             memory = encoder_out["encoder_out"][0]  # (S, B, C)
         if encoder_out is not None and encoder_out["encoder_padding_mask"]:
             padding = encoder_out["encoder_padding_mask"][0]  # (B, S)
-        choice = alignment_layer, alignment_heads
         if incremental_state is not None:
-            return self._step(prev_output_tokens, memory, padding, incremental_state, *choice)
+            return self._step(prev_output_tokens, memory, padding, incremental_state)
 
         valid = prev_output_tokens.ne(self.padding_idx)
         real = valid  # without a source, as if it were the target
@@ -60,18 +59,17 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         source, target = lay_out(real, valid)
         rows = None if memory is None else source.pack(memory.transpose(0, 1))
         attention = PackedAttention(source, target, rows, causal=not full_context_alignment)
-        layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
         x, states, weights = self.decode(
-            target.pack(prev_output_tokens), target, attention, weights_of=layer
+            target.pack(prev_output_tokens), target, attention, need_attn=True
         )
-        return target.unpack(x), padded_extra(states, weights, source, target, alignment_heads)
+        return target.unpack(x), padded_extra(states, weights, source, target)
 
     def decode(
         self,
         tokens: Tensor,
         layout: BatchLayout,
         attention: PackedAttention,
-        weights_of: Optional[int] = None,
+        need_attn: bool,
     ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
         """Decode a batch's real tokens up to, not including, the output projection.
 
@@ -79,19 +77,17 @@ class RBNTransformerDecoder(TransformerDecoderBase):
             tokens: ``(N,)``, in the order of the layout.
             layout: where sentences lie in them.
             attention: of the batch.
-            weights_of: the layer whose cross-attention's weights are wanted.
+            need_attn: return the weights of the last layer's cross-attention.
 
         Returns:
             ``(N, C)``; each layer's input and the output, ``(N, C)``; the weights, ``(N, heads,
             S)``, or ``None``.
         """
         x = add_positions(self, self._embed(tokens), layout)
-        return self._run_layers(x, attention, layout, weights_of)
+        return self._run_layers(x, attention, layout, need_attn)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.embed_scale * self.embed_tokens(tokens)
-        if self.quant_noise is not None:
-            x = self.quant_noise(x)
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
         return x
@@ -101,7 +97,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         x: Tensor,
         attention: Attention,
         layout: Optional[BatchLayout],
-        weights_of: Optional[int],
+        need_attn: bool,
     ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
         """Decode embedded tokens with their positions; see :meth:`decode`."""
         if self.layernorm_embedding is not None:
@@ -111,9 +107,9 @@ class RBNTransformerDecoder(TransformerDecoderBase):
             x = x.transpose(0, 1)  # (1, B, C)
         states, weights = [x], None
         for number, layer in enumerate(self.layers):
-            x, attended = layer(x, attention, layout, need_attn=number == weights_of)
+            last = number == self.num_layers - 1
+            x, weights = layer(x, attention, layout, need_attn=need_attn and last)
             states.append(x)
-            weights = weights if attended is None else attended
         if self.layer_norm is not None:
             x = self.layer_norm(x, layout)
         if self.project_out_dim is not None:
@@ -126,8 +122,6 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         memory: Optional[Tensor],
         memory_padding: Optional[Tensor],
         state: dict[str, dict[str, Optional[Tensor]]],
-        alignment_layer: Optional[int],
-        alignment_heads: Optional[int],
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Decode the last of ``tokens: (B, T)``, whose keys and values ``state`` keeps."""
         positions = None
@@ -142,10 +136,9 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         attention = DecodingAttention(
             state, padding if padding.any() else None, memory, memory_padding
         )
-        layer = self.num_layers - 1 if alignment_layer is None else alignment_layer
-        x, states, weights = self._run_layers(x, attention, None, layer)  # (1, B, C)
+        x, states, weights = self._run_layers(x, attention, None, need_attn=True)  # (1, B, C)
         if weights is not None:  # (heads, B, 1, S)
-            weights = weights[:alignment_heads].float().mean(0).to(x)
+            weights = weights.float().mean(0).to(x)
         return x.transpose(0, 1), {"attn": [weights], "inner_states": states}
 
 
@@ -154,7 +147,6 @@ def padded_extra(
     weights: Optional[Tensor],
     source: BatchLayout,
     target: BatchLayout,
-    heads: Optional[int] = None,
 ) -> dict[str, list[Optional[Tensor]]]:
     """Return fairseq's second output of a decoder.
 
@@ -163,7 +155,6 @@ def padded_extra(
         weights: of a cross-attention, ``(N, heads, S)``, or ``None``.
         source: layout of the encoder's rows.
         target: layout of the decoder's.
-        heads: how many of the first heads are averaged over; ``None`` = all.
 
     Returns:
         ``attn``: ``(B, T, S)``, averaged over heads; ``inner_states``: of ``(T, B, C)``.
@@ -171,7 +162,7 @@ def padded_extra(
     attn = None
     if weights is not None:
         assert source.positions is not None
-        by_place = target.unpack(weights[:, :heads].mean(1))  # (B, T, S), without padding in front
+        by_place = target.unpack(weights.mean(1))  # (B, T, S), without padding in front
         # Where in its sentence each source position is; padding is as the place behind the last.
         behind = by_place.shape[2]
         offsets = source.unpack(source.offsets() - behind) + behind  # (B, S)

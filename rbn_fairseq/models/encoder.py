@@ -1,6 +1,6 @@
 """fairseq's encoder with norms of choice."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
@@ -10,22 +10,10 @@ from rbn_fairseq.models.attention import PackedAttention
 from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.layers import RBNTransformerEncoderLayer
 from rbn_fairseq.models.linear import normalise_weights
-from rbn_fairseq.models.placing import place_norms, scale_by_depth, wrap
+from rbn_fairseq.models.placing import place_norms
 from rbn_fairseq.norms import BatchLayout, lay_out
 
-__all__ = ["Encoded", "RBNTransformerEncoder", "add_positions"]
-
-
-class Encoded(NamedTuple):
-    """An encoder's rows ``(N, C)``: output, scaled embeddings, each layer's input and the output.
-
-    fc_results: the feed-forward outputs of layers that return them, else ``None``.
-    """
-
-    x: Tensor
-    embedding: Tensor
-    states: list[Tensor]
-    fc_results: list[Optional[Tensor]]
+__all__ = ["RBNTransformerEncoder", "add_positions"]
 
 
 class RBNTransformerEncoder(TransformerEncoderBase):
@@ -34,12 +22,11 @@ class RBNTransformerEncoder(TransformerEncoderBase):
     def __init__(self, cfg: RBNConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
         place_norms(self, cfg.norms, cfg.norms.encoder)
-        scale_by_depth(self.layers, cfg.norms, cfg.norms.encoder)
         normalise_weights(self.layers, cfg.norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """Build one layer; its norms are placed once all layers stand."""
-        return wrap(RBNTransformerEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+        return RBNTransformerEncoderLayer(cfg)
 
     def forward_scriptable(
         self,
@@ -48,61 +35,52 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> dict[str, list[Any]]:
-        """Encode ``src_tokens: (B, T)``; the result is fairseq's dictionary, 0 at padding."""
+        """Encode ``src_tokens: (B, T)``; the result is fairseq's dictionary, 0 at padding.
+
+        Its ``encoder_embedding`` and ``fc_results``, which no generator reads, are empty.
+        """
         valid = src_tokens.ne(self.padding_idx)
         (layout,) = lay_out(valid)
-        if token_embeddings is not None:
-            token_embeddings = layout.pack(token_embeddings)
-        rows = self.encode(layout.pack(src_tokens), layout, token_embeddings)
-
-        def time_first(values: list[Any]) -> list[Any]:
-            if not return_all_hiddens:
-                return []
-            return [
-                None if rows is None else layout.unpack(rows).transpose(0, 1) for rows in values
-            ]
-
+        embeddings = None if token_embeddings is None else layout.pack(token_embeddings)
+        x, states = self.encode(layout.pack(src_tokens), layout, embeddings)
+        wanted = states if return_all_hiddens else []
         return {
-            "encoder_out": [layout.unpack(rows.x).transpose(0, 1)],  # (T, B, C)
+            "encoder_out": [layout.unpack(x).transpose(0, 1)],  # (T, B, C)
             "encoder_padding_mask": [valid.logical_not()],  # (B, T)
-            "encoder_embedding": [layout.unpack(rows.embedding)],  # (B, T, C)
-            "encoder_states": time_first(rows.states),  # of (T, B, C)
-            "fc_results": time_first(rows.fc_results),  # of (T, B, C)
+            "encoder_embedding": [],
+            "encoder_states": [layout.unpack(rows).transpose(0, 1) for rows in wanted],
+            "fc_results": [],
             "src_tokens": [],
             "src_lengths": [valid.sum(1, dtype=torch.int32).unsqueeze(1)],  # (B, 1)
         }
 
     def encode(
         self, tokens: Tensor, layout: BatchLayout, embeddings: Optional[Tensor] = None
-    ) -> Encoded:
+    ) -> tuple[Tensor, list[Tensor]]:
         """Encode a batch's real tokens.
 
         Args:
             tokens: ``(N,)``, in the order of the layout.
             layout: where sentences lie in them.
             embeddings: of the tokens, ``(N, C)``; ``None`` = the model's.
+
+        Returns:
+            ``(N, C)``; and each layer's input and the last one's output, ``(N, C)``.
         """
         # Follows TransformerEncoderBase.forward_embedding and forward_scriptable.
-        embedding = self.embed_scale * (
-            self.embed_tokens(tokens) if embeddings is None else embeddings
-        )
-        x = add_positions(self, embedding, layout)
+        x = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
+        x = add_positions(self, x, layout)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x)
-        if self.quant_noise is not None:
-            x = self.quant_noise(x)
 
-        attention = PackedAttention(layout)
-        states, fc_results = [x], []
+        attention, states = PackedAttention(layout), [x]
         for layer in self.layers:
             x = layer(x, attention, layout)
-            x, fc_result = x if isinstance(x, tuple) else (x, None)
             states.append(x)
-            fc_results.append(fc_result)
         if self.layer_norm is not None:
             x = self.layer_norm(x, layout)
-        return Encoded(x, embedding, states, fc_results)
+        return x, states
 
 
 def add_positions(stack: Any, x: Tensor, layout: BatchLayout) -> Tensor:

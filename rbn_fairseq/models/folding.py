@@ -6,14 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.models.linear import readers_in_layer, readers_of_encoder
-from rbn_fairseq.norms import (
-    Affine,
-    Composition,
-    NoNorm,
-    NormPlan,
-    PopulationNorm,
-)
+from rbn_fairseq.models.linear import readers_of_encoder, readers_of_norms
+from rbn_fairseq.norms import Affine, Composition, NoNorm, NormPlan, PopulationNorm
 
 __all__ = ["Folding", "fold_norms"]
 
@@ -41,12 +35,10 @@ def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
     output projection, which has no bias and may be the embedding.
     """
     readers: dict[nn.Module, list[nn.Linear]] = {}
-    for stack in (model.encoder, model.decoder):
-        layers = [stack.layers[index] for index in range(len(stack.layers))]  # all, with LayerDrop
-        for layer in layers:
-            readers.update(readers_in_layer(layer) if layer.normalize_before else ())
-    if model.encoder.layer_norm is not None:
-        readers[model.encoder.layer_norm] = readers_of_encoder(model.decoder)
+    cross = readers_of_encoder(model.decoder)
+    for stack, behind in ((model.encoder, cross), (model.decoder, [])):
+        if stack.layers[0].normalize_before:
+            readers.update(readers_of_norms(stack, behind))
     return {norm[-1] if isinstance(norm, Composition) else norm: readers[norm] for norm in readers}
 
 
@@ -54,11 +46,6 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
     """Let ``linear`` compute from x what it computed from ``scale x + shift``."""
     linear.bias += linear.weight @ shift
     linear.weight *= scale
-
-
-def _is_one_map(part: nn.Module) -> bool:
-    """Tell whether a norm's evaluation is one scale and shift for all sentences."""
-    return isinstance(part, PopulationNorm) and not part.population.by_length
 
 
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
@@ -74,7 +61,11 @@ def _rename(plan: str, running: set[str], vanish: bool) -> str:
 
 
 def _settings(model: Any) -> dict[str, str]:
-    running = {part.name for part in model.modules() if _is_one_map(part)}
+    running = {
+        part.name
+        for part in model.modules()
+        if isinstance(part, PopulationNorm) and not part.by_length
+    }
     norms, cfg = model.cfg.norms, model.cfg
     return {
         "norm_encoder": _rename(norms.encoder.layers, running, cfg.encoder.normalize_before),
@@ -85,12 +76,6 @@ def _settings(model: Any) -> dict[str, str]:
         "norm_decoder_final": _rename(norms.decoder.final, running, False),
         "norm_weight": "none",
     }
-
-
-def _affine(scale: Tensor, shift: Tensor) -> Affine:
-    norm = Affine(len(scale))
-    norm.scale, norm.shift = scale, shift
-    return norm
 
 
 @torch.no_grad()
@@ -117,13 +102,19 @@ def fold_norms(model: Any) -> Folding:
     for name, norm in list(model.named_modules()):
         if not isinstance(norm, PopulationNorm):
             continue
-        if norm.population.by_length:
+        if norm.by_length:
             by_length.append(name)
         else:
             scale, shift = norm.affine_map()
             linears = readers.get(norm, [])
             for linear in linears:
                 _take_in(linear, scale, shift)
-            model.set_submodule(name, NoNorm() if linears else _affine(scale, shift))
-            (vanished if linears else left).append(name)
+            if linears:
+                vanished.append(name)
+                model.set_submodule(name, NoNorm())
+            else:
+                left.append(name)
+                model.set_submodule(name, Affine(len(scale)))
+                norm = model.get_submodule(name)
+                norm.scale, norm.shift = scale, shift
     return Folding(settings, vanished, left, by_length)

@@ -6,7 +6,7 @@ named in their comments.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Optional
 
@@ -16,20 +16,15 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from rbn_fairseq.models.attention import Attention, PackedAttention
-from rbn_fairseq.models.placements import ScaledResidual
 from rbn_fairseq.norms import BatchLayout, NoNorm
 from rbn_fairseq.norms.scope import repetition
 
 __all__ = ["RBNTransformerDecoderLayer", "RBNTransformerEncoderLayer", "recomputable"]
-
-
-def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), repetition()
 
 
 def recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,58 +40,62 @@ def recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(layer: Any, *args: Any, **kwargs: Any) -> Any:
         if not (layer.recompute and layer.training and torch.is_grad_enabled()):
             return forward(layer, *args, **kwargs)
+        again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), repetition())}
         with save_on_cpu() if layer.offload else nullcontext():
-            return checkpoint(
-                forward, layer, *args, use_reentrant=False, context_fn=_contexts, **kwargs
-            )
+            return checkpoint(forward, layer, *args, **again, **kwargs)
 
     return run
 
 
-class _Sublayers(ScaledResidual):
+class _Sublayers:
     """The sublayers that encoder and decoder share, each with its norm, Post- or Pre-Norm.
 
     Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``; elsewhere they do
-    nothing.
+    nothing. DeepNorm counts residuals ``residual_scale`` times.
     """
+
+    residual_scale = 1.0
 
     def _prepare(self, cfg: TransformerConfig, *places_of_sub_norms: str) -> None:
         self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
         for place in places_of_sub_norms:
             setattr(self, place, NoNorm())
 
+    def _before(self: Any, norm: nn.Module, x: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        return norm(x, layout) if self.normalize_before else x
+
+    def _after(
+        self: Any, norm: nn.Module, x: Tensor, residual: Tensor, layout: Optional[BatchLayout]
+    ) -> Tensor:
+        scale = self.residual_scale
+        x = (residual if scale == 1 else scale * residual) + self.dropout_module(x)
+        return x if self.normalize_before else norm(x, layout)
+
     def _attend_within(
         self: Any, x: Tensor, attention: Attention, layout: Optional[BatchLayout]
     ) -> Tensor:
         """Return the self-attention's output, of the shape of ``x``."""
-        residual = x
-        if self.normalize_before:
-            x = self.self_attn_layer_norm(x, layout)
-        x = attention.within(self.self_attn, x)
-        x = self.self_attn_out(x, layout)
-        x = self.residual_connection(self.dropout_module(x), residual)
-        return x if self.normalize_before else self.self_attn_layer_norm(x, layout)
+        norm = self.self_attn_layer_norm
+        y = attention.within(self.self_attn, self._before(norm, x, layout))
+        return self._after(norm, self.self_attn_out(y, layout), x, layout)
 
-    def _feed_forward(self: Any, x: Tensor, layout: Optional[BatchLayout]) -> tuple[Tensor, Tensor]:
-        """Return the feed-forward network's output, with the residual and before it."""
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x, layout)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        fc_result = self.fc2(self.fc2_norm(x, layout))
-        x = self.residual_connection(self.dropout_module(fc_result), residual)
-        return x if self.normalize_before else self.final_layer_norm(x, layout), fc_result
+    def _feed_forward(self: Any, x: Tensor, layout: Optional[BatchLayout]) -> Tensor:
+        """Return the feed-forward network's output, of the shape of ``x``."""
+        norm = self.final_layer_norm
+        y = self.activation_fn(self.fc1(self._before(norm, x, layout)))
+        y = self.fc2(self.fc2_norm(self.activation_dropout_module(y), layout))
+        return self._after(norm, y, x, layout)
 
 
 class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
     """Post- or Pre-Norm encoder layer: self-attention and feed-forward."""
 
-    def __init__(self, cfg: TransformerConfig, return_fc: bool = False) -> None:
-        super().__init__(cfg, return_fc)
+    def __init__(self, cfg: TransformerConfig) -> None:
+        super().__init__(cfg)
         self._prepare(cfg, "self_attn_out", "fc2_norm")
 
     @recomputable
-    def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Any:
+    def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Tensor:
         """Encode rows ``x: (N, C)`` of real tokens.
 
         Args:
@@ -105,12 +104,10 @@ class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
             layout: where its sentences lie in the rows.
 
         Returns:
-            ``(N, C)``; with ``return_fc`` also the feed-forward output before the residual.
+            ``(N, C)``.
         """
         # Follows TransformerEncoderLayerBase.forward.
-        x = self._attend_within(x, attention, layout)
-        x, fc_result = self._feed_forward(x, layout)
-        return (x, fc_result) if self.return_fc else x
+        return self._feed_forward(self._attend_within(x, attention, layout), layout)
 
 
 class RBNTransformerDecoderLayer(_Sublayers, TransformerDecoderLayerBase):
@@ -143,14 +140,9 @@ class RBNTransformerDecoderLayer(_Sublayers, TransformerDecoderLayerBase):
         # branches.
         x = self._attend_within(x, attention, layout)
         weights: Optional[Tensor] = None
-        if self.encoder_attn is not None and attention.has_memory:
-            residual = x
-            if self.normalize_before:
-                x = self.encoder_attn_layer_norm(x, layout)
-            x, weights = attention.across(self.encoder_attn, x, need_attn)
-            x = self.encoder_attn_out(x, layout)
-            x = self.residual_connection(self.dropout_module(x), residual)
-            if not self.normalize_before:
-                x = self.encoder_attn_layer_norm(x, layout)
-        x, _ = self._feed_forward(x, layout)
-        return x, weights
+        if self.encoder_attn is not None and attention.memory is not None:
+            norm = self.encoder_attn_layer_norm
+            y = self._before(norm, x, layout)
+            y, weights = attention.across(self.encoder_attn, y, need_attn)
+            x = self._after(norm, self.encoder_attn_out(y, layout), x, layout)
+        return self._feed_forward(x, layout), weights

@@ -15,12 +15,12 @@ __all__ = [
     "WEIGHT_NORMS",
     "centre_weights",
     "normalise_weights",
-    "readers_in_layer",
     "readers_of_encoder",
+    "readers_of_norms",
 ]
 
 
-def readers_in_layer(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
+def _readers_in_layer(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
     """Yield the norms of a layer, and the linear layers by which a sublayer reads each.
 
     In Post-Norm it is the sublayer of the norm that is yielded, not the one that comes next.
@@ -41,6 +41,26 @@ def readers_of_encoder(decoder: Any) -> list[nn.Linear]:
     layers = [decoder.layers[index] for index in range(len(decoder.layers))]  # all, with LayerDrop
     attentions = [layer.encoder_attn for layer in layers if layer.encoder_attn is not None]
     return [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
+
+
+def readers_of_norms(
+    stack: Any, behind: list[nn.Linear]
+) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
+    """Yield every norm of a stack, and the linear layers that read its output.
+
+    Args:
+        stack: encoder or decoder.
+        behind: the linear layers that read the stack's own output.
+    """
+    layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
+    norms, linear = zip(
+        *(reads for layer in layers for reads in _readers_in_layer(layer)), strict=True
+    )
+    if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
+        linear = (*linear[1:], behind)
+    yield from zip(norms, linear, strict=True)
+    if stack.layer_norm is not None:
+        yield stack.layer_norm, behind
 
 
 WEIGHT_NORMS = ("none", "wn", "cwn")
@@ -83,34 +103,6 @@ class _Centred(nn.Module):
         return weight - weight.mean(1, keepdim=True)
 
 
-def _norms(
-    stack: Any, option: str, behind: list[nn.Linear]
-) -> Iterator[tuple[str, nn.Module, list[nn.Linear]]]:
-    """Yield every norm of a stack: its option, the norm, the linear layers that read its output.
-
-    Args:
-        stack: encoder or decoder.
-        option: that plans its layers.
-        behind: the linear layers that read the stack's own output.
-    """
-    layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
-    norms, linear = zip(
-        *(reads for layer in layers for reads in readers_in_layer(layer)), strict=True
-    )
-    if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
-        linear = (*linear[1:], behind)
-    for norm, readers in zip(norms, linear, strict=True):
-        yield option, norm, readers
-    if stack.layer_norm is not None:
-        yield f"{option}-final", stack.layer_norm, behind
-
-
-def _centre(linear: nn.Linear) -> None:
-    parts = linear.parametrizations.weight if parametrize.is_parametrized(linear, "weight") else []
-    if not any(isinstance(part, _Centred) for part in parts):
-        parametrize.register_parametrization(linear, "weight", _Centred())
-
-
 def centre_weights(model: Any) -> None:
     """Centre, in place, the weights of the linear layers behind every ``mabn``.
 
@@ -128,20 +120,16 @@ def centre_weights(model: Any) -> None:
     """
     cross = readers_of_encoder(model.decoder)
     for side, stack, behind in (("encoder", model.encoder, cross), ("decoder", model.decoder, [])):
-        for option, norm, linear in _norms(stack, f"--norm-{side}", behind):
+        for norm, linear in readers_of_norms(stack, behind):
             parts = list(norm) if isinstance(norm, Composition) else [norm]
             moving = [isinstance(part, MovingAverageBatchNorm) for part in parts]
-            if any(moving[:-1]):
+            if any(moving[:-1]) or (moving[-1] and not linear):
+                last = len(stack.layers) - 1
                 raise ValueError(
-                    f"{option}: `mabn` needs a linear layer behind it, whose weights it centres, "
-                    "but another norm comes. Put `mabn` last, as in `groupscale+mabn`."
-                )
-            if moving[-1] and not linear:
-                plan = f"layer@{len(stack.layers) - 1}.ffn:mabn"
-                raise ValueError(
-                    f"{option}: `mabn` needs a linear layer behind it, whose weights it centres, "
-                    f"but behind the last norm of the {side} there is none. Take another norm "
-                    f"there: `{'layer' if option.endswith('final') else plan}`."
+                    f"--norm-{side} or --norm-{side}-final: `mabn` needs a linear layer behind it, "
+                    "whose weights it centres. In a composition put it last (`groupscale+mabn`); "
+                    f"where nothing reads the {side}, end it with another norm "
+                    f"(`layer@{last}.ffn:mabn`; behind the last layer `layer`)."
                 )
             for each in linear if moving[-1] else []:
-                _centre(each)
+                parametrize.register_parametrization(each, "weight", _Centred())

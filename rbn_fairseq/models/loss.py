@@ -2,7 +2,6 @@
 
 from typing import NamedTuple, Optional
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,61 +22,34 @@ class Wanted(NamedTuple):
         padding: the value in ``target`` that has no loss.
         smoothing: probability mass spread over the other types.
         tokens: number of targets that have a loss; ``None`` = not known.
-        accuracy: count the targets that the model finds likeliest, too.
     """
 
     target: Tensor
     padding: int
     smoothing: float
     tokens: Optional[int] = None
-    accuracy: bool = False
 
 
 class Loss(NamedTuple):
-    """Label-smoothed loss and negative log-likelihood, 0-dim, summed over the targets.
-
-    correct, total: how many targets are the likeliest type, of how many, if that was asked for.
-    """
+    """Label-smoothed loss and negative log-likelihood, 0-dim, summed over the targets."""
 
     loss: Tensor
     nll: Tensor
-    correct: Optional[Tensor] = None
-    total: Optional[Tensor] = None
 
 
-def pack_targets(
-    target: Tensor, layout: BatchLayout, padding: int, tokens: Optional[int] = None
-) -> Tensor:
-    """Return the targets of rows, ``(N,)``; ``padding`` for a row that has none.
-
-    Args:
-        target: ``(B, T)``.
-        layout: of the rows.
-        padding: the value in ``target`` that stands for none.
-        tokens: the number of targets; ``None`` = not known.
+def pack_targets(target: Tensor, layout: BatchLayout) -> Tensor:
+    """Return the targets of rows, ``(N,)``, of ``target: (B, T)``.
 
     Raises:
-        ValueError: if ``target`` is not of the layout's padded shape, or has targets where no row
-            is. (On a GPU, which is not waited for, by their number alone.)
+        ValueError: if ``target`` is not of the layout's padded shape.
     """
     if target.shape != layout.positions:
         raise ValueError(
             f"`target` has shape {tuple(target.shape)}, but `prev_output_tokens` had "
-            f"{tuple(layout.positions or ())}: a row of logits has no target. Give a target for "
-            "each position, padding where there is none."
+            f"{tuple(layout.positions or ())}. Give a target for each position, padding where "
+            "there is none."
         )
-    packed = layout.pack(target)
-    if target.is_cpu:
-        tokens = int(target.ne(padding).sum())
-        rows = int(packed.ne(padding).sum())
-    else:
-        rows = layout.rows
-    if tokens is not None and tokens > rows:
-        raise ValueError(
-            f"`target` has {tokens} tokens, but only {rows} of them where `prev_output_tokens` has "
-            "no padding: the others would have no loss. Pad both alike."
-        )
-    return packed
+    return layout.pack(target)
 
 
 def label_smoothed_loss(x: Tensor, weight: Tensor, layout: BatchLayout, wanted: Wanted) -> Loss:
@@ -99,7 +71,7 @@ def label_smoothed_loss(x: Tensor, weight: Tensor, layout: BatchLayout, wanted: 
     Raises:
         ValueError: as :func:`pack_targets`.
     """
-    target = pack_targets(wanted.target, layout, wanted.padding, wanted.tokens)
+    target = pack_targets(wanted.target, layout)
     if target.is_cpu or wanted.tokens != layout.rows:  # else none is padding
         real = target.ne(wanted.padding)
         if not real.all():
@@ -110,17 +82,9 @@ def label_smoothed_loss(x: Tensor, weight: Tensor, layout: BatchLayout, wanted: 
     else:
         options = nn.LinearCrossEntropyOptions()
     nll = F.linear_cross_entropy(x, weight, target, reduction="sum", options=options)
-    counts = _accuracy(x, weight, target) if wanted.accuracy else (None, None)
     if not smoothing:
-        return Loss(nll, nll.detach(), *counts)
+        return Loss(nll, nll.detach())
     each = smoothing / (types - 1)
     of_targets, of_all = (x * weight[target]).sum(), x.sum(0) @ weight.sum(0)
     loss = (1 - smoothing - each + each * types) * nll + each * (types * of_targets - of_all)
-    return Loss(loss, nll.detach(), *counts)
-
-
-@torch.no_grad()
-def _accuracy(x: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many targets ``(N,)`` are the likeliest type of their row, and N."""
-    likeliest = [(rows @ weight.t()).argmax(1) for rows in x.split(_ROWS)]
-    return torch.cat(likeliest).eq(target).sum(), target.new_tensor(len(target))
+    return Loss(loss, nll.detach())

@@ -1,23 +1,13 @@
 """Arrangements of norms and residuals whose sizes go by depth: DeepNorm and sub-LN."""
 
 import math
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from torch import Tensor, nn
 
 from rbn_fairseq.norms import Tokens
 
-__all__ = [
-    "DeepNorm",
-    "ScaledResidual",
-    "SubNorm",
-    "deepnorm",
-    "draw_weights",
-    "place_sub_norm",
-    "sub_norm_gains",
-]
-
-_GAINS = {"q_proj": 1.0, "k_proj": 1.0}
+__all__ = ["SubNorm", "deepnorm", "draw_weights", "place_sub_norm", "sub_norm_gains"]
 
 
 def draw_weights(layer: nn.Module, gain: float) -> None:
@@ -29,18 +19,16 @@ def draw_weights(layer: nn.Module, gain: float) -> None:
     """
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear):
-            nn.init.xavier_normal_(module.weight, _GAINS.get(name.rpartition(".")[2], gain))
+            fixed = name.endswith(("q_proj", "k_proj"))
+            nn.init.xavier_normal_(module.weight, 1.0 if fixed else gain)
 
 
-class DeepNorm(NamedTuple):
-    """Constants of one stack: ``alpha`` scales residuals, ``beta`` is the gain of first weights."""
+def deepnorm(
+    encoder_layers: int, decoder_layers: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return for an encoder of N and a decoder of M layers each one's alpha and beta.
 
-    alpha: float
-    beta: float
-
-
-def deepnorm(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNorm]:
-    """Return the constants of an encoder of N and a decoder of M layers.
+    Alpha scales residuals, beta is the gain of first weights.
 
     Source: Wang et al., 2022, DeepNet (arXiv:2203.00555), for an encoder-decoder: encoder
     ``alpha = 0.81 (N^4 M)^(1/16)``, ``beta = 0.87 (N^4 M)^(-1/16)``; decoder ``alpha =
@@ -48,24 +36,9 @@ def deepnorm(encoder_layers: int, decoder_layers: int) -> tuple[DeepNorm, DeepNo
     """
     depth = (encoder_layers**4 * decoder_layers) ** (1 / 16)
     return (
-        DeepNorm(0.81 * depth, 0.87 / depth),
-        DeepNorm((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25),
+        (0.81 * depth, 0.87 / depth),
+        ((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25),
     )
-
-
-class ScaledResidual:
-    """Mixin for a fairseq layer: the residual counts ``residual_scale`` times."""
-
-    residual_scale = 1.0
-
-    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return ``residual_scale * residual + x``; fairseq's layers call this."""
-        return residual + x if self.residual_scale == 1 else self.residual_scale * residual + x
-
-    def use_deepnorm(self, constants: DeepNorm) -> None:
-        """Scale the residuals by alpha, and draw the first weights anew with gain beta."""
-        self.residual_scale = constants.alpha
-        draw_weights(self, constants.beta)  # type: ignore[arg-type]
 
 
 _ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}  # site of a plan -> attribute

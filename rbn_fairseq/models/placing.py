@@ -6,17 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Optional
 
-from fairseq.distributed import fsdp_wrap
-from fairseq.models.transformer import TransformerConfig
-from torch import nn
-
 from rbn_fairseq.models.config import NormConfig, StackPlan
-from rbn_fairseq.models.placements import (
-    deepnorm,
-    draw_weights,
-    place_sub_norm,
-    sub_norm_gains,
-)
+from rbn_fairseq.models.placements import deepnorm, draw_weights, place_sub_norm, sub_norm_gains
 from rbn_fairseq.norms import (
     NORMS,
     BatchNorm,
@@ -29,14 +20,7 @@ from rbn_fairseq.norms import (
 )
 from rbn_fairseq.norms.lengths import QUANTILES
 
-__all__ = [
-    "binned",
-    "encoder_batch_norms",
-    "place_norms",
-    "scale_by_depth",
-    "set_length_bins",
-    "wrap",
-]
+__all__ = ["binned", "encoder_batch_norms", "place_norms", "set_length_bins"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +47,11 @@ def _refuse_in_decoder(names: Collection[str], options: Mapping[str, Any], optio
 
 
 def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
-    """Put the planned norms into an encoder or decoder built by fairseq."""
-    option = planned.option
+    """Arrange the planned norms in an encoder or decoder built by fairseq.
+
+    Residuals and first weights get the sizes that the arrangement says.
+    """
+    option, causal = f"--norm-{planned.side}", planned.side == "decoder"
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
@@ -72,15 +59,21 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
-    for number, layer in zip(planned.kept, layers, strict=True):
+    depths = norms.encoder.depth, norms.decoder.depth
+    for number, layer in enumerate(layers):
         for site in sites:
             names = plan.norms(number, site)
-            if planned.causal:
+            if causal:
                 _refuse_in_decoder(names, norms.options, option)
             setattr(layer, _PLACES[site], build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
+        if norms.placement == "deepnorm":
+            layer.residual_scale, gain = deepnorm(*depths)[causal]
+            draw_weights(layer, gain)
+        elif norms.placement == "sub":
+            draw_weights(layer, sub_norm_gains(*depths)[causal])
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(
@@ -89,27 +82,9 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
                 planned.final,
             )
         return
-    if planned.causal:
+    if causal:
         _refuse_in_decoder(final, norms.options, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
-
-
-def scale_by_depth(layers: Any, norms: NormConfig, planned: StackPlan) -> None:
-    """Give residuals and first weights the sizes of the arrangement."""
-    side = ("encoder", "decoder").index(planned.side)
-    for index in range(len(layers)):  # LayerDrop again
-        if norms.placement == "deepnorm":
-            layers[index].use_deepnorm(deepnorm(*norms.depths)[side])
-        elif norms.placement == "sub":
-            draw_weights(layers[index], sub_norm_gains(*norms.depths)[side])
-
-
-def wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
-    """Wrap a layer for sharded training, where fairseq does."""
-    # Follows TransformerEncoderBase.build_encoder_layer and its sister in the decoder; of
-    # --checkpoint-activations the layer takes care itself.
-    smallest = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-    return fsdp_wrap(layer, min_num_params=smallest)
 
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:

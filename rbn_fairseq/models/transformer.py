@@ -6,11 +6,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import (
-    MODEL_DATACLASS_REGISTRY,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import MODEL_DATACLASS_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -26,18 +22,8 @@ from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.linear import centre_weights
 from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
 from rbn_fairseq.models.refusals import OF_MODEL, refuse, task_provides
-from rbn_fairseq.models.state_dicts import (
-    check_dictionaries,
-    drop_length_bins,
-    explain_other_norms,
-    keep_layers,
-)
-from rbn_fairseq.norms import (
-    has_population_norm,
-    lay_out,
-    on_registration,
-    populations_by_length,
-)
+from rbn_fairseq.models.state_dicts import drop_length_bins, explain
+from rbn_fairseq.norms import has_population_norm, lay_out, on_registration
 
 __all__ = ["RBNTransformerModel"]
 
@@ -63,23 +49,9 @@ class RBNTransformerModel(TransformerModelBase):
 
         Raises:
             ValueError: for a malformed plan, an unknown norm, a parameter outside its range, a
-                norm where it may not stand, or an option that batch statistics cannot be
-                combined with.
+                norm where it may not stand, or an option that does not go with the norms.
         """
-        config = resolve(cfg)
-        for option in ("cross_self_attention", "base_layers"):
-            if getattr(config, option):
-                raise ValueError(
-                    f"--{option.replace('_', '-')} is not supported by rbn_transformer: its extra "
-                    "sublayers have no planned norm. Leave it out."
-                )
-        for side in ("encoder", "decoder"):
-            if getattr(config, side).xformers_att_config:
-                raise ValueError(
-                    f"--{side}-xformers-att-config is not supported by rbn_transformer, whose "
-                    "attention works on rows of real tokens. Leave it out."
-                )
-        model: RBNTransformerModel = super().build_model(config, task)
+        model: RBNTransformerModel = super().build_model(resolve(cfg), task)
         centre_weights(model)
         refuse(OF_MODEL, model.cfg, model)
         model.warn(task)
@@ -126,10 +98,7 @@ class RBNTransformerModel(TransformerModelBase):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor],
         prev_output_tokens: Tensor,
-        return_all_hiddens: bool = True,
         features_only: bool = False,
-        alignment_layer: Optional[int] = None,
-        alignment_heads: Optional[int] = None,
         wanted: Optional[Wanted] = None,
     ) -> Any:
         """Run encoder and decoder on the batch's real tokens.
@@ -138,29 +107,27 @@ class RBNTransformerModel(TransformerModelBase):
             src_tokens: ``(B, S)``.
             src_lengths: as fairseq's; not read.
             prev_output_tokens: ``(B, T)``.
-            return_all_hiddens: as fairseq's; not read.
             features_only: leave the output projection out, and attention weights.
-            alignment_layer: decoder layer whose attention is returned in evaluation; the last.
-            alignment_heads: how many of its heads.
             wanted: return a :class:`Loss` in place of logits, where :attr:`gives_loss`.
 
         Returns:
             In evaluation what fairseq's ``transformer`` returns, logits ``(B, T, V)``, 0 at
             padding, and a dictionary. In training logits of rows ``(N, V)`` of real tokens, and a
             dictionary without attention weights. In both the dictionary has the ``layout`` of the
-            rows, by which :meth:`get_targets` orders the targets, or checks them.
+            rows, by which :meth:`get_targets` orders the targets.
         """
         source, target = lay_out(
             src_tokens.ne(self.encoder.padding_idx),
             prev_output_tokens.ne(self.decoder.padding_idx),
         )
-        rows = self.encoder.encode(source.pack(src_tokens), source).x
+        rows, _ = self.encoder.encode(source.pack(src_tokens), source)
         memory = None if self.cfg.no_cross_attention else rows
         attention = PackedAttention(source, target, memory)
-        in_rows = self.training or wanted is not None or features_only
-        layer = self.decoder.num_layers - 1 if alignment_layer is None else alignment_layer
         x, states, weights = self.decoder.decode(
-            target.pack(prev_output_tokens), target, attention, None if in_rows else layer
+            target.pack(prev_output_tokens),
+            target,
+            attention,
+            need_attn=not (self.training or wanted is not None or features_only),
         )
         if wanted is not None:
             # Here rather than in the criterion: a process's gradients of weights that are used
@@ -170,21 +137,20 @@ class RBNTransformerModel(TransformerModelBase):
             x = self.decoder.output_layer(x)
         if self.training:
             return x, {"attn": [None], "inner_states": states, "layout": target}
-        extra = padded_extra(states, weights, source, target, alignment_heads)
+        extra = padded_extra(states, weights, source, target)
         return target.unpack(x), {**extra, "layout": target}
 
     def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
         """Return the targets of an output of :meth:`forward`, ``(N,)`` in training, or ``(B, T)``.
 
         Raises:
-            ValueError: if there are targets for other tokens than the decoder was given.
+            ValueError: if the targets have another shape than the decoder's tokens.
         """
         target: Tensor = sample["target"]
         layout = net_output[1].get("layout") if isinstance(net_output[1], dict) else None
         if layout is None:
             return target
-        packed = pack_targets(target, layout, self.decoder.padding_idx, sample.get("ntokens"))
-        return packed if net_output[0].dim() == 2 else target
+        return pack_targets(target, layout) if net_output[0].dim() == 2 else target
 
     def warn(self, task: Any) -> None:
         """Warn of batch statistics in the decoder, and of a task that does not maintain them."""
@@ -195,20 +161,10 @@ class RBNTransformerModel(TransformerModelBase):
             )
         if has_population_norm(self) and not task_provides(task, "running statistics"):
             logger.warning(
-                "This task does not maintain running statistics: in training, dropped updates "
-                "move them, processes do not agree on them, TID is not measured, and modes that "
-                "they do not go with are not refused. Use --task translation_rbn."
+                "This task does not maintain running statistics: dropped updates move them, "
+                "processes do not agree on them, no bins of lengths are cut, TID is not measured, "
+                "and modes that they do not go with are not refused. Use --task translation_rbn."
             )
-        if populations_by_length(self) and not task_provides(task, "length bins"):
-            logger.warning(
-                "--norm-batch-length-bins: this task does not cut bins: in a training that begins "
-                "with it, all sentences share one. Use --task translation_rbn."
-            )
-
-    def pruned_sides(self) -> list[str]:
-        """Return which of encoder and decoder lack layers of the trained model."""
-        stacks = self.cfg.norms.encoder, self.cfg.norms.decoder
-        return [stack.side for stack in stacks if len(stack.kept) < stack.depth]
 
     def load_state_dict(
         self,
@@ -219,17 +175,14 @@ class RBNTransformerModel(TransformerModelBase):
     ) -> Any:
         """Load weights and population statistics, as fairseq does.
 
-        Of a whole model's layers, those of ``--encoder-layers-to-keep`` and its sister are taken,
-        and without bins of sentence lengths, the statistics of all lengths.
+        Without bins of sentence lengths it takes, of a model with them, the statistics of all
+        lengths.
 
         Raises:
-            ValueError: if the weights belong to dictionaries of other sizes or, unless ``strict``
-                is false, to norms with other population statistics.
+            ValueError: if the weights belong to dictionaries of other sizes, or to norms with other
+                population statistics.
         """
         expected = self.state_dict()
-        check_dictionaries(expected, state_dict)
-        for stack in (self.cfg.norms.encoder, self.cfg.norms.decoder):
-            state_dict = keep_layers(state_dict, stack.kept, stack.depth, stack.side)
         state_dict = drop_length_bins(expected, state_dict)
         # fairseq's moving average (--store-ema) loads states without versions; fairseq would take
         # them for those of old models, which have no final norms, and drop this model's.
@@ -238,7 +191,7 @@ class RBNTransformerModel(TransformerModelBase):
         try:
             return super().load_state_dict(state_dict, strict)
         except RuntimeError as error:
-            message = explain_other_norms(expected, state_dict) if strict else None
+            message = explain(expected, state_dict)
             if message is None:
                 raise
             raise ValueError(message) from error

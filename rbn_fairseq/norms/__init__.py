@@ -18,36 +18,32 @@ On a GPU the kernels of ``kernels`` do 2 to 4 in three launches. In evaluation t
 ``normalise.multiply_add``, by scale and shift of the population.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import UnionType
-from typing import Any, Optional, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from torch import nn
 
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
-from rbn_fairseq.norms.dyt import DynamicTanh, DynamicTanhOptions
-from rbn_fairseq.norms.fixed import Affine, NoNorm
-from rbn_fairseq.norms.group import GroupNorm, GroupNormOptions, GroupScale, GroupScaleOptions
-from rbn_fairseq.norms.instance import InstanceNorm, InstanceNormOptions
+from rbn_fairseq.norms.fixed import Affine, DynamicTanh, DynamicTanhOptions, NoNorm
+from rbn_fairseq.norms.group import GroupNorm, GroupScale
+from rbn_fairseq.norms.instance import InstanceNorm
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
 from rbn_fairseq.norms.lengths import LengthBins, cut_lengths
 from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
 from rbn_fairseq.norms.norm import AffineNorm, Composition, Norm
 from rbn_fairseq.norms.normalise import standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
-from rbn_fairseq.norms.plan import NormPlace, NormPlan, NormRule, parse_norms
+from rbn_fairseq.norms.plan import NormPlace, NormPlan, parse_norms
 from rbn_fairseq.norms.population import (
     Population,
     PopulationByLength,
     PopulationNorm,
     split_statistics,
-    statistics_by_norm,
 )
 from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
-from rbn_fairseq.norms.rms import PartialRMSNorm, PartialRMSNormOptions, RMSNorm, RMSNormOptions
+from rbn_fairseq.norms.rms import PartialRMSNorm, RMSNorm
 from rbn_fairseq.norms.scope import (
     Gap,
     Record,
@@ -72,11 +68,8 @@ __all__ = [
     "DynamicTanhOptions",
     "Gap",
     "GroupNorm",
-    "GroupNormOptions",
     "GroupScale",
-    "GroupScaleOptions",
     "InstanceNorm",
-    "InstanceNormOptions",
     "LayerNorm",
     "LayerNormOptions",
     "LengthBins",
@@ -87,16 +80,13 @@ __all__ = [
     "NormOptions",
     "NormPlace",
     "NormPlan",
-    "NormRule",
     "PartialRMSNorm",
-    "PartialRMSNormOptions",
     "Population",
     "PopulationByLength",
     "PopulationNorm",
     "PowerNorm",
     "PowerNormOptions",
     "RMSNorm",
-    "RMSNormOptions",
     "Record",
     "Tokens",
     "ValidTokens",
@@ -116,7 +106,6 @@ __all__ = [
     "register_norm",
     "split_statistics",
     "standard_deviation",
-    "statistics_by_norm",
 ]
 
 #: The norms that plans can name.
@@ -139,7 +128,6 @@ NORMS: dict[str, type[Norm]] = {
     )
 }
 
-_OPTION_TYPES = (bool, int, float, str, Optional[int], Optional[float], Optional[str])
 _FOLLOWERS: list[Callable[[], None]] = []
 _AnyNorm = TypeVar("_AnyNorm", bound=type[Norm])
 
@@ -155,49 +143,23 @@ def register_norm(norm: _AnyNorm) -> _AnyNorm:
     Decorates the class, a :class:`Norm`.
 
     Raises:
-        ValueError: if a plan cannot hold its name or another norm has it; if its options are not
-            a :class:`NormOptions` of that name whose fields have defaults and help texts; or if a
-            field is of a type that no option can have, or is called as an option that there is.
+        ValueError: if a plan cannot hold its name, another norm has it, or its options are not a
+            :class:`NormOptions` of that name.
     """
-    name, options = getattr(norm, "name", ""), norm.options_type
+    name, options = norm.name, norm.options_type
     if not re.fullmatch("[a-z_]+", name):
         raise ValueError(f"register_norm: `{name}` must be lower-case letters and `_`.")
     if name in NORMS:
         raise ValueError(f"register_norm: there is a norm `{name}` already. Choose another name.")
-    _check_options(name, options)
-    NORMS[name] = norm
-    try:
-        for follow in _FOLLOWERS:
-            follow()
-    except TypeError as error:  # Field name duplicated
-        del NORMS[name]
-        raise ValueError(f"register_norm: `{name}` cannot be added: {error}.") from error
-    return norm
-
-
-def _check_options(name: str, options: type) -> None:
-    declared = "__dataclass_fields__" in vars(options)
-    if not (declared and issubclass(options, NormOptions) and options.norm in (name, "")):
+    if not (issubclass(options, NormOptions) and options.norm in (name, "")):
         raise ValueError(
             f"register_norm: the `options_type` of `{name}` must be a dataclass that is a "
             f'NormOptions, made with norm="{name}".'
         )
-    kinds = get_type_hints(options)
-    for field in dataclasses.fields(options):
-        if not field.metadata.get("help"):
-            raise ValueError(
-                f"register_norm: `{field.name}` of `{name}` must be an option(...), whose text is "
-                "what its flag's help says."
-            )
-        if field.default is dataclasses.MISSING:
-            raise ValueError(f"register_norm: `{field.name}` of `{name}` needs a default value.")
-        kind = kinds[field.name]
-        if kind not in _OPTION_TYPES or isinstance(kind, UnionType):
-            raise ValueError(
-                f"register_norm: `{field.name}` of `{name}` is of type {kind}. It can be bool, "
-                "int, float, str, or typing.Optional[...] of one of the last three (fairseq cannot "
-                "read `int | None`)."
-            )
+    NORMS[name] = norm
+    for follow in _FOLLOWERS:
+        follow()
+    return norm
 
 
 def build_norm(names: Sequence[str], place: NormPlace, options: Mapping[str, Any]) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rbn_fairseq.norms import kernels, scope
-from rbn_fairseq.norms.lengths import QUANTILES, check_rule
+from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
@@ -45,10 +45,7 @@ class BatchNormOptions(NormOptions, norm="batch"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            check_rule(self.length_edges, self.length_bins)
-        except ValueError as error:
-            raise ValueError(f"`length_edges` ({self.flag('length_edges')}): {error}") from None
+        read_edges(self.length_edges, self.length_bins, self.flag("length_edges"))
 
     @property
     def clamp(self) -> bool:
@@ -104,8 +101,10 @@ class BatchNorm(PopulationNorm):
         population: Optional[Population] = None,
     ) -> None:
         options = options or BatchNormOptions()
-        if population is None:
-            population = _population(channels, options)
+        if population is None and options.length_bins == 1:
+            population = Population(channels, options.momentum)
+        elif population is None:
+            population = PopulationByLength(channels, options.momentum, options.length_bins)
         super().__init__(channels, options, sync, population)
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
@@ -199,9 +198,3 @@ class BatchNorm(PopulationNorm):
         std = standard_deviation(var, self.options.eps, self.options.clamp)
         scale = self.weight.to(var.dtype) / std
         return scale, torch.addcmul(self.bias.to(var.dtype), mean, scale, value=-1)
-
-
-def _population(channels: int, options: BatchNormOptions) -> Population:
-    if options.length_bins == 1:
-        return Population(channels, options.momentum)
-    return PopulationByLength(channels, options.momentum, options.length_bins)

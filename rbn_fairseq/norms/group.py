@@ -72,10 +72,6 @@ class GroupScale(Norm):
         grouped = x.unflatten(-1, (self.groups, -1))  # (..., G, C/G)
         return F.rms_norm(grouped, grouped.shape[-1:], eps=self.options.eps).flatten(-2)
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return f"groups={self.groups}, eps={self.options.eps}"
-
 
 class GroupNorm(GroupScale):
     """Group norm (Wu and He, 2018, Eqs. 1, 2, 6, 7) of each token for itself.
@@ -115,15 +111,13 @@ def _group_count(options: Any, channels: int, heads: int) -> int:
     """Return G, the number of groups of ``channels`` channels: ``groups``, or ``heads`` for 0.
 
     Raises:
-        ValueError: if G does not divide C; it names both and the nearest numbers that do.
+        ValueError: if G does not divide C.
     """
     count: int = options.groups or heads
-    if channels % count == 0:
-        return count
-    divisors = [divisor for divisor in range(1, channels + 1) if channels % divisor == 0]
-    near = [max(d for d in divisors if d < count), *(d for d in divisors if d > count)][:2]
-    origin = f"is {count}" if options.groups else f"is 0, the number of attention heads: {count}"
-    raise ValueError(
-        f"`groups` ({options.flag('groups')}) must divide the number of channels, C = {channels}, "
-        f"but {origin}. Nearest that do: {' and '.join(map(str, near))}."
-    )
+    if channels % count:
+        origin = f"is {count}" if options.groups else f"is 0, the {count} attention heads"
+        raise ValueError(
+            f"`groups` ({options.flag('groups')}) must divide the number of channels, C = "
+            f"{channels}, but {origin}. Give one that does."
+        )
+    return count

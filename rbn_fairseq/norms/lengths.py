@@ -1,13 +1,15 @@
 """Bins of sentence lengths."""
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["QUANTILES", "LengthBins", "check_rule", "cut_lengths", "neighbours", "share_out"]
+__all__ = ["QUANTILES", "LengthBins", "cut_lengths", "neighbours", "read_edges", "share_out"]
 
 QUANTILES = "quantiles"
 
@@ -25,35 +27,30 @@ class LengthBins(NamedTuple):
     centres: np.ndarray
 
 
-def _read_edges(text: str) -> list[float]:
-    try:
-        edges = [float(edge) for edge in text.split(":")]
-    except ValueError:
-        edges = []
-    ascending = all(one < other for one, other in zip(edges, edges[1:], strict=False))
-    if not (edges and ascending and 0 < edges[0] and edges[-1] < float("inf")):
-        raise ValueError(
-            "the edges between bins of lengths are `quantiles`, or positive ascending numbers "
-            f"joined by `:`, such as 10:20:40, not `{text}`."
-        )
-    return edges
-
-
-def check_rule(rule: str, bins: int) -> None:
-    """Refuse what does not say where bins end.
+def read_edges(rule: str, bins: int, option: str = "edges") -> Optional[list[float]]:
+    """Return the edges between bins; ``None`` for ``quantiles``.
 
     Args:
-        rule: ``quantiles``, or the edges between bins, such as ``10:20:40``.
+        rule: ``quantiles``, or the edges, such as ``10:20:40``.
         bins: their number.
+        option: where the rule is from, for the message.
 
     Raises:
         ValueError: if it is something else, or names edges of another number of bins.
     """
-    if rule != QUANTILES and len(_read_edges(rule)) != bins - 1:
+    if rule == QUANTILES:
+        return None
+    try:
+        edges = [float(edge) for edge in rule.split(":")]
+    except ValueError:
+        edges = [math.nan]
+    ascending = all(one < other for one, other in pairwise([0, *edges, math.inf]))
+    if not ascending or len(edges) != bins - 1:
         raise ValueError(
-            f"{bins} bins have {bins - 1} edges between them, but `{rule}` names "
-            f"{len(_read_edges(rule))}."
+            f"{option}: bins of lengths end at `quantiles`, or at positive ascending numbers "
+            f"joined by `:`, such as 10:20:40, one fewer than {bins} bins, not `{rule}`."
         )
+    return edges
 
 
 def share_out(weights: np.ndarray, bins: int) -> np.ndarray:
@@ -87,9 +84,9 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
         ValueError: if there are fewer different lengths than bins, or edges are malformed,
             another number, or leave a bin empty.
     """
-    check_rule(rule, bins)
+    given = read_edges(rule, bins)
     different, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)
-    if rule == QUANTILES:
+    if given is None:
         if len(different) < bins:
             raise ValueError(
                 f"The training sentences have {len(different)} different lengths, which are too "
@@ -99,7 +96,7 @@ def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> L
         begins = share_out(counts.astype(np.float64), bins)
         inner = between[begins - 1]
     else:
-        inner = np.array(_read_edges(rule))
+        inner = np.array(given)
         begins = np.searchsorted(different, inner)
         if not (np.diff([0, *begins, len(different)]) > 0).all():
             raise ValueError(

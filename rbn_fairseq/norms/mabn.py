@@ -65,6 +65,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
     )
     source = "Yan et al., 2020, Moving Average Batch Normalization"
     options_type = MovingAverageBatchNormOptions
+    schedule = ("window", "warmup", "r_start")
     options: MovingAverageBatchNormOptions
 
     def __init__(
@@ -79,14 +80,6 @@ class MovingAverageBatchNorm(QuadraticNorm):
             channels, square_window=torch.ones(window), gradient_window=torch.zeros(window)
         )
         super().__init__(channels, options, sync, population)
-
-    def schedule(self) -> dict[str, int]:
-        """Return the options that say when the schedule ends, and the updates."""
-        return {
-            "--norm-mabn-window": self.options.window,
-            "--norm-mabn-warmup": self.options.warmup,
-            "--norm-mabn-r-start": self.options.r_start,
-        }
 
     def _divide(
         self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool

@@ -115,15 +115,9 @@ def _map(
 def _gradient_sums(
     grad: Tensor, rows: Tensor, mean: Tensor, inverse_std: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums over rows of ``grad`` and of ``grad * (rows - mean) * inverse_std``.
+    """Return the gradients of bias and weight, ``(C,)``, of ``grad`` and ``rows: (N, C)``.
 
-    They are the gradients of bias and weight.
-
-    Args:
-        grad: ``(N, C)``.
-        rows: ``(N, C)``, in the dtype of ``grad``.
-        mean: ``(C,)``.
-        inverse_std: ``(C,)``.
+    They are the sums over rows of ``grad`` and of ``grad * (rows - mean) * inverse_std``.
     """
     if moments.has_kernels(rows):
         _, dot, total = torch.ops.aten.native_batch_norm_backward(

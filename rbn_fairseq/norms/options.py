@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -44,13 +45,6 @@ def _limits(range: str) -> tuple[str, float, float, str]:
     return match[1], float(match[2]), float(match[3]), match[4]
 
 
-def _contains(range: str, value: float) -> bool:
-    left, low, high, right = _limits(range)
-    return (low <= value if left == "[" else low < value) and (
-        value <= high if right == "]" else value < high
-    )
-
-
 def _in_words(range: str) -> str:
     left, low, high, _ = _limits(range)
     if high < math.inf:
@@ -60,7 +54,9 @@ def _in_words(range: str) -> str:
 
 def broken_range(range: str, value: float) -> Optional[str]:
     """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
-    if _contains(range, value):
+    left, low, high, right = _limits(range)
+    above = low <= value if left == "[" else low < value
+    if above and (value <= high if right == "]" else value < high):
         return None
     return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
 
@@ -84,27 +80,20 @@ class NormOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            rule = self._broken_rule(value, **field.metadata)
+            rule = self._broken_rule(value, field.metadata)
             if rule is not None:
                 raise ValueError(
                     f"`{field.name}` ({self.flag(field.name)}) must be {rule}, but is {value}. "
                     f"The default is {field.default}."
                 )
 
-    def _broken_rule(
-        self,
-        value: Any,
-        range: Optional[str] = None,
-        at_least: Optional[str] = None,
-        choices: Optional[tuple[str, ...]] = None,
-        **_: Any,
-    ) -> Optional[str]:
-        if range is not None and (rule := broken_range(range, value)):
+    def _broken_rule(self, value: Any, declared: Mapping[str, Any]) -> Optional[str]:
+        if "range" in declared and (rule := broken_range(declared["range"], value)):
             return rule
-        if at_least is not None and not value >= getattr(self, at_least):
-            return f"at least `{at_least}`, {getattr(self, at_least)} (raise it or lower that)"
-        if choices is not None and value not in choices:
-            return " or ".join(f"`{choice}`" for choice in choices)
+        if "at_least" in declared and not value >= (least := getattr(self, declared["at_least"])):
+            return f"at least `{declared['at_least']}`, {least} (raise it or lower that)"
+        if "choices" in declared and value not in declared["choices"]:
+            return " or ".join(f"`{choice}`" for choice in declared["choices"])
         return None
 
     @classmethod

@@ -42,11 +42,6 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
         ValueError: for an unknown name; the message lists the known ones and the nearest.
     """
     names = tuple(text.split("+"))
-    _check_norms(names, known, option)
-    return names
-
-
-def _check_norms(names: Sequence[str], known: Collection[str], option: str) -> None:
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
@@ -55,6 +50,7 @@ def _check_norms(names: Sequence[str], known: Collection[str], option: str) -> N
                 f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}; norms "
                 "of your own, with --user-dir."
             )
+    return names
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ class NormPlan:
                     f"{option}: the plan `{self}` names layer {rule.layers[-1]}, but there are "
                     f"{layers} layers: 0 to {layers - 1}."
                 )
-            _check_norms(rule.norms, known, option)
+            parse_norms("+".join(rule.norms), known, option)
         for one, behind in pairwise(self.rules):
             if one.layers is None and one.site is None:
                 raise ValueError(

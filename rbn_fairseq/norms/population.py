@@ -1,7 +1,6 @@
 """Population statistics: running statistics, by which inference normalises."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Optional, Self, TypeVar
 
@@ -24,10 +23,7 @@ __all__ = [
     "PopulationNorm",
     "RunningStatistics",
     "split_statistics",
-    "statistics_by_norm",
 ]
-
-_NAME = re.compile(r"(?:(?P<norm>.*)\.)?population\.(?P<buffer>[^.]+)")
 
 
 class FullPrecision(nn.Module):
@@ -315,9 +311,11 @@ class PopulationNorm(AffineNorm):
             which sentence a row is of.
         repeatable: whether training divides by what the batch alone says, so that a forward can
             be repeated when the running statistics have moved.
+        schedule: names of the options that say at which updates the norm's schedule ends.
     """
 
     repeatable: ClassVar[bool] = False
+    schedule: ClassVar[tuple[str, ...]] = ()
 
     population: RunningStatistics
     _update = 0
@@ -367,10 +365,6 @@ class PopulationNorm(AffineNorm):
     def set_num_updates(self, num_updates: int) -> None:
         """Take the number of updates so far; fairseq calls this before every training step."""
         self._update = num_updates
-
-    def schedule(self) -> dict[str, int]:
-        """Return by option the updates at which the norm's schedule ends; none without one."""
-        return {}
 
     def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         lengths = None if layout is None else layout.lengths
@@ -425,14 +419,7 @@ def split_statistics(
     state: Mapping[str, _Value],
 ) -> tuple[dict[str, _Value], dict[str, _Value]]:
     """Return what is no running statistic in a state dict, and what is."""
-    statistics = {name: value for name, value in state.items() if _NAME.fullmatch(name)}
+    statistics = {
+        name: value for name, value in state.items() if name.split(".")[-2:-1] == ["population"]
+    }
     return {name: value for name, value in state.items() if name not in statistics}, statistics
-
-
-def statistics_by_norm(state: Mapping[str, _Value]) -> dict[str, dict[str, _Value]]:
-    """Return the running statistics in a state dict by the name of the norm, then of the buffer."""
-    statistics: dict[str, dict[str, _Value]] = {}
-    for name, value in state.items():
-        if match := _NAME.fullmatch(name):
-            statistics.setdefault(match["norm"] or "", {})[match["buffer"]] = value
-    return statistics

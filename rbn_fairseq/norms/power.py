@@ -58,6 +58,7 @@ class PowerNorm(QuadraticNorm):
     summary = "each channel by a running quadratic mean; an approximate backward"
     source = "Shen et al., 2020, PowerNorm"
     options_type = PowerNormOptions
+    schedule = ("warmup",)
     options: PowerNormOptions
 
     def __init__(
@@ -65,10 +66,6 @@ class PowerNorm(QuadraticNorm):
     ) -> None:
         population = QuadraticMean(channels, running_gradient=torch.zeros(channels))
         super().__init__(channels, options, sync, population)
-
-    def schedule(self) -> dict[str, int]:
-        """Return the option that says when the schedule ends, and the update."""
-        return {"--norm-power-warmup": self.options.warmup}
 
     def _divide(
         self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool

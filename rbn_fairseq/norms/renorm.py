@@ -110,6 +110,7 @@ class BatchRenorm(BatchNorm):
     summary = "as batch, and corrected to the running statistics in training, within limits"
     source = "Ioffe, 2017, Batch Renormalization"
     options_type = BatchRenormOptions
+    schedule = ("r_end", "d_end")
     repeatable = False  # its corrections come from the running statistics
     by_kernels = False
     options: BatchRenormOptions  # type: ignore[assignment]
@@ -121,13 +122,6 @@ class BatchRenorm(BatchNorm):
         options = options or BatchRenormOptions()
         population = RunningMeanStd(channels, options)
         super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
-
-    def schedule(self) -> dict[str, int]:
-        """Return the options that say when the limits have opened, and the updates."""
-        return {
-            "--norm-renorm-r-end": self.options.r_end,
-            "--norm-renorm-d-end": self.options.d_end,
-        }
 
     @torch.no_grad()
     def _corrections(self, batch: Moments) -> tuple[Tensor, Tensor]:

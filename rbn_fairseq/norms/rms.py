@@ -97,10 +97,9 @@ class PartialRMSNorm(AffineNorm):
         super().__init__(channels, options)
         self.measured = int(channels * self.options.p)
         if self.measured < 1:
-            least = math.ceil(1e6 / channels) / 1e6
             raise ValueError(
                 f"`p` (--norm-prms-p) must leave at least one channel to measure, but {channels} * "
-                f"{self.options.p} is less than 1. Give at least {least:g}, or use `rms`."
+                f"{self.options.p} is less than 1. Give more than 1 / {channels}, or use `rms`."
             )
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:

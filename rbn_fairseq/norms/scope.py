@@ -1,7 +1,7 @@
 """Recorders and settings that hold for every norm while a ``with`` block runs."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, TypeVar
@@ -125,14 +125,16 @@ def repetition() -> AbstractContextManager[None]:
     There norms see the tokens that they see now, also on the threads of torch's backward; they
     leave population statistics as they are and record nothing.
     """
-    return _repeat(dummy.get())
+    was_dummy = dummy.get()
 
+    @contextmanager
+    def repeat() -> Iterator[None]:
+        with (
+            _setting(dummy, was_dummy),
+            _setting(frozen, True),
+            _setting(recorders, ()),
+            _setting(moment_recorders, ()),
+        ):
+            yield
 
-@contextmanager
-def _repeat(was_dummy: bool) -> Iterator[None]:
-    with ExitStack() as settings:
-        settings.enter_context(_setting(dummy, was_dummy))
-        settings.enter_context(_setting(frozen, True))
-        settings.enter_context(_setting(recorders, ()))
-        settings.enter_context(_setting(moment_recorders, ()))
-        yield
+    return repeat()

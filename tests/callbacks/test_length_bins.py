@@ -237,8 +237,7 @@ def test_another_number_of_bins_does_not_resume(varied, trained, tmp_path):
     shutil.copy(trained[0] / "checkpoint_last.pt", tmp_path)
     with pytest.raises(Exception, match="Cannot load model") as error:  # which fairseq puts on top
         runs.train(varied, tmp_path, *QUICK, "--norm-batch-length-bins", 5)
-    words = "for 4 bins .* --norm-batch-length-bins says 5.* `rbn recalibrate --length"
-    assert re.search(words, str(error.value.__context__))
+    assert "--norm-batch-length-bins" in str(error.value.__context__)
 
 
 def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
@@ -253,7 +252,7 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
         (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).*>= 1.* but is 0"),
         ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
-        ((*BINS, "--norm-batch-length-edges", "5:10"), r"--norm-batch-length-edges.*`5:10` names"),
+        ((*BINS, "--norm-batch-length-edges", "5:10"), "--norm-batch-length-edges.*`5:10`"),
         (
             (*BINS, "--norm-decoder", "layer@0:batch", "--decoder-layers", 2),
             "--norm-decoder: with --norm-batch-length-bins .* length is not known yet. Use another",

@@ -10,29 +10,20 @@ import runs
 from rbn_fairseq.callbacks import start
 from rbn_fairseq.callbacks.start import describe_penalty
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
-from rbn_fairseq.models import refusals
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
-from rbn_fairseq.norms import Affine, BatchNorm, LayerNorm, PowerNorm
+from rbn_fairseq.norms import BatchNorm, LayerNorm, PowerNorm
 
 PLAIN = {
-    "common": {
-        "fp16": False, "amp": False, "tpu": False, "model_parallel_size": 1,
-        "quantization_config_path": None,
-    },
-    "distributed_training": {
-        "ddp_backend": "pytorch_ddp", "pipeline_model_parallel": False, "broadcast_buffers": False,
-    },
+    "common": {"fp16": False, "amp": False},
+    "distributed_training": {"ddp_backend": "pytorch_ddp", "broadcast_buffers": False},
     "optimization": {"use_bmuf": False},
     "task": {"length_mixing": "1"},
-}  # fmt: skip
+}
 GIVEN = {
     "--ddp-backend fully_sharded": {"distributed_training": {"ddp_backend": "fully_sharded"}},
     "--ddp-backend slowmo": {"distributed_training": {"ddp_backend": "slowmo"}},
     "--use-bmuf": {"optimization": {"use_bmuf": True}},
     "--broadcast-buffers": {"distributed_training": {"broadcast_buffers": True}},
-    "--pipeline-model-parallel": {"distributed_training": {"pipeline_model_parallel": True}},
-    "--model-parallel-size": {"common": {"model_parallel_size": 2}},
-    "--quantization-config-path": {"common": {"quantization_config_path": "pq.yaml"}},
     "--fp16": {"common": {"fp16": True}},
     "--amp": {"common": {"amp": True}},
 }
@@ -56,7 +47,7 @@ def test_refused_with_running_statistics_alone(option):
 
 
 def test_every_refusal_is_tried():
-    others = {"--bf16", "--length-mixing", "Training"}
+    others = {"--length-mixing"}
     assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, *others}
 
 
@@ -79,20 +70,6 @@ def test_joint_batches_and_statistics_by_length(data_bin, tmp_path, monkeypatch,
     assert log.count("--norm-sync puts batches of unlike lengths together") == warned
 
 
-def test_folded_models_do_not_train(data_bin, tmp_path):
-    with pytest.raises(ValueError, match="Training does not go with `affine`.*`rbn fold`"):
-        check(Affine(2))
-    with pytest.raises(ValueError, match="Training does not go with `affine`"):
-        runs.train(data_bin, tmp_path, "--norm-encoder", "layer@0:affine", "--max-update", 1)
-
-
-def test_bf16_needs_what_fairseq_takes_it_for(monkeypatch):
-    with pytest.raises(ValueError, match="--bf16 does not go with an environment without torch_x"):
-        check(LayerNorm(2), common={"tpu": True})
-    monkeypatch.setattr(refusals, "find_spec", lambda name: name)
-    check(LayerNorm(2), common={"tpu": True})
-
-
 def test_models_of_other_kinds_train_without_monitors(data_bin, tmp_path):
     log = runs.call(
         "train", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--arch",
@@ -110,7 +87,6 @@ def test_models_of_other_kinds_train_without_monitors(data_bin, tmp_path):
         ("--use-bmuf",),
         ("--quant-noise-pq", 0.1),
         ("--norm-encoder", "power", "--memory-efficient-fp16"),
-        ("--norm-encoder", "layer", "--bf16"),
     ],
     ids=lambda options: " ".join(map(str, options)),
 )

@@ -474,7 +474,7 @@ def test_where_logits_are_wanted(task, model, sample, projections, change):
 
 
 @pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
-@pytest.mark.parametrize("options", [{"report_accuracy": True}, {"ignore_prefix_size": 1}, {}])
+@pytest.mark.parametrize("options", [{"ignore_prefix_size": 1}, {}])
 @pytest.mark.parametrize("training", [True, False])
 def test_elsewhere_no_logits_are_made(task, model, sample, projections, options, training):
     criterion = build_criterion(task, **options).train(training)

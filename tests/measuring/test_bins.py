@@ -338,7 +338,7 @@ def test_nothing_to_fold(capsys, binned, tmp_path):
     "options, words",
     [
         (("--length-bins", 21), ("--length-bins:", "20 different lengths", "at most 20")),
-        (("--length-bins", 3, "--length-edges", "7"), ("--length-edges:", "3 bins", "`7` names 1")),
+        (("--length-bins", 3, "--length-edges", "7"), ("--length-edges:", "3 bins", "`7`")),
         (("--length-bins", 2, "--length-edges", "no"), ("--length-edges:", "`no`", "10:20:40")),
         (("--length-edges", "5:11"), ("--length-edges 5:11 goes with --length-bins",)),
     ],

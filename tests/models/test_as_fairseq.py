@@ -143,25 +143,20 @@ def test_evaluation(options, lengths, way):
     torch.testing.assert_close(weights[pairs], other[known_pairs], **ROUNDED)
 
 
-@pytest.mark.parametrize("heads", [None, 1, 3])
-@pytest.mark.parametrize("layer", [None, 0, 1, 2])
 @torch.no_grad()
-def test_alignment(layer, heads):
+def test_alignment():
     ours, theirs, _ = pair({"decoder_layers": 3, "decoder_attention_heads": 4})
     given = sample()
-    choice = {"alignment_layer": layer, "alignment_heads": heads}
     target = real(given)[1]
     encoded, state = ours.eval().encoder(**only(given, "src_")), {}
-    expected = theirs.eval()(**given["net_input"], **choice)[1]["attn"][0]
-    found = {
-        "model": ours(**given["net_input"], **choice)[1]["attn"][0],
-        "decoder": ours.decoder(only(given, "prev")["prev_output_tokens"], encoded, **choice)[1][
-            "attn"
-        ][0],
-    }
+    expected = theirs.eval()(**given["net_input"])[1]["attn"][0]
     inputs = given["net_input"]["prev_output_tokens"]
+    found = {
+        "model": ours(**given["net_input"])[1]["attn"][0],
+        "decoder": ours.decoder(inputs, encoded)[1]["attn"][0],
+    }
     steps = [
-        ours.decoder(inputs[:, : end + 1], encoded, incremental_state=state, **choice)[1]["attn"][0]
+        ours.decoder(inputs[:, : end + 1], encoded, incremental_state=state)[1]["attn"][0]
         for end in range(inputs.shape[1])
     ]
     found["steps"] = torch.cat(steps, 1)
@@ -201,16 +196,13 @@ def test_encoder_and_decoder_alone(options, lengths, way, training):
     assert torch.equal(encoded["encoder_padding_mask"][0], ~source)
     assert torch.equal(encoded["src_lengths"][0], other["src_lengths"][0])
     assert encoded["src_lengths"][0].dtype == other["src_lengths"][0].dtype
-    for name, first in (("encoder_out", False), ("encoder_embedding", True)):
-        (x,), (y,) = encoded[name], other[name]
-        x, y = (x, y) if first else (x.transpose(0, 1), y.transpose(0, 1))
-        assert_alike(x[source], y[known_source], name)
-        assert not x[~source].any()
+    x, y = (it["encoder_out"][0].transpose(0, 1) for it in (encoded, other))
+    assert_alike(x[source], y[known_source], "encoder_out")
+    assert not x[~source].any()
     states = zip(encoded["encoder_states"], other["encoder_states"], strict=True)
     for number, (state, their_state) in enumerate(states):
         state, their_state = state.transpose(0, 1), their_state.transpose(0, 1)
         assert_alike(state[source], their_state[known_source], f"layer {number}")
-    assert encoded["fc_results"] == other["fc_results"]
     assert not ours.encoder(**only(given, "src_"))["encoder_states"]
     for full in (False, True):
         x, extra = ours.decoder(
@@ -219,20 +211,6 @@ def test_encoder_and_decoder_alone(options, lengths, way, training):
         y, _ = theirs.decoder(**only(known, "prev"), encoder_out=other, full_context_alignment=full)
         assert x.shape == (*target.shape, 34) and "layout" not in extra
         assert_alike(x[target], y[known_target], f"full context: {full}")
-
-
-def test_the_feed_forwards_results():
-    ours, theirs, _ = pair({})
-    for model in (ours, theirs):
-        for layer in model.encoder.layers:
-            layer.return_fc = True
-    given = only(sample(), "src_")
-    at = real(sample())[0]
-    mine, others = (
-        model.encoder(**given, return_all_hiddens=True)["fc_results"] for model in (ours, theirs)
-    )
-    for one, other in zip(mine, others, strict=True):
-        assert_alike(one.transpose(0, 1)[at], other.transpose(0, 1)[at])
 
 
 @WAYS

@@ -179,12 +179,6 @@ def test_an_older_config_still_builds():
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_refuses_a_model_without_layers(side):
-    with pytest.raises(ValueError, match=f"--{side}-layers must be at least 1, but is 0"):
-        resolve(from_argparse("rbn_transformer", f"--{side}-layers", "0"))
-
-
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_a_final_norm_that_is_not_used_is_told(side, caplog):
     option = f"--norm-{side}-final"
     build(from_argparse("rbn_transformer_tiny", option, "instance"))  # no decoder may have it

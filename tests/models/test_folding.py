@@ -89,11 +89,10 @@ def test_outputs_are_the_same(plan, placement):
         (SUB, 2 * (4 + 6) + 1, 1),
         ({"encoder_normalize_before": True}, 4 + 1, 6),
         ({"decoder_normalize_before": True}, 6, 4 + 1),
-        (PRE | {"encoder_layers_to_keep": "1"}, 2 + 6 + 1, 1),
         (PRE | {"encoder_layerdrop": 0.9, "decoder_layerdrop": 0.9}, 4 + 6 + 1, 1),
         (PRE | {"decoder_output_dim": 8}, 4 + 6 + 1, 1),
     ],
-    ids=[*list(PLACEMENTS)[::2], "pre", "sub", "pre-post", "post-pre", "kept", "drop", "narrow"],
+    ids=[*list(PLACEMENTS)[::2], "pre", "sub", "pre-post", "post-pre", "drop", "narrow"],
 )
 def test_what_vanishes(placement, vanished, left):
     options = BATCH | FINALS | placement

@@ -196,10 +196,10 @@ def test_groups_are_the_heads_by_default(name, groups, heads, expected):
 @pytest.mark.parametrize(
     ("channels", "groups", "heads", "words"),
     [
-        (12, 5, 1, ["C = 12", "is 5.", "4 and 6"]),
-        (12, 13, 1, ["C = 12", "is 13.", "that do: 12."]),
-        (513, 8, 1, ["C = 513", "is 8.", "3 and 9"]),
-        (12, 0, 8, ["C = 12", "is 0", "heads: 8", "6 and 12"]),
+        (12, 5, 1, ["C = 12", "is 5."]),
+        (12, 13, 1, ["C = 12", "is 13."]),
+        (513, 8, 1, ["C = 513", "is 8."]),
+        (12, 0, 8, ["C = 12", "is 0", "8 attention heads"]),
     ],
 )
 @pytest.mark.parametrize("kind", [GroupNorm, GroupScale])
@@ -224,12 +224,12 @@ def test_a_token_of_zeros_has_a_gradient(mode, slope):
     torch.testing.assert_close(x.grad, torch.full((2, 5), float(slope)))
 
 
-@pytest.mark.parametrize("channels, least", [(15, 0.066667), (49, 0.020409), (512, 0.001954)])
-def test_refuses_to_measure_no_channel(channels, least):
+@pytest.mark.parametrize("channels", [15, 49, 512])
+def test_refuses_to_measure_no_channel(channels):
     options = PartialRMSNorm.options_type
-    with pytest.raises(ValueError, match=rf"--norm-prms-p.*{channels} \* 0.001 .*{least},.*`rms`"):
+    with pytest.raises(ValueError, match=rf"--norm-prms-p.*{channels} \* 0.001 .*`rms`"):
         PartialRMSNorm(channels, options(p=0.001))
-    assert PartialRMSNorm(channels, options(p=least)).measured == 1
+    assert PartialRMSNorm(channels, options(p=1.01 / channels)).measured == 1
 
 
 # Dynamic Tanh.

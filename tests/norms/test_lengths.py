@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rbn_fairseq.norms import BatchNormOptions, cut_lengths
-from rbn_fairseq.norms.lengths import check_rule, neighbours
+from rbn_fairseq.norms.lengths import neighbours, read_edges
 
 
 def test_quantiles_hold_as_many_sentences():
@@ -55,18 +55,18 @@ REFUSED = {
     "10:10": "ascending",
     "0:10": "positive",
     "-5:10": "positive",
-    "10:inf": "10:20:40, not `10:inf`",
+    "10:inf": "10:20:40.*not `10:inf`",
     "nan:10": "`nan:10`",
     "10:nan": "`10:nan`",
     "10:": "`10:`",
-    "10": "3 bins have 2 edges between them, but `10` names 1",
-    "10:20:30": "3 bins have 2 edges between them, but `10:20:30` names 3",
+    "10": "one fewer than 3 bins, not `10`",
+    "10:20:30": "one fewer than 3 bins, not `10:20:30`",
 }
 
 
 @pytest.mark.parametrize(("rule", "message"), REFUSED.items(), ids=REFUSED)
 def test_refuses_what_does_not_say_where_bins_end(rule, message):
-    for check in (lambda: check_rule(rule, 3), lambda: cut_lengths([1, 2, 3, 4], 3, rule)):
+    for check in (lambda: read_edges(rule, 3), lambda: cut_lengths([1, 2, 3, 4], 3, rule)):
         with pytest.raises(ValueError, match=message):
             check()
     with pytest.raises(ValueError, match=f"--norm-batch-length-edges.*{message}"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.norms import BatchNorm, Population, PowerNorm, split_statistics, statistics_by_norm
+from rbn_fairseq.norms import BatchNorm, Population, PowerNorm, split_statistics
 from rbn_fairseq.norms.moments import Moments
 
 MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
@@ -70,8 +70,3 @@ def test_statistics_of_a_state_dict():
     rest, statistics = split_statistics(model.state_dict())
     assert {name.partition(".")[0] for name in rest} == {"one", "two", "three"}
     assert statistics.keys() == {f"{name}" for name, _ in model.named_buffers()}
-    by_norm = statistics_by_norm(model.state_dict())
-    assert list(by_norm) == ["one", "three"]
-    assert by_norm["one"].keys() == {"running_mean", "running_var"}
-    assert "running_square" in by_norm["three"]
-    assert statistics_by_norm(BatchNorm(2).state_dict()).keys() == {""}

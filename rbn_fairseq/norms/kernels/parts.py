@@ -56,24 +56,16 @@ def tiling(tokens: int, channels: int) -> Tiling:
 
     Without tokens there is one tile all the same, as statistics of other processes may move.
     """
-    width = min(CHANNELS, _power_of_2(channels))
+    width = min(CHANNELS, triton.next_power_of_2(channels))
     rows = max(1, ELEMENTS // width)
-    blocks = _ceil(channels, width)
-    row_tiles = max(1, _ceil(tokens, rows))
-    length = _ceil(row_tiles, max(1, PROGRAMS // blocks))
+    blocks = triton.cdiv(channels, width)
+    row_tiles = max(1, triton.cdiv(tokens, rows))
+    length = triton.cdiv(row_tiles, max(1, PROGRAMS // blocks))
     joined = min(JOINED_CHANNELS, width)
     return Tiling(
-        rows, width, blocks, row_tiles, _ceil(row_tiles, length), length, JOINED_PARTS, joined,
-        _ceil(channels, joined),
+        rows, width, blocks, row_tiles, triton.cdiv(row_tiles, length), length, JOINED_PARTS,
+        joined, triton.cdiv(channels, joined),
     )  # fmt: skip
-
-
-def _ceil(size: int, step: int) -> int:
-    return -(-size // step)
-
-
-def _power_of_2(least: int) -> int:
-    return 1 << (least - 1).bit_length()
 
 
 @triton.jit

@@ -20,20 +20,16 @@ def works(gpu: int, dtype: torch.dtype) -> bool:
     if (gpu, dtype) not in _working:
         if torch.cuda.is_current_stream_capturing():  # compiling would break the capture
             return False
-        _working[gpu, dtype] = _try(gpu, dtype)
+        try:
+            _launch(torch.device("cuda", gpu), dtype)
+            _working[gpu, dtype] = True
+        except Exception as reason:  # no Triton, no C compiler, a GPU that is too old
+            _working[gpu, dtype] = False
+            logger.warning(
+                "Triton does not work on GPU %d with %s (%s: %s): batch norm runs without its "
+                "kernels, slower", gpu, dtype, type(reason).__name__, reason,
+            )  # fmt: skip
     return _working[gpu, dtype]
-
-
-def _try(gpu: int, dtype: torch.dtype) -> bool:
-    try:
-        _launch(torch.device("cuda", gpu), dtype)
-    except Exception as reason:  # no Triton, no C compiler, a GPU that is too old
-        logger.warning(
-            "Triton does not work on GPU %d with %s (%s: %s): batch norm runs without its "
-            "kernels, slower", gpu, dtype, type(reason).__name__, reason,
-        )  # fmt: skip
-        return False
-    return True
 
 
 def _launch(device: torch.device, dtype: torch.dtype) -> None:
