@@ -192,11 +192,6 @@ def make_trainer(data: str, arguments: Sequence[str], device: str) -> Any:
     cfg, task = set_up(data, arguments, device)
     if list(cfg.optimization.update_freq) != [1]:
         raise ValueError("--update-freq must be 1: an update is timed on one batch.")
-    if getattr(cfg.criterion, "rbn_target_tid", None) is not None:
-        raise ValueError(
-            "--rbn-target-tid penalises nothing in a training's first updates, which are timed. "
-            "Give --rbn-mean-weight and --rbn-std-weight, whose penalty takes as long."
-        )
     model = task.build_model(cfg.model)
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     _ = trainer.optimizer  # made when asked for, and perhaps refused

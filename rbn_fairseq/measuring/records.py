@@ -11,7 +11,7 @@ from tensorboardX import SummaryWriter
 from rbn_fairseq.diagnostics import LayerMoments
 from rbn_fairseq.writing import write_whole
 
-__all__ = ["read_records", "write_layers", "write_multipliers", "write_records"]
+__all__ = ["read_records", "write_layers", "write_records"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,6 @@ _SCALARS = (
     "mean_deviation", "var_deviation", "mean_drift", "var_drift",
     "mean_lag", "var_lag", "near_eps", "spread",
 )  # fmt: skip
-
-_MULTIPLIERS = ("mean_multiplier", "std_multiplier", "mean_gap", "std_gap")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -76,11 +74,3 @@ def write_layers(
                 finite = values[values.isfinite()]
                 if len(finite) > 0:  # the writer refuses what is not
                     writer.add_histogram(f"{name}/{layer}", finite.numpy(), update)
-
-
-def write_multipliers(directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Add the penalty's multipliers and the gaps that they hold to the same run."""
-    suffix = f".multipliers.{records[0]['update']}"
-    with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
-        for record in records:
-            _add_scalars(writer, record, _MULTIPLIERS)

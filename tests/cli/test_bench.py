@@ -102,8 +102,6 @@ def test_tid(data_bin):
         (["ln:", "x: --normm-encoder rms"], "--normm-encoder"),
         (["ln:", "x: --max-tokens 99"], "`x`: --max-tokens"),
         (["ln: --update-freq 2"], "--update-freq"),
-        ([f"x: --criterion {CRITERION} --norm-encoder batch --rbn-target-tid 1,1"],
-         "--rbn-target-tid"),
     ],
 )  # fmt: skip
 def test_refused_settings(capsys, data_bin, settings, named):

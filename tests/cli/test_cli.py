@@ -58,9 +58,9 @@ def test_options_are_those_of_the_plugin():
     in_page = set(re.findall(r"--[a-z][\w-]+", first_columns))
     assert len(in_page) > 20 and in_page <= told
     assert not {"--dropout", "--label-smoothing", "--left-pad-source", "--save-dir"} & told
-    # Of all others the page says where to look: parameters of norms, steps of multipliers.
+    # Of all others the page says where to look: parameters of norms.
     for name in told - in_page:
-        assert re.match("--norm-[a-z]+-[a-z]|--rbn-target-(step|cap)", name), name
+        assert re.match("--norm-[a-z]+-[a-z]", name), name
 
 
 def test_doctor(rbn_run, data_bin, tmp_path):
