@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional
@@ -266,10 +266,7 @@ class WithCallbacks(FairseqTask):
         try:
             with ExitStack() as around:
                 for callback in self._running.values():
-                    step: AbstractContextManager[None] = callback.step(
-                        sample, model, update_num, ignore_grad
-                    )
-                    around.enter_context(step)
+                    around.enter_context(callback.step(sample, model, update_num, ignore_grad))
                 return super().train_step(
                     sample,
                     model,

@@ -42,6 +42,7 @@ class RBNPenaltyConfig(FairseqDataclass):
         0,
         "RBN: the penalty grows linearly from 0 in the first so many updates; needs "
         "--task translation_rbn",
+        range="[0, inf)",
     )
 
     @property
@@ -63,11 +64,6 @@ def check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
             raise ValueError(
                 f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
             )
-    if rbn.rbn_warmup_updates < 0:
-        raise ValueError(
-            f"--rbn-warmup-updates must be >= 0, but is {rbn.rbn_warmup_updates}. 0 gives the "
-            "penalty its whole weight from the start."
-        )
     if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
         raise ValueError(
             f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
