@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Optional
@@ -173,11 +173,11 @@ def _loss_scale(optimizer: Any) -> float:
 class WithCallbacks(FairseqTask):
     """Mixin that runs callbacks; the first base of a task, before fairseq's own.
 
-    Callbacks run in the order of ``callbacks``. Their state is one entry of a checkpoint, which
-    every process reads.
+    Callbacks run in the order of ``callbacks``. Their state is one entry of a checkpoint, by the
+    names of their classes; every process reads it.
     """
 
-    #: The kinds of callbacks, in their order.
+    #: In their order; no two of one name.
     callbacks: ClassVar[tuple[type[Callback], ...]] = ()
     #: The kind of task.
     adapter: ClassVar[TaskAdapter]
@@ -188,17 +188,14 @@ class WithCallbacks(FairseqTask):
         whole = cfg._get_root() if isinstance(cfg, DictConfig) else cfg
         self.training = Training(whole, cfg, self)
         self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
-        if len(self._running) < len(self.callbacks):
-            names = ", ".join(kind.__name__ for kind in self.callbacks)
-            raise ValueError(
-                f"Checkpoints keep the state of callbacks by their classes' names, and of {names} "
-                "two are the same. Rename one."
-            )
         self._lost_update = -1
 
     def provides(self, what: str) -> bool:
-        """Tell whether a callback provides ``what``; see :attr:`Callback.provides`."""
-        return any(kind.provides == what for kind in self.callbacks)
+        """Tell whether callbacks take care of ``what``; all of them know of ``updates``.
+
+        See :attr:`Callback.provides`.
+        """
+        return what == "updates" or any(kind.provides == what for kind in self.callbacks)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._running.values():
@@ -228,8 +225,11 @@ class WithCallbacks(FairseqTask):
         """
         self._call("check_criterion", cfg)
         base = super().build_criterion  # of some tasks it takes one argument
-        several = "from_checkpoint" in inspect.signature(base).parameters
-        criterion = base(cfg, from_checkpoint) if several else base(cfg)
+        if "from_checkpoint" in inspect.signature(base).parameters:
+            # fairseq-validate does not say so, and options that are gone since would be refused.
+            criterion = base(cfg, from_checkpoint or self.training.model is None)
+        else:
+            criterion = base(cfg)
         self.training.criterion = criterion
         self._call("on_criterion", criterion)
         return criterion
@@ -266,10 +266,7 @@ class WithCallbacks(FairseqTask):
         try:
             with ExitStack() as around:
                 for callback in self._running.values():
-                    step: AbstractContextManager[None] = callback.step(
-                        sample, model, update_num, ignore_grad
-                    )
-                    around.enter_context(step)
+                    around.enter_context(callback.step(sample, model, update_num, ignore_grad))
                 return super().train_step(
                     sample,
                     model,
@@ -311,27 +308,19 @@ class WithCallbacks(FairseqTask):
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps for every process."""
-        inherited: dict[str, Any] = getattr(super(), "get_checkpoint_dict", dict)()
-        name = type(self).__name__  # by which fairseq looks for it
         self._call("before_save")
         states = {kind: callback.state_dict() for kind, callback in self._running.items()}
-        ours = {"updates": self.training.updates, "callbacks": states}
-        return {**inherited, name: {**inherited.get(name, {}), **ours}}
+        # fairseq looks for it by the class's name.
+        return {type(self).__name__: {"updates": self.training.updates, "callbacks": states}}
 
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
         """Read what a checkpoint keeps for every process."""
-        inherited = getattr(super(), "set_checkpoint_dict", None)
-        if inherited is not None:
-            inherited(state)
         self.training.updates = state.get("updates", 0)
         states = state.get("callbacks", {})
         for kind, callback in self._running.items():
             if kind in states:
                 callback.load_state_dict(states[kind])
 
-    def post_save(self, *args: Any, **kwargs: Any) -> None:
+    def post_save(self, *_: Any) -> None:
         """Run the callbacks after a save."""
-        inherited = getattr(super(), "post_save", None)
-        if inherited is not None:
-            inherited(*args, **kwargs)
         self._call("after_save")

@@ -3,8 +3,9 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -13,12 +14,11 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.diagnostics.conditioning import conditioning
-from rbn_fairseq.measuring.features import record_features
 from rbn_fairseq.measuring.records import write_records
 from rbn_fairseq.models.transformer import RBNTransformerModel
 from rbn_fairseq.norms.moments import process_rank
 
-__all__ = ["ConditioningConfig", "ConditioningMonitor", "parse_layers"]
+__all__ = ["ConditioningConfig", "ConditioningMonitor", "parse_layers", "record_features"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,20 +51,54 @@ def parse_layers(text: Optional[str], depth: int) -> list[int]:
     """
     if text is None:
         return sorted({-(-part * depth // 3) for part in (1, 2, 3)} - {0})  # rounded up
+    known = {str(layer): layer for layer in range(1, depth + 1)}
     parts = text.split(":")
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not known.keys() >= set(parts):
         raise ValueError(
-            "--conditioning-layers must be layers of the encoder joined by colons, but is "
-            f"`{text}`. Give, for example, 2:4:6."
+            "--conditioning-layers must be encoder layers joined by colons, such as 2:4:6 (in YAML "
+            f"in quotes: it is a time there), each between 1 and {depth}, but is `{text}`."
         )
-    for layer in map(int, parts):
-        if not 1 <= layer <= depth:
-            raise ValueError(
-                f"--conditioning-layers must lie between 1 and {depth}, the number of encoder "
-                f"layers, but one is {layer}. Name other layers, or leave it out. In YAML the list "
-                "needs quotes: 2:4:6 is a time there."
-            )
-    return sorted(set(map(int, parts)))
+    return sorted({known[part] for part in parts})
+
+
+@contextmanager
+def record_features(
+    stack: Sequence[Any], layers: Sequence[int]
+) -> Iterator[dict[tuple[int, str], Tensor]]:
+    """Record input features of layers in the block's first forward through each.
+
+    Places: ``stream``, what enters the layer; and in Pre-Norm ``normalised``, what its first norm
+    passes to self-attention. Nothing stays on the modules afterwards.
+
+    Args:
+        stack: layers of an ``rbn_transformer``'s encoder.
+        layers: which of them, counted from 1. Those that LayerDrop skips are not among the results.
+
+    Yields:
+        Copies by layer and place, ``(real tokens, C)``, in the dtype of the forward and without
+        its graph; filled while the block runs.
+    """
+    features: dict[tuple[int, str], Tensor] = {}
+
+    def keep(layer: int, place: str, x: Tensor) -> None:  # x: (N, C)
+        if (layer, place) not in features:
+            features[layer, place] = x.detach().clone()
+
+    def enter(layer: int, module: nn.Module, args: Any) -> None:
+        keep(layer, "stream", args[0])
+
+    def leave_norm(layer: int, module: nn.Module, args: Any, output: Tensor) -> None:
+        keep(layer, "normalised", output)
+
+    with ExitStack() as hooks:
+        for number in layers:
+            layer = stack[number - 1]
+            hook = layer.register_forward_pre_hook(partial(enter, number))
+            hooks.callback(hook.remove)
+            if layer.normalize_before:
+                norm = layer.self_attn_layer_norm
+                hooks.callback(norm.register_forward_hook(partial(leave_norm, number)).remove)
+        yield features
 
 
 class ConditioningMonitor(Callback):
@@ -82,11 +116,7 @@ class ConditioningMonitor(Callback):
     _measured: Optional[int] = None
 
     def on_model(self, model: nn.Module) -> None:
-        """Choose the layers.
-
-        Raises:
-            ValueError: for a negative interval, or layers that the encoder has not.
-        """
+        """Choose the layers (``ValueError`` for such as the encoder has not)."""
         options = self.training.options
         if options.conditioning_interval < 0:
             raise ValueError(

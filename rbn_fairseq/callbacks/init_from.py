@@ -53,11 +53,7 @@ class InitFrom(Callback):
     _lacking: Optional[list[str]] = None
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse other options that set the starting point.
-
-        Raises:
-            ValueError: naming it.
-        """
+        """Refuse other options that set the starting point (``ValueError``)."""
         if self.training.options.init_from is None:
             return
         defaults = {"restore_file": LAST, "finetune_from_model": None, "continue_once": None}
@@ -70,11 +66,7 @@ class InitFrom(Callback):
                 )
 
     def on_model(self, model: nn.Module) -> None:
-        """Load the weights, unless the training resumes.
-
-        Raises:
-            ValueError: if the file cannot be read, or does not fit the data or the model.
-        """
+        """Load the weights, unless the training resumes (``ValueError`` if they do not fit)."""
         name = self.training.options.init_from
         if name is None or (self.training.save_dir / LAST).exists():
             return
@@ -100,9 +92,7 @@ class InitFrom(Callback):
         layers = collect_moments(model, samples, adapter.run_norms, norms=norms)
         set_population(norms, layers, ESTIMATES[0])
         logger.info(
-            "--init-from %s: loaded its weights; running statistics of %d norms estimated on %d "
-            "training batches",
-            self.training.options.init_from,
+            "--init-from: running statistics of %d norms estimated on %d training batches",
             len(norms),
             len(batches),
         )

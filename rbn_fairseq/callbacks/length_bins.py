@@ -2,10 +2,8 @@
 
 import logging
 import weakref
-from collections.abc import Sequence
 from typing import Any, Optional
 
-import numpy as np
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback, Training
@@ -42,16 +40,13 @@ class LengthBinEdges(Callback):
             if isinstance(part, BatchNorm) and part.population.by_length:
                 self._rule = part.options.length_edges
 
-    def on_loaded_model(self, model: nn.Module) -> None:
-        """Find the norms that have bins."""
-        self.on_model(model)
+    on_loaded_model = on_model
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
         """Cut new bins by the training's batches; log where bins end, and what is outside.
 
         Raises:
-            ValueError: if its sentences have too few different lengths, or given edges leave a bin
-                without any.
+            ValueError: if the lengths cannot be cut like that.
         """
         adapter = self.training.adapter
         if not self._populations or split is None or adapter.source_lengths(dataset) is None:
@@ -70,31 +65,22 @@ class LengthBinEdges(Callback):
         self._logged.add(dataset)
         edges = self._populations[0].edges.tolist()
         if trains:
-            _log_bins(edges, "cut by the training data" if fresh else "as the model has them")
-        _log_outside(split, edges, sentence_lengths(adapter, iterator, dataset))
-
-
-def _log_bins(edges: Sequence[float], origin: str) -> None:
-    logger.info(
-        "length bins: source lengths %g to %g in %d bins, edges %s, %s",
-        edges[0],
-        edges[-1],
-        len(edges) - 1,
-        " ".join(f"{edge:g}" for edge in edges),
-        origin,
-    )
-
-
-def _log_outside(split: str, edges: Sequence[float], lengths: np.ndarray) -> None:
-    shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
-    if edges[-1] > 0 and shorter + longer > 0:  # where no bins were cut, all edges are 0
-        logger.info(
-            "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
-            "training (%g to %g tokens); norms take the nearest bin's statistics",
-            len(lengths),
-            split,
-            shorter,
-            longer,
-            edges[0],
-            edges[-1],
-        )
+            logger.info(
+                "length bins: source lengths %g to %g in %d bins, edges %s, %s",
+                edges[0],
+                edges[-1],
+                len(edges) - 1,
+                " ".join(f"{edge:g}" for edge in edges),
+                "cut by the training data" if fresh else "as the model has them",
+            )
+        lengths = sentence_lengths(adapter, iterator, dataset)
+        shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
+        if edges[-1] > 0 and shorter + longer > 0:  # where no bins were cut, all edges are 0
+            logger.info(
+                "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
+                "training; norms take the nearest bin's statistics",
+                len(lengths),
+                split,
+                shorter,
+                longer,
+            )

@@ -51,10 +51,8 @@ class LengthMixing(Callback):
         Raises:
             ValueError: for that, and for a malformed value.
         """
-        value, curriculum = (
-            self.training.options.length_mixing,
-            self.training.cfg.dataset.curriculum,
-        )
+        value = self.training.options.length_mixing
+        curriculum = self.training.cfg.dataset.curriculum
         if parse_mixing(value) != 1 and curriculum > 0:
             raise ValueError(
                 f"--curriculum {curriculum} trains on short sentences first, but with "
@@ -63,22 +61,15 @@ class LengthMixing(Callback):
             )
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Make the training's iterator mix its batches.
-
-        Raises:
-            ValueError: if there are no batches to mix.
-        """
+        """Make the training's iterator mix its batches; a ``ValueError`` if there are none."""
         value = self.training.options.length_mixing
         buckets, adapter = parse_mixing(value), self.training.adapter
         if split != self.training.train_subset or buckets == 1 or is_mixed(iterator):
             return
         if not iterator.frozen_batches:
-            multiple = self.training.cfg.dataset.required_batch_size_multiple
             raise ValueError(
                 f"--length-mixing {value} needs at least one batch of fairseq's, but there is "
-                f"none: the training set has {len(dataset)} sentences, of which fairseq leaves out "
-                "those that are too long, and the rest beyond a multiple of "
-                f"--required-batch-size-multiple {multiple}. Give more data, or "
+                f"none of the {len(dataset)} training sentences. Give more data, or "
                 "--required-batch-size-multiple 1."
             )
         mix(iterator, buckets, adapter.tokens(dataset))
@@ -87,19 +78,8 @@ class LengthMixing(Callback):
 
 
 def _describe(adapter: TaskAdapter, iterator: Any, dataset: Any, buckets: Optional[int]) -> None:
-    batches = iterator.frozen_batches
+    batches, tokens = iterator.frozen_batches, adapter.tokens(dataset)
     number = len(batches)
-    if buckets is None:
-        how = RANDOM
-    else:
-        how = f"{min(buckets, number)} buckets"
-        if buckets > number:
-            logger.warning(
-                "--length-mixing %d: there are only %d batches; each is drawn from all of them.",
-                buckets,
-                number,
-            )
-    tokens = adapter.tokens(dataset)
     sizes = [int(tokens[batch].sum()) for batch in batches]
     sides = adapter.source_lengths(dataset), adapter.target_lengths(dataset)
     source, target = (lengths if lengths is not None else tokens for lengths in sides)
@@ -108,7 +88,7 @@ def _describe(adapter: TaskAdapter, iterator: Any, dataset: Any, buckets: Option
         "length mixing: %s | %d batches of %.0f real tokens (largest %d) and %.1f groups of one "
         "source length on average | padding saved by rbn_transformer: source %.1f %%, target "
         "%.1f %%",
-        how,
+        RANDOM if buckets is None else f"{min(buckets, number)} buckets",
         number,
         sum(sizes) / number,
         max(sizes),

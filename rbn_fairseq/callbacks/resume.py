@@ -27,11 +27,10 @@ def _patience() -> dict[str, Any]:
 
 
 def _check_restored(path: Path, save_dir: Path) -> None:
-    """Refuse a file of --restore-file that is missing; fairseq would train from scratch.
+    """Refuse a missing file of --restore-file, with which fairseq would train from scratch.
 
-    Raises:
-        ValueError: naming it, unless it is in the save directory: a command that is given again
-            after an interruption may name what the training will have saved by then.
+    Unless it is in the save directory: a command that is given again after an interruption may
+    name what the training will have saved by then.
     """
     if path.exists() or "://" in str(path):
         return
@@ -53,9 +52,8 @@ class Resume(Callback):
         """Check the checkpoint that the training starts from, on the first process.
 
         Raises:
-            ValueError: if training should resume from a missing or damaged checkpoint and there
-                is no other, start from a folded one, or lose the optimizer's state or the bins of
-                lengths of the one it starts from.
+            ValueError: if there is no whole checkpoint to resume from, it is a folded one, or the
+                training would lose its optimizer's state or bins of lengths.
         """
         if process_rank() > 0:
             return
@@ -81,11 +79,9 @@ class Resume(Callback):
         refuse_lost_length_bins(start, state["model"], model_cfg)
         if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:
             raise ValueError(
-                f"`{start}` has no state of the optimizer, as an average has none: training "
-                "would go on from its epoch with a new optimizer and the learning rate of the "
-                "first update. Give --reset-optimizer if it should, or start a new training "
-                "from its weights: --finetune-from-model, or --init-from, and another "
-                "--save-dir."
+                f"`{start}` has no state of the optimizer, as an average has none. Give "
+                "--reset-optimizer to go on from its epoch with a new one, or start a new training "
+                "from its weights: --finetune-from-model or --init-from, and another --save-dir."
             )
         if start == last:
             refuse_other_dictionaries(self.training.task, state)

@@ -9,16 +9,15 @@ from typing import Any, Optional
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.criterions.options import RBNPenaltyConfig, parse_target
+from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
 from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
-from rbn_fairseq.models.config import NormConfig
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
 from rbn_fairseq.models.transformer import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
-__all__ = ["Start", "describe_norms", "describe_penalty"]
+__all__ = ["Start", "describe_penalty"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,53 +35,22 @@ class Start(Callback):
     _described = False
     _recorded = False
 
-    def check(self, model_cfg: Any) -> None:
-        """Refuse a learning rate that teaches nothing.
-
-        Raises:
-            ValueError: for one that is not positive and finite.
-        """
-        for value in self.training.cfg.optimization.lr:
-            if not 0 < value < math.inf:
-                raise ValueError(
-                    f"--lr must be positive, but is {value}: nothing would be learnt. Give the "
-                    "peak learning rate, such as 0.0005."
-                )
-
     def on_model(self, model: nn.Module) -> None:
-        """Refuse modes of training that the model's norms do not go with.
-
-        Raises:
-            ValueError: naming the option.
-        """
+        """Refuse modes of training that the model's norms do not go with (``ValueError``)."""
         refuse(OF_TRAINING, self.training.cfg, model)
 
     def check_criterion(self, criterion_cfg: Any) -> None:
-        """Refuse a criterion that cannot read the model's rows of real tokens.
-
-        Raises:
-            ValueError: naming it.
-        """
+        """Refuse a criterion that cannot read the model's rows of real tokens (``ValueError``)."""
         if isinstance(self.training.model, RBNTransformerModel):
             refuse(OF_CRITERION, criterion_cfg, self.training.model)
 
     def on_criterion(self, criterion: Any) -> None:
-        """Check that the penalty can act on the model.
-
-        Not on a checkpoint's, which is validated, and may have been folded.
-
-        Raises:
-            ValueError: if it cannot.
-        """
+        """Check that the penalty can act on the model; a checkpoint's may have been folded."""
         if self.training.model is not None and isinstance(criterion, RBNPenalty):
             criterion.check_model(self.training.model)
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Refuse training data without targets; fairseq takes it for text to translate.
-
-        Raises:
-            ValueError: naming the part of the data.
-        """
+        """Refuse training data without targets, which fairseq takes for text to translate."""
         trains = split == self.training.train_subset
         if trains and not self.training.adapter.has_targets(dataset):
             raise ValueError(
@@ -112,27 +80,41 @@ class Start(Callback):
         norms = getattr(getattr(model, "cfg", None), "norms", None)
         if norms is None:  # a model of fairseq's
             return
-        pre = model.cfg.encoder.normalize_before, model.cfg.decoder.normalize_before
+        stacks = (norms.encoder, model.cfg.encoder), (norms.decoder, model.cfg.decoder)
+        sides = (
+            f"{stack.side} {stack.layers}"
+            + (f", final {stack.final}" if sizes.normalize_before else "")
+            for stack, sizes in stacks
+        )
+        parts = ["; ".join(sides)]
+        if norms.placement != "standard":
+            parts[0] += f" ({norms.placement})"
+        replicas = world_size(norms.sync)  # processes that share their statistics
+        if has_population_norm(model):
+            own, joint = "each process's own batch", f"the joint batch (processes: {replicas})"
+            parts.append(f"statistics of {joint if norms.sync else own}")
         populations = populations_by_length(model)
-        bins = populations[0].bins if populations else 1
-        line = describe_norms(norms, pre, has_population_norm(model), bins)
-        criterion, iterator = self.training.criterion, self.training.batches
+        if populations:
+            parts.append(f"running statistics by sentence length ({populations[0].bins} bins)")
+            if replicas > 1:
+                logger.warning(
+                    "--norm-sync puts batches of unlike lengths together, and their statistics are "
+                    "not those of each length, by which --norm-batch-length-bins infers. Leave one "
+                    "of them out."
+                )
+        criterion = self.training.criterion
         if isinstance(criterion, RBNPenalty) and criterion.rbn.penalises:
-            lengths = self.training.adapter.target_lengths(iterator.dataset)
-            if getattr(criterion, "sentence_avg", False):
-                lengths = None
-            batches, unit = iterator.frozen_batches, "sentence" if lengths is None else "token"
-            sizes = [len(batch) if lengths is None else lengths[batch].sum() for batch in batches]
-            size = float(sum(sizes)) / len(batches)
-            line += " | " + describe_penalty(criterion.rbn, size, unit, world_size(norms.sync))
-        logger.info("norms: %s", line)
-        if bins > 1 and world_size(norms.sync) > 1:
-            logger.warning(
-                "--norm-sync puts batches of unlike lengths together, and their statistics are not "
-                "those of each length, by which --norm-batch-length-bins %d infers. Leave one of "
-                "them out.",
-                bins,
-            )
+            parts.append(describe_penalty(criterion.rbn, *self._sample_size(), replicas))
+        logger.info("norms: %s", " | ".join(parts))
+
+    def _sample_size(self) -> tuple[float, str]:
+        """Return the mean sample size of a micro-batch, and what it counts."""
+        iterator = self.training.batches
+        batches = iterator.frozen_batches
+        lengths = self.training.adapter.target_lengths(iterator.dataset)
+        if lengths is None or getattr(self.training.criterion, "sentence_avg", False):
+            return sum(map(len, batches)) / len(batches), "sentence"
+        return float(sum(lengths[batch].sum() for batch in batches)) / len(batches), "token"
 
     def _check_schedules(self, model: nn.Module) -> None:
         cfg, updates = self.training.cfg.optimization, math.inf
@@ -162,31 +144,8 @@ class Start(Callback):
                 )
 
 
-def describe_norms(norms: NormConfig, pre: tuple[bool, bool], running: bool, bins: int) -> str:
-    """Say which norms sit where, and whose batch their statistics are of.
-
-    Args:
-        norms: which norms go where.
-        pre: whether encoder and decoder are Pre-Norm, and have a norm behind the last layer.
-        running: whether any norm has running statistics.
-        bins: of sentence lengths, for which some have them; 1 = for none.
-    """
-    sides = [
-        f"{stack.side} {stack.layers}" + (f", final {stack.final}" if before else "")
-        for stack, before in zip((norms.encoder, norms.decoder), pre, strict=True)
-    ]
-    placement = "" if norms.placement == "standard" else f" ({norms.placement})"
-    whose = ""
-    if running and norms.sync:
-        whose = f" | statistics of the joint batch (processes: {world_size(sync=True)})"
-    elif running:
-        whose = " | statistics of each process's own batch"
-    by_length = f" | running statistics by sentence length ({bins} bins)" if bins > 1 else ""
-    return f"{'; '.join(sides)}{placement}{whose}{by_length}"
-
-
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:
-    """Say what the penalty's weights come to per unit of the sample size, or its targets.
+    """Say what the penalty's weights come to per unit of the sample size.
 
     With ``sum`` each micro-batch adds ``weight * gap`` to a loss that is divided by the sample
     size of all, and with synchronised statistics one process of several its part of it.
@@ -199,12 +158,6 @@ def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: in
     """
     warmup = rbn.rbn_warmup_updates
     growing = f", growing from 0 in the first {warmup:,} updates" if warmup else ""
-    if rbn.rbn_target_tid is not None:
-        targets = " and ".join(f"{100 * target:g} %" for target in parse_target(rbn.rbn_target_tid))
-        return (
-            f"RBN penalty: TID of mean and std at most {targets} in every batch norm, by "
-            f"multipliers with step {rbn.rbn_target_step:g} and cap {rbn.rbn_target_cap:g}{growing}"
-        )
     weights = rbn.rbn_mean_weight, rbn.rbn_std_weight
     by = size * replicas if rbn.rbn_reduction == "sum" else 1.0
     effective = " and ".join(f"{weight / by:.3g}" for weight in weights)

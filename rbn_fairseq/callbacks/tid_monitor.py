@@ -13,16 +13,11 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.diagnostics import average_tid, batch_norms
-from rbn_fairseq.measuring.batches import draw_batches
+from rbn_fairseq.diagnostics import average_tid, batch_norms, collect_moments
+from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.records import write_layers, write_records
-from rbn_fairseq.measuring.tid_records import (
-    How,
-    measure_layers,
-    norm_records,
-    read_tid,
-)
-from rbn_fairseq.norms import PopulationNorm, has_batch_norm
+from rbn_fairseq.measuring.tid_records import How, norm_records, read_tid
+from rbn_fairseq.norms import has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 
 __all__ = ["TIDMonitor", "TIDMonitorConfig"]
@@ -79,25 +74,13 @@ class TIDMonitor(Callback):
         }
 
     def on_model(self, model: nn.Module) -> None:
-        """Check the options, and that there will be an end of an epoch to measure at.
-
-        Raises:
-            ValueError: if the training has no end of an epoch, or options are out of range.
-        """
+        """Check the options, and that there will be an end of an epoch to measure at."""
         options = self.training.options
         measured = has_batch_norm(model) and not options.no_tid
         if measured and self.training.cfg.dataset.disable_validation:
             raise ValueError(
                 "--disable-validation takes away the end of the epoch at which TID is measured. "
                 "Leave it out, or turn the monitor off with --no-tid."
-            )
-        others = {type(m).__name__ for m in model.modules() if isinstance(m, PopulationNorm)}
-        others -= {type(norm).__name__ for norm in batch_norms(model).values()}
-        if others and not options.no_tid:
-            logger.info(
-                "TID is defined for norms with a batch mean and variance; it is not measured for "
-                "%s, which have other statistics.",
-                " and ".join(sorted(others)),
             )
         if options.tid_batches < 0:
             raise ValueError(
@@ -126,8 +109,9 @@ class TIDMonitor(Callback):
             batches = self._part_of_joint(batches, shared)
         elif process_rank() > 0:
             return
-        dropout = options.tid_dropout
-        layers = measure_layers(self.training.adapter, model, iterator.dataset, batches, dropout)
+        run_norms, dropout = self.training.adapter.run_norms, options.tid_dropout
+        samples = collate(iterator.dataset, batches, model)
+        layers = collect_moments(model, samples, run_norms, dropout)
         if not layers:
             return
         how = How(batches=total // shared, dropout=dropout)
@@ -137,7 +121,7 @@ class TIDMonitor(Callback):
             return
         write_records(self.training.save_dir / "tid.jsonl", records)
         if self.training.cfg.common.tensorboard_logdir:
-            write_layers(Path(self.training.cfg.common.tensorboard_logdir), records, layers)
+            write_layers(Path(self.training.cfg.common.tensorboard_logdir), records)
         self._log(epoch, update, records)
 
     def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:
@@ -148,11 +132,10 @@ class TIDMonitor(Callback):
         return batches[: len(batches) // processes * processes][process_rank() :: processes]
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
-        measures = {"TID": ("tid", read_tid(records))}
-        given_length = read_tid(records, "conditional_tid")
-        if given_length:
-            measures["TID given the length"] = ("conditional_tid", given_length)
-        for title, (name, values) in measures.items():
+        for title, name in (("TID", "tid"), ("TID given the length", "conditional_tid")):
+            values = read_tid(records, name)
+            if not values:
+                continue
             last, average = list(values.values())[-1], average_tid(values)
             logger.info(
                 "%s | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, refuse_folded
@@ -34,12 +33,12 @@ def choose_last(directory: Path, last: int) -> list[Path]:
     return list(checkpoints.values())[-last:]
 
 
-def _shapes(model: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in model.items()}
-
-
-def _bins(model: dict[str, Tensor]) -> dict[str, list[float]]:
-    return {name: value.tolist() for name, value in model.items() if name.endswith(_WHERE[0])}
+def _layout(model: dict[str, Tensor]) -> dict[str, Any]:
+    """Return what models that are averaged must share: shapes, and where bins of lengths end."""
+    return {
+        name: value.tolist() if name.endswith(_WHERE[0]) else value.shape
+        for name, value in model.items()
+    }
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
@@ -55,22 +54,16 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         ValueError: if a file cannot be read or is folded, or the models differ in their entries.
     """
     total: dict[str, Tensor] = {}
-    bins: dict[str, list[float]] = {}
+    layout: dict[str, Any] = {}
     for path in paths:
         state = read_checkpoint(path)
         refuse_folded(path, state, "Average first, then fold the average.")
         model = state["model"]
-        if total and _shapes(total) != _shapes(model):
+        layout = layout or _layout(model)
+        if layout != _layout(model):
             raise ValueError(
-                f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries "
-                "or shapes differ. Average checkpoints of one run."
-            )
-        bins = bins or _bins(model)
-        if bins != _bins(model):
-            raise ValueError(
-                f"The checkpoints `{paths[0]}` and `{path}` have other bins of sentence lengths: "
-                "statistics of other lengths have no average. Average checkpoints of one run, or "
-                "take the bins away first (rbn recalibrate --length-bins 1)."
+                f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries, "
+                "shapes or bins of sentence lengths differ. Average checkpoints of one run."
             )
         for name, value in model.items():
             summed = value.is_floating_point() and name in total

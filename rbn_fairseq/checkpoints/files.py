@@ -12,7 +12,6 @@ import torch
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "damage",
     "epoch_checkpoints",
     "is_whole",
     "own_settings",
@@ -27,26 +26,18 @@ _DIRECTORY = 0x10  # in the attributes of MS-DOS
 
 def is_whole(path: Path) -> bool:
     """Tell whether a file is a complete torch archive: every member's checksum is right."""
-    return damage(path) is None
-
-
-def damage(path: Path) -> str | None:
-    """Say what is wrong with a file as a torch archive; ``None`` if it is whole."""
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                # For torch a member with this attribute is a directory, of which it reads nothing:
-                # the tensor is whatever the memory held.
-                if member.external_attr & _DIRECTORY:
-                    return f"it calls its part `{member.filename}` a directory"
+            members = archive.infolist()
+            # For torch a member with this attribute is a directory, of which it reads nothing:
+            # the tensor is whatever the memory held.
+            directories = any(member.external_attr & _DIRECTORY for member in members)
             # After a failed write fairseq tries again behind what that left; torch, unlike
             # zipfile, does not find an archive there.
-            if min((member.header_offset for member in archive.infolist()), default=0):
-                return "it begins with something else"
-            wrong = archive.testzip()
-            return None if wrong is None else f"the checksum of its part `{wrong}` is wrong"
-    except Exception as error:  # zipfile has many words for a file that is none
-        return f"it cannot be read ({error})"
+            begins = min((member.header_offset for member in members), default=0) == 0
+            return begins and not directories and archive.testzip() is None
+    except Exception:  # zipfile raises many kinds for a file that is none
+        return False
 
 
 def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:

@@ -56,16 +56,12 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
     refuse_folded(path, state, "Use it as it is.")
     model = _build(state)
     folding = fold_norms(model)
-    if folding.by_length and not folding.vanished and not folding.left:
-        raise ValueError(
-            f"All norms with running statistics of `{path}` have them by sentence length "
-            "(--norm-batch-length-bins): each sentence has a scale and shift of its own, which no "
-            "linear layer can take in. There is nothing to fold; use the checkpoint as it is."
-        )
     if not folding.vanished and not folding.left:
+        plan = settings.get("norm_encoder", "layer")
         raise ValueError(
-            f"The model of `{path}` has no norm with running statistics (its plan is "
-            f"`--norm-encoder {settings.get('norm_encoder', 'layer')}`): there is nothing to fold."
+            f"There is nothing to fold in `{path}` (--norm-encoder {plan}): its model has no norm "
+            "with running statistics, or has them by sentence length (--norm-batch-length-bins), "
+            "which no linear layer can take in. Use the checkpoint as it is."
         )
     dtype = state["model"]["encoder.embed_tokens.weight"].dtype
     state["model"] = model.to(dtype).state_dict()

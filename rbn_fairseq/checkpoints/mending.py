@@ -7,7 +7,6 @@ the end, so that this one may be missing, cut off, or behind a checkpoint that w
 import logging
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Optional
 
@@ -24,10 +23,6 @@ LAST = "checkpoint_last.pt"
 _NAME = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.*)\.pt")
 
 
-def _saved(directory: Path) -> list[Path]:
-    return [path for path in sorted(directory.glob("*.pt")) if _NAME.fullmatch(path.name)]
-
-
 def _updates(path: Path) -> Optional[int]:
     """Return the updates of a whole checkpoint of a training; ``None`` for any other file."""
     try:
@@ -37,19 +32,20 @@ def _updates(path: Path) -> Optional[int]:
         return None
 
 
-def _newest(paths: Iterable[Path]) -> Optional[tuple[int, Path]]:
-    whole = ((_updates(path), path) for path in paths)
-    return max(
-        ((updates, path) for updates, path in whole if updates is not None),
-        key=lambda pair: pair[0],
-        default=None,
-    )
+def _newest(directory: Path, after: float = 0) -> tuple[int, Optional[Path]]:
+    """Return the updates and the path of the whole checkpoint with the most; ``None`` = none.
+
+    Of those that were written later than ``after``, in seconds since 1970.
+    """
+    saved = [path for path in sorted(directory.glob("*.pt")) if _NAME.fullmatch(path.name)]
+    later = [path for path in saved if path.is_file() and path.stat().st_mtime > after]
+    whole = [(number, path) for path in later if (number := _updates(path)) is not None]
+    return max(whole, key=lambda pair: pair[0], default=(-1, None))
 
 
 def newest_whole(directory: Path) -> Optional[Path]:
     """Return the whole checkpoint with the most updates to resume from, if there is any."""
-    newest = _newest(_saved(directory))
-    return newest[1] if newest else None
+    return _newest(directory)[1]
 
 
 def remove_unfinished(directory: Path) -> None:
@@ -69,23 +65,19 @@ def mend(directory: Path) -> None:
     """
     remove_unfinished(directory)
     last = directory / LAST
-    others = [path for path in _saved(directory) if path.is_file()]
-    updates = _updates(last)
-    if updates is not None or is_whole(last):
-        written = last.stat().st_mtime
-        others = [path for path in others if path.stat().st_mtime > written]
-    newest = _newest(others)
-    if newest is not None and newest[0] > (-1 if updates is None else updates):
-        logger.warning(
-            "%s is missing, damaged or behind: the training resumes from %s, update %d",
-            last,
-            newest[1],
-            newest[0],
-        )
-        with unfinished(last) as part:
-            shutil.copyfile(newest[1], part)
-    elif newest is None and last.exists() and not is_whole(last):
+    whole, updates = is_whole(last), _updates(last)
+    newest_updates, newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
+    if newest is None and last.exists() and not whole:
         raise ValueError(
             f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
             "Remove the file to start anew."
         )
+    if newest is not None and newest_updates > (-1 if updates is None else updates):
+        logger.warning(
+            "%s is missing, damaged or behind: the training resumes from %s, update %d",
+            last,
+            newest,
+            newest_updates,
+        )
+        with unfinished(last) as part:
+            shutil.copyfile(newest, part)

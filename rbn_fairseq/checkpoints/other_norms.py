@@ -19,10 +19,6 @@ def _plain(name: str) -> str:
     return re.sub(r"\.parametrizations\.weight\.original$", ".weight", name)
 
 
-def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {_plain(name): tuple(value.shape) for name, value in weights.items()}
-
-
 def _listed(names: Collection[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in sorted(names)[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
@@ -47,17 +43,19 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
     """
     model.upgrade_state_dict(weights)
     state = model.state_dict()
-    given, expected = _shapes(weights), _shapes(state)
+    values = {_plain(name): value for name, value in weights.items()}
+    given, expected = (
+        {_plain(name): tuple(value.shape) for name, value in model.items()}
+        for model in (weights, state)
+    )
     differ = {name for name in given | expected if given.get(name) != expected.get(name)}
     wrong = {name for name in differ if not _NORM.search(name)}
     if wrong:
         raise ValueError(
-            f"--init-from `{path}` holds a model that differs from this one in more than its "
-            f"norms: {_listed(wrong)} are in one of them only, or of other shapes. Give this "
-            "model the file's architecture (layers, sizes, shared embeddings, --norm-weight) and "
-            "dictionaries, or name another file."
+            f"--init-from `{path}`: its model differs from this one in more than norms: "
+            f"{_listed(wrong)}. Give this model its architecture (layers, sizes, shared "
+            "embeddings, --norm-weight) and dictionaries, or name another file."
         )
-    values = {_plain(name): value for name, value in weights.items()}
     taken = {name: values[_plain(name)] for name in state if _plain(name) not in differ}
     statistics = [name for name in state if ".population." in name]
     lacking = {name.partition(".population.")[0] for name in statistics if name not in taken}

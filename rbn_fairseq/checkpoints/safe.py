@@ -107,9 +107,8 @@ def compute(text: Any) -> Any:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(
-            f"The setting {text!r} may hold numbers, lists and other literals, and + - * of them, "
-            "but nothing else: write it so. Nothing of it was run; a checkpoint with such a "
-            "setting may be meant to harm."
+            f"The setting {text!r} may hold literals and + - * of them, but nothing else. Nothing "
+            "of it was run; a checkpoint with such a setting may be meant to harm."
         ) from error
 
 

@@ -2,29 +2,19 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from rbn_fairseq.criterions.multipliers import Multipliers
-from rbn_fairseq.criterions.options import RBNPenaltyConfig, check_options, parse_target
+from rbn_fairseq.criterions.options import RBNPenaltyConfig, check_options
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
 
-__all__ = ["GapTerms", "RBNPenalty", "gap_terms", "relative_gaps"]
-
-
-def _alike(gaps: Sequence[Gap]) -> Iterator[tuple[Callable[[Tensor], Tensor], list[Gap]]]:
-    """Yield what can be stacked, with the standard deviation that its norms divide by."""
-    groups = defaultdict(list)
-    for gap in gaps:
-        groups[gap.eps, gap.clamp, gap.batch_mean.numel()].append(gap)
-    for (eps, clamp, _), group in groups.items():
-        yield partial(standard_deviation, eps=eps, clamp=clamp), group
+__all__ = ["GapTerms", "RBNPenalty", "gap_terms"]
 
 
 class GapTerms(NamedTuple):
@@ -46,8 +36,12 @@ def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
         gaps: at least one.
         convention: ``paper`` or ``official``.
     """
+    alike = defaultdict(list)  # what can be stacked
+    for gap in gaps:
+        alike[gap.eps, gap.clamp, gap.batch_mean.numel()].append(gap)
     terms = []
-    for deviation, group in _alike(gaps):
+    for (eps, clamp, _), group in alike.items():
+        deviation = partial(standard_deviation, eps=eps, clamp=clamp)
         mean = torch.stack([gap.batch_mean for gap in group])  # (layers, C)
         var = torch.stack([gap.batch_var for gap in group])
         if convention == "paper":
@@ -62,49 +56,20 @@ def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
     return GapTerms(*torch.stack(terms).sum(0).unbind())
 
 
-def relative_gaps(gaps: Sequence[Gap]) -> Tensor:
-    """Compute ``(||mu_B - mu|| / ||sigma_B||)^2`` and ``(||sigma_B - sigma|| / ||sigma_B||)^2``.
-
-    Their roots are what TID averages over batches (paper, Eq. 5), against the population
-    statistics before this batch moved them, but relative to the batch's deviation: the
-    population's, of earlier batches, has no gradient, and a layer would be told that it gets
-    nearer by making its outputs smaller. Squares have gradients where a gap is 0, too.
-
-    Args:
-        gaps: at least one.
-
-    Returns:
-        ``(gaps, 2)``, in their order.
-    """
-    rows: dict[int, Tensor] = {}
-    for deviation, group in _alike(gaps):
-        mean = torch.stack([gap.batch_mean - gap.mean_before for gap in group])  # (layers, C)
-        std = deviation(torch.stack([gap.batch_var for gap in group]))
-        spread = std - deviation(torch.stack([gap.var_before for gap in group]))
-        squares = torch.stack([mean, spread]).square().sum(2) / std.square().sum(1)  # (2, layers)
-        rows.update(zip(map(id, group), squares.unbind(1), strict=True))
-    return torch.stack([rows[id(gap)] for gap in gaps])
-
-
 class RBNPenalty(nn.Module):
     """Mixin that adds the RBN penalty to any fairseq criterion; put it first among the bases.
 
     The penalty is added in training only. ``loss`` is logged without it, so that it stays
     comparable with other norms; ``rbn_mean`` and ``rbn_std`` are the unweighted terms per
     micro-batch, ``rbn_penalty`` what is added to ``loss`` (bits per unit of the sample size, a
-    token, or with ``--sentence-avg`` a sentence: the objective is ``loss + rbn_penalty``). With a
-    target, too, the two are :func:`gap_terms`, which are not relative to ``||sigma||`` as what is
-    held is.
+    token, or with ``--sentence-avg`` a sentence: the objective is ``loss + rbn_penalty``).
 
     Attributes:
         rbn: the options.
-        multipliers: of ``--rbn-target-tid``; the task makes their steps.
-        updates: number of updates so far, as the task says.
     """
 
     rbn: RBNPenaltyConfig = RBNPenaltyConfig()
-    multipliers: Optional[Multipliers] = None
-    updates = 0
+    task: Any  # set by fairseq's criterions
     _model_checked = False
 
     @classmethod
@@ -124,21 +89,16 @@ class RBNPenalty(nn.Module):
         return criterion
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that leaves the penalty nothing to act on; begin its multipliers.
+        """Refuse a model that leaves the penalty nothing to act on.
 
         Raises:
             ValueError: if there is a penalty and the model has no batch norm.
         """
         if self.rbn.penalises and not has_batch_norm(model):
             raise ValueError(
-                "--rbn-mean-weight, --rbn-std-weight and --rbn-target-tid act on batch norms, but "
-                "the model has none. Choose some (for example --norm-encoder batch), or leave "
-                "them out."
+                "--rbn-mean-weight and --rbn-std-weight act on batch norms, but the model has "
+                "none. Choose some (for example --norm-encoder batch), or leave them out."
             )
-        if self.rbn.rbn_target_tid is not None:
-            target = parse_target(self.rbn.rbn_target_tid)
-            step, cap = self.rbn.rbn_target_step, self.rbn.rbn_target_cap
-            self.multipliers = Multipliers(model, target, step, cap)
         self._model_checked = True
 
     def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
@@ -156,8 +116,11 @@ class RBNPenalty(nn.Module):
         # all the same: fairseq sums logs over processes by the entries of one of them.
         mean, std, penalty = loss.new_zeros(3, dtype=torch.float32).unbind()
         if gaps:
-            (mean, std), penalty = self._terms_and_penalty(gaps, sample_size)
-            penalty = self._strength() * penalty
+            mean, std = gap_terms(gaps, self.rbn.rbn_convention)
+            penalty = self.rbn.rbn_mean_weight * mean + self.rbn.rbn_std_weight * std
+            # Synchronised statistics are every process's: the sum counts them once.
+            factor = sample_size if self.rbn.rbn_reduction == "token" else gaps[0].share
+            penalty = self._strength() * (penalty * factor)
         log.update(
             rbn_mean=mean.detach(),
             rbn_std=std.detach(),
@@ -166,26 +129,9 @@ class RBNPenalty(nn.Module):
         )
         return loss + penalty.to(loss.dtype) / loss.numel(), sample_size, log
 
-    def _terms_and_penalty(self, gaps: Sequence[Gap], sample_size: Any) -> tuple[GapTerms, Tensor]:
-        if self.multipliers is not None:
-            with torch.no_grad():  # for the log alone
-                terms = gap_terms(gaps, self.rbn.rbn_convention)
-            return terms, self._held(gaps, self.multipliers) * sample_size
-        terms = gap_terms(gaps, self.rbn.rbn_convention)
-        penalty = self.rbn.rbn_mean_weight * terms.mean + self.rbn.rbn_std_weight * terms.std
-        # Synchronised statistics are every process's: the sum counts them once.
-        factor = sample_size if self.rbn.rbn_reduction == "token" else gaps[0].share
-        return terms, penalty * factor
-
-    def _held(self, gaps: Sequence[Gap], multipliers: Multipliers) -> Tensor:
-        squares = relative_gaps(gaps)
-        if self.updates >= multipliers.start:
-            multipliers.observe(gaps, squares)
-        return multipliers.penalty(gaps, squares)
-
     def _strength(self) -> float:
         warmup = self.rbn.rbn_warmup_updates
-        return min(1.0, self.updates / warmup) if warmup else 1.0
+        return min(1.0, self.task.training.updates / warmup) if warmup else 1.0
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:

@@ -17,9 +17,6 @@ from rbn_fairseq.diagnostics.estimates import (
 )
 from rbn_fairseq.diagnostics.tid import (
     TID,
-    Deviation,
-    Distance,
-    Sources,
     average_tid,
     conditional_tid,
     decompose,
@@ -39,10 +36,7 @@ __all__ = [
     "POPULATIONS",
     "TID",
     "Conditioning",
-    "Deviation",
-    "Distance",
     "LayerMoments",
-    "Sources",
     "average_tid",
     "batch_norms",
     "collect_moments",

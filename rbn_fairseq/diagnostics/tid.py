@@ -13,9 +13,6 @@ from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
 __all__ = [
     "TID",
-    "Deviation",
-    "Distance",
-    "Sources",
     "average_tid",
     "conditional_tid",
     "decompose",
@@ -171,65 +168,46 @@ def independent_tid(counts: Tensor) -> TID:
     return TID(counts.rsqrt().mean().item(), (2 * counts).rsqrt().mean().item())
 
 
-class Sources(NamedTuple):
-    """Shares of squared TID with the batches of the training, as fractions; they sum to 1.
-
-    Attributes:
-        sentence_sampling: what batches of random sentences have as well.
-        length_bucketing: what batches of the training have more, since sentences share them by
-            length; negative where random batches have more.
-    """
-
-    sentence_sampling: TID
-    length_bucketing: TID
-
-
 def squared_share(part: TID, whole: TID) -> TID:
     """Return ``part^2 / whole^2``; NaN where the whole is 0."""
     ratios = (p / w if w else float("nan") for p, w in zip(part, whole, strict=True))
     return TID(*(ratio**2 for ratio in ratios))
 
 
-def decompose(as_trained: TID, random: TID) -> Sources:
+def decompose(as_trained: TID, random: TID) -> tuple[TID, TID]:
     """Split squared TID: ``as_trained^2 = random^2 + (as_trained^2 - random^2)``.
 
     Squares, because variances of independent influences on a batch's statistics add up; TID is
     the mean, not the root mean square, of a length, so that they do so about.
+
+    Returns:
+        Shares as fractions, which sum to 1: of sentence sampling, what batches of random sentences
+        have as well, and of length bucketing, what batches of the training have more, since
+        sentences share them by length; negative where random batches have more.
     """
     sampling = squared_share(random, as_trained)
-    return Sources(sampling, TID(1 - sampling.mean, 1 - sampling.var))
+    return sampling, TID(1 - sampling.mean, 1 - sampling.var)
 
 
-class Deviation(NamedTuple):
-    """Relative deviation of batch mean and batch variance, as fractions: 0.01 is 1 %."""
-
-    mean: float
-    var: float
-
-
-def deviation(moments: LayerMoments, estimate: str = "mean-of-batches") -> Deviation:
+def deviation(moments: LayerMoments, estimate: str = "mean-of-batches") -> tuple[float, float]:
     """Compute ``E ||mu_B - mu|| / ||mu||`` and ``E ||v_B - v|| / ||v||``, v a variance.
 
     The paper shows the "deviation of batch mean/variance to population mean/variance" without a
     formula. This is one reading: each relative to the population's own statistic, and of the
     variance. The other reading is TID (:func:`~rbn_fairseq.diagnostics.tid`), relative to
-    ``||sigma||``, and of the standard deviation. A population mean of 0 makes it infinite.
+    ``||sigma||``, and of the standard deviation. Both are fractions: 0.01 is 1 %. A population
+    mean of 0 makes the first infinite.
     """
     mean, var = population(moments, estimate)
-    return Deviation(
+    return (
         ((moments.mean - mean).norm(dim=1) / mean.norm()).mean().item(),
         ((moments.var - var).norm(dim=1) / var.norm()).mean().item(),
     )
 
 
-class Distance(NamedTuple):
-    """How far one pair of statistics lies from another, in units of the population's ||sigma||."""
-
-    mean: float
-    std: float
-
-
-def distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], var: Tensor) -> Distance:
+def distance(
+    one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], var: Tensor
+) -> tuple[float, float]:
     """Compute ``||mu - mu'|| / ||sigma||`` and ``||s - s'|| / ||sigma||``, s a standard deviation.
 
     Between the running statistics of two epochs it is their drift; between the running and the
@@ -241,7 +219,7 @@ def distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], var: Tens
         var: the population's variance, ``(C,)``, whose root is sigma.
     """
     scale = var.sqrt().norm()
-    return Distance(
+    return (
         ((one[0] - other[0]).norm() / scale).item(),
         ((one[1].sqrt() - other[1].sqrt()).norm() / scale).item(),
     )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -53,10 +54,9 @@ def compose(
 ) -> list[list[int]]:
     """Compose batches of the same sentences, each of which occurs exactly once.
 
-    fairseq sorts sentences by length and cuts, so that a batch holds sentences of like length:
-    that saves padding, and makes batches differ from each other in more than the accidents of
-    sampling. The compositions take this away by degrees, at about the same number of tokens a
-    batch, on which batch statistics depend as well:
+    fairseq's batches hold sentences of like length, so that they differ from each other in more
+    than the accidents of sampling. The compositions take this away by degrees, at about the same
+    number of tokens a batch, on which batch statistics depend as well:
 
     - ``as-trained``: the batches as given.
     - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
@@ -64,9 +64,6 @@ def compose(
       them (``--norm-sync``) see them: so there are fewer, with as many times the tokens.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
-
-    Mixed, joint and random batches are collated as wide as their longest sentence, and may hold
-    several times as many positions as fairseq's do; ``rbn_transformer`` computes the real tokens.
 
     Args:
         batches: indices of sentences; those to mix or to draw from anew are fairseq's own.
@@ -79,10 +76,7 @@ def compose(
     """
     name, number = parse_batching(batching)
     if number > len(batches):
-        raise ValueError(
-            f"--tid-batching {batching}: there are only {len(batches)} batches. Give a number up "
-            "to theirs, or `random`."
-        )
+        raise ValueError(f"--tid-batching {batching}: there are only {len(batches)} batches.")
     # With a stream of its own: the seed alone also draws the sample of batches.
     rng = np.random.default_rng([seed, 1])
     if name == "mixed":
@@ -187,24 +181,20 @@ def _cut(
     return np.split(sentences, cuts)
 
 
+@dataclass
 class _Mixer:
     """Composes the batches of an epoch; fairseq's iterator takes it in place of batches."""
 
-    def __init__(
-        self,
-        bucketed: Sequence[Any],
-        buckets: Optional[int],
-        tokens: npt.NDArray[np.int64],
-        seed: int,
-    ) -> None:
-        self.bucketed = bucketed
-        self._buckets, self._tokens, self._seed = buckets, tokens, seed
+    bucketed: Sequence[Any]
+    buckets: Optional[int]
+    tokens: npt.NDArray[np.int64]
+    seed: int
 
     def __call__(self, dataset: Any, epoch: int) -> list[Any]:
-        rng = np.random.default_rng([self._seed, epoch, 2])
-        if self._buckets is None:
-            return random_batches(self.bucketed, self._tokens, rng)
-        return mix_lengths(self.bucketed, self._buckets, rng)
+        rng = np.random.default_rng([self.seed, epoch, 2])
+        if self.buckets is None:
+            return random_batches(self.bucketed, self.tokens, rng)
+        return mix_lengths(self.bucketed, self.buckets, rng)
 
 
 def parse_mixing(value: object) -> Optional[int]:
@@ -221,8 +211,8 @@ def parse_mixing(value: object) -> Optional[int]:
         return None
     if not re.fullmatch("[1-9][0-9]*", text):
         raise ValueError(
-            "--length-mixing must be a positive integer (every batch from so many length buckets; "
-            f"1 leaves fairseq's batches as they are) or `random`, but is `{text}`."
+            "--length-mixing must be a positive integer (1 = fairseq's batches) or `random`, but "
+            f"is `{text}`."
         )
     return int(text)
 

@@ -104,35 +104,27 @@ def bins_to_compare(session: Session, number: int, rule: str) -> Optional[Length
 
 
 def give_length_bins(session: Session, number: int, rule: str) -> Optional[LengthBins]:
-    """Give the encoder's batch norms bins of sentence lengths, empty, in place.
+    """Give the encoder's batch norms bins of sentence lengths, empty, in place; return the bins.
 
     Args:
         session: the model and its training data.
         number: of bins; 1 = ordinary batch norms.
         rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
 
-    Returns:
-        The bins; ``None`` for one.
-
     Raises:
         ValueError: if the encoder has no batch norm, the decoder has one, or the lengths cannot be
             cut like that.
     """
-    model = session.model
-    if number > 1 and any(type(part) is BatchNorm for part in model.decoder.modules()):
+    decoder = any(type(part) is BatchNorm for part in session.model.decoder.modules())
+    if not encoder_batch_norms(session.model) or (number > 1 and decoder):
         raise ValueError(
-            "--length-bins: the decoder has batch norms, too, and while a translation is made its "
-            "length is not known yet. Only models with batch norms in the encoder alone can have "
-            "bins."
-        )
-    if not encoder_batch_norms(model):
-        raise ValueError(
-            "--length-bins: the encoder has no `batch` norm, and other norms' statistics are not "
-            "kept by length."
+            "--length-bins needs `batch` norms in the encoder and none in the decoder: other "
+            "norms' statistics are not kept by length, and while a translation is made its length "
+            "is not known yet."
         )
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     bins = cut_bins(lengths, number, rule)
     if bins is not None:
         warn_of_few_tokens(bins, lengths)
-    set_length_bins(model, bins)
+    set_length_bins(session.model, bins)
     return bins

@@ -1,8 +1,9 @@
 """Discrepancy cost: likelihood lost because inference normalises by other statistics."""
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -77,21 +78,6 @@ def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> L
     return Likelihood(float(total) / max(int(tokens), 1) / math.log(2), int(tokens), sentences)
 
 
-@contextmanager
-def _left_alone(model: nn.Module) -> Iterator[None]:
-    """Restore modes and running statistics afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = [b for norm in population_norms(model).values() for b in norm.population.buffers()]
-    saved = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        for buffer, value in zip(buffers, saved, strict=True):
-            buffer.copy_(value)
-
-
 def compare_statistics(
     model: nn.Module,
     layers: Mapping[str, LayerMoments],
@@ -110,10 +96,8 @@ def compare_statistics(
     - ``batch``: every validation batch normalises with its own statistics, and nothing moves.
     - ``batch-random``: likewise, with batches of random sentences.
 
-    Modes and running statistics are left as they were.
-
     Args:
-        model: a fairseq model.
+        model: a fairseq model; a copy of it is what runs.
         layers: batch statistics of training batches, of every norm with running statistics.
         valid: from one of these names to the validation batches for it, on the model's device.
         padding: index of padding in the target dictionary.
@@ -123,42 +107,29 @@ def compare_statistics(
     Raises:
         ValueError: if a layer's batch statistics are missing or not finite.
     """
-    left_out = set()
-    if bins is None:
-        left_out.add("length-conditional")
-    if not populations_by_length(model):
-        left_out.add("running-global")
+    model = copy.deepcopy(model).eval()
+    left_out = {
+        "length-conditional": bins is None,
+        "running-global": not populations_by_length(model),
+    }
     likelihoods = {}
-    with _left_alone(model):
-        model.eval()
-        for name in STATISTICS:
-            if name in left_out:
-                continue
-            with ExitStack() as settings:
-                if name == "running-global":
-                    settings.enter_context(binned(model, None))
-                if name in _ESTIMATES:
-                    by_length = name == "length-conditional"
-                    settings.enter_context(binned(model, bins if by_length else None))
-                    set_population(population_norms(model), layers, _ESTIMATES[name])
-                if name.startswith("batch"):
-                    settings.enter_context(measuring(model, dropout=False))
-                likelihoods[name] = likelihood(model, valid(name), padding)
+    for name in STATISTICS:
+        if left_out.get(name):
+            continue
+        with ExitStack() as settings:
+            if name in ("running-global", *_ESTIMATES):
+                by_length = name == "length-conditional"
+                settings.enter_context(binned(model, bins if by_length else None))
+            if name in _ESTIMATES:
+                set_population(population_norms(model), layers, _ESTIMATES[name])
+            if name.startswith("batch"):
+                settings.enter_context(measuring(model, dropout=False))
+            likelihoods[name] = likelihood(model, valid(name), padding)
     return likelihoods
 
 
-def cost_records(
-    likelihoods: Mapping[str, Likelihood], bins: Optional[LengthBins] = None
-) -> list[dict[str, Any]]:
-    """Return the cost of each way against ``batch`` and ``batch-random``, in bits per token.
-
-    Args:
-        likelihoods: what :func:`compare_statistics` returned.
-        bins: those of ``length-conditional``, which its record names.
-    """
-    binned = {}
-    if bins is not None:
-        binned = {"length_bins": len(bins.centres), "length_edges": bins.edges.tolist()}
+def cost_records(likelihoods: Mapping[str, Likelihood]) -> list[dict[str, Any]]:
+    """Return the cost of each way against ``batch`` and ``batch-random``, in bits per token."""
     return [
         {
             "statistics": name,
@@ -167,7 +138,6 @@ def cost_records(
             "cost_random": value.nll - likelihoods["batch-random"].nll,
             "tokens": value.tokens,
             "sentences": value.sentences,
-            **(binned if name == "length-conditional" else {}),
         }
         for name, value in likelihoods.items()
     ]
@@ -206,4 +176,8 @@ def cost_of_checkpoint(
         return collate(dataset, progress(batches, name), model)
 
     padding = session.task.target_dictionary.pad()
-    return cost_records(compare_statistics(model, layers, valid, padding, bins), bins)
+    records = cost_records(compare_statistics(model, layers, valid, padding, bins))
+    for record in records:
+        if bins is not None and record["statistics"] == "length-conditional":
+            record |= {"length_bins": len(bins.centres), "length_edges": bins.edges.tolist()}
+    return records

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
@@ -35,25 +34,17 @@ def check_data(
             "first argument (Hydra: task.data=DIR)."
         )
     first = path.split(os.pathsep)[0]
-    if os.path.isfile(first):
-        raise ValueError(f"The data directory `{first}` is a file. Name the directory of the data.")
     if not os.path.isdir(first):
-        raise ValueError(f"The data directory `{first}` does not exist. {way_out}")
-    files = os.listdir(first)
-    dictionaries = sorted(re.findall(r"dict\.(\S+)\.txt", "\n".join(files)))
-    if "dict.txt" not in files if monolingual else not dictionaries:
-        name = "dict.txt" if monolingual else "dict.LANG.txt"
+        raise ValueError(f"The data directory `{first}` is no directory. {way_out}")
+    pattern = "dict.txt" if monolingual else "dict.*.txt"
+    files = sorted(path.name for path in Path(first).glob(pattern))
+    wanted = [f"dict.{language}.txt" for language in languages if language is not None]
+    missing = [name for name in wanted or [pattern] if name not in files]
+    if not files or (wanted and missing):
         raise ValueError(
-            f"The data directory `{first}` has no dictionary ({name}). Fill it with "
-            "fairseq-preprocess --destdir, or name the directory that it filled."
-        )
-    missing = [
-        language for language in languages if language is not None and language not in dictionaries
-    ]
-    if missing:
-        raise ValueError(
-            f"The data directory `{first}` has no dict.{missing[0]}.txt, but those of "
-            f"{', '.join(dictionaries)}. Check --source-lang and --target-lang."
+            f"The data directory `{first}` has no {missing[0]}; its dictionaries: "
+            f"{', '.join(files) or 'none'}. Check --source-lang and --target-lang, or fill it with "
+            "fairseq-preprocess --destdir."
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes ``SAVE_DIR/run.json``: configuration, norms, data, versions and machine of a training."""
+"""Writes ``SAVE_DIR/run.json``: configuration, data, versions and machine of a training."""
 
 import argparse
 import dataclasses
@@ -9,7 +9,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
-from rbn_fairseq.norms import NoNorm
 from rbn_fairseq.pieces import read_pieces
 from rbn_fairseq.version import __version__, commit
 from rbn_fairseq.writing import write_whole
@@ -31,17 +30,6 @@ __all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "writ
 
 RUN_FILE = "run.json"
 _FORMAT = 1
-_TORCH_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
-_SITES = {  # where a norm stands in fairseq's layers and in ours
-    "self_attn_layer_norm": "self",
-    "encoder_attn_layer_norm": "cross",
-    "final_layer_norm": "ffn",
-    "self_attn_out.norm": "self, inner",
-    "encoder_attn_out.norm": "cross, inner",
-    "fc2_norm": "ffn, inner",
-    "layer_norm": "final",
-    "layernorm_embedding": "embedding",
-}
 
 
 def _plain(value: Any) -> Any:
@@ -74,61 +62,6 @@ def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
     return {**_plain(full), "_name": name}
 
 
-def _configuration(cfg: Any, task: Any) -> dict[str, Any]:
-    groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
-    config: dict[str, Any] = {
-        name: _plain(group) for name, group in groups.items() if group is not None
-    }
-    config["model"] = complete_model(config.get("model") or {})
-    resolved = {side: getattr(task, side, None) for side in ("source_lang", "target_lang")}
-    config["task"] |= {side: lang for side, lang in resolved.items() if lang is not None}
-    return config
-
-
-def _norm_name(norm: nn.Module) -> str:
-    """Return a norm's name in plans, or that of its class; a+b for a composition."""
-    if isinstance(norm, nn.Sequential):
-        return "+".join(map(_norm_name, norm))
-    name = getattr(type(norm), "name", None)
-    return name if isinstance(name, str) else type(norm).__name__
-
-
-def _norms(model: nn.Module) -> list[dict[str, Any]]:
-    """List the norms: modules with `norm` in their name, and torch's norm classes."""
-    norms: list[dict[str, Any]] = []
-    outer = "\n"  # no module's name begins so
-    for name, part in model.named_modules():
-        leaf = name.rpartition(".")[2]
-        if name.startswith(outer) or not ("norm" in leaf or isinstance(part, _TORCH_NORMS)):
-            continue
-        if leaf == "fc2_norm" and isinstance(part, NoNorm):  # where sub-LN would have one
-            continue
-        outer = f"{name}."
-        inside = re.search(r"(?:^|\.)layers\.(\d+)\.(.+)", name)
-        sides = [side for side in ("encoder", "decoder") if side in name.split(".")[:2]]
-        norms.append(
-            {
-                "name": name,
-                "side": sides[0] if sides else None,
-                "layer": int(inside[1]) if inside else None,
-                "site": _SITES.get(inside[2] if inside else leaf, inside[2] if inside else leaf),
-                "norm": _norm_name(part),
-            }
-        )
-    return norms
-
-
-def _vocabularies(task: Any) -> dict[str, int]:
-    """Return the sizes of the dictionaries by language, source first."""
-    sizes = {}
-    for side in ("source", "target"):
-        words = getattr(task, f"{side}_dictionary", None)
-        language = getattr(getattr(task, "cfg", None), f"{side}_lang", None) or side
-        if isinstance(words, Sized):
-            sizes[str(language)] = len(words)
-    return sizes
-
-
 def _pieces(data: Any) -> dict[str, Any]:
     """Return how the data were split into pieces, if they say so; a training needs no codes."""
     with suppress(ValueError):
@@ -138,7 +71,7 @@ def _pieces(data: Any) -> dict[str, Any]:
 
 
 def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
-    """Describe a training: configuration, resolved norms, number of parameters, data.
+    """Describe a training: configuration, number of parameters, data.
 
     Args:
         cfg: the whole configuration, with a group for each part.
@@ -149,16 +82,25 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     Returns:
         Plain containers for JSON.
     """
+    groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    config = {name: _plain(group) for name, group in groups.items() if group is not None}
+    config["model"] = complete_model(config.get("model") or {})
+    vocabularies = {}
+    for side in ("source", "target"):
+        language = getattr(getattr(task, "cfg", None), f"{side}_lang", None)
+        if language is not None:
+            config["task"][f"{side}_lang"] = language
+        words = getattr(task, f"{side}_dictionary", None)
+        if isinstance(words, Sized):
+            vocabularies[str(language or side)] = len(words)
     datasets = getattr(task, "datasets", None) or {}
-    config = _configuration(cfg, getattr(task, "cfg", None))
     return {
         "format": _FORMAT,
         "config": config,
-        "norms": _norms(model),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "data": {
             "sentences": {split: len(data) for split, data in datasets.items()},
-            "vocabularies": _vocabularies(task),
+            "vocabularies": vocabularies,
             **_pieces(config["task"].get("data")),
         },
         "starts": [],
@@ -203,14 +145,6 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
     }
 
 
-def _earlier_starts(path: Path) -> Sequence[Any]:
-    try:
-        starts = json.loads(path.read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
-    return starts if isinstance(starts, list) else ()
-
-
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write ``run.json``; where the training goes on counting updates, earlier starts are kept.
 
@@ -219,6 +153,7 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
         run: what :func:`describe_run` returned.
         start: what :func:`describe_start` returned.
     """
-    path = directory / RUN_FILE
-    starts = [*_earlier_starts(path), start] if start["update"] else [start]
+    path, starts = directory / RUN_FILE, [start]
+    if start["update"] and path.exists():
+        starts = [*json.loads(path.read_text(encoding="utf-8"))["starts"], start]
     write_whole(path, json.dumps({**run, "starts": starts}, indent=1) + "\n")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbn_fairseq.diagnostics import (
     TID,
@@ -19,7 +19,6 @@ from rbn_fairseq.diagnostics import (
     tid,
     tid_error,
 )
-from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import (
     AS_TRAINED,
     bucketed_batches,
@@ -32,7 +31,6 @@ from rbn_fairseq.measuring.session import Session
 __all__ = [
     "How",
     "measure_checkpoint",
-    "measure_layers",
     "norm_records",
     "read_tid",
 ]
@@ -55,17 +53,6 @@ class How:
     batching: str = "as-trained"
     dropout: bool = False
     length_groups: int = 16
-
-
-def measure_layers(
-    adapter: TaskAdapter,
-    model: nn.Module,
-    dataset: Any,
-    batches: Iterable[Any],
-    dropout: bool = False,
-) -> dict[str, LayerMoments]:
-    """Return batch statistics by layer name over batches of sentence indices."""
-    return collect_moments(model, collate(dataset, batches, model), adapter.run_norms, dropout)
 
 
 def measure_checkpoint(
@@ -109,7 +96,7 @@ def norm_records(
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
     Args:
-        layers: batch statistics, of :func:`measure_layers`.
+        layers: batch statistics, of :func:`~rbn_fairseq.diagnostics.collect_moments`.
         epoch: epochs so far; ``None`` where nobody knows.
         update: updates so far.
         how: how they were measured.

@@ -8,7 +8,6 @@ from rbn_fairseq.callbacks.conditioning_monitor import ConditioningMonitor
 from rbn_fairseq.callbacks.init_from import InitFrom
 from rbn_fairseq.callbacks.length_bins import LengthBinEdges
 from rbn_fairseq.callbacks.length_mixing import LengthMixing
-from rbn_fairseq.callbacks.multiplier_steps import MultiplierSteps
 from rbn_fairseq.callbacks.resume import Resume
 from rbn_fairseq.callbacks.running_statistics import RunningStatistics
 from rbn_fairseq.callbacks.start import Start
@@ -23,7 +22,6 @@ __all__ = ["CALLBACKS", "TranslationRBNTask"]
 CALLBACKS = (
     Start,
     RunningStatistics,  # first of those that look at an update: it drops what was not made
-    MultiplierSteps,
     LengthMixing,  # before what is computed from the training's batches
     LengthBinEdges,
     InitFrom,

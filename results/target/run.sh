@@ -3,7 +3,8 @@
 #
 # Trains, for each seed, RBN that holds a target (--rbn-target-tid) and the cells of a grid around
 # the published weights, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN and WORK
-# are its own. Takes half an hour a training on one core, and goes on where it was cut off.
+# are its own. The option is gone since: check commit c77575a out, with whose code this ran. Takes
+# half an hour a training on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"

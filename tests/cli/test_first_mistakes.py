@@ -70,11 +70,10 @@ def test_data_may_come_last(data_bin, tmp_path):
     "arguments, words",
     [
         (options(without=["--max-tokens"]), ["--max-tokens 4096"]),
-        (options("--source-lang", "fr"), ["dict.fr.txt", "de, en", "--source-lang"]),
+        (options("--source-lang", "fr"), ["dict.fr.txt", "dict.de.txt, dict.en.txt", "--source-lang"]),
         (options("--max-tokens", 10), ["--max-tokens 10", "longer"]),
         (options("--max-tokens", 3), ["nothing to train on", "longer"]),
         (options("--valid-subset", "nosuch"), ["`nosuch`", "rbn doctor --data"]),
-        (options("--lr", -1), ["--lr must be positive", "-1"]),
         (options("--restore-file", "nosuch.pt"), ["--restore-file", "`nosuch.pt`"]),
         (options("--norm-encodr", "batch"), ["--norm-encodr", "Did you mean `--norm-encoder`"]),
         (options("--rbn-mean-weight", 60), ["--rbn-mean-weight", "--criterion label_smoothed"]),
@@ -234,7 +233,7 @@ HYDRA = ("hydra-train", "--config-name")
         (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "own"]),
         (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data="]),
         (("DIR/own.yaml",), ["--config-dir DIR", "--config-name own"]),
-        (("default", "task.data=BIN", "norm=bacth"), ["norm=bacth", "rbn_target"]),
+        (("default", "task.data=BIN", "norm=bacth"), ["norm=bacth", "rbn_official"]),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
         (
             ("default", "task.data=BIN", "model.norm_encoder=bacth", "hydra.run.dir=DIR/run"),

@@ -55,18 +55,19 @@ def test_the_group_sets_model_and_criterion(sweep):
     )
 
 
-def test_targets_and_mixing_are_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
+def test_the_penalty_and_mixing_are_the_same_from_both_roads(data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     log = runs.call(
         "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_post",
-        "norm=rbn_target", f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}",
-        "criterion.rbn_target_tid=2:0.5", "criterion.rbn_warmup_updates=3", "task.no_tid=true",
+        "norm=rbn", f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}",
+        "criterion.rbn_mean_weight=0.5", "+criterion.rbn_warmup_updates=3", "task.no_tid=true",
         "task.length_mixing=16",  # an integer in YAML, a word for argparse
         "model._name=rbn_transformer_tiny", "common.cpu=true", "common.seed=1",
         "dataset.max_tokens=1000", "dataset.num_workers=0", "optimization.max_update=1",
     )  # fmt: skip
     log += runs.train(
-        data_bin, tmp_path / "argparse", "--norm-encoder", "batch", "--rbn-target-tid", "2:0.5",
+        data_bin, tmp_path / "argparse", "--norm-encoder", "batch", "--rbn-mean-weight", 0.5,
+        "--rbn-std-weight", 0.01,
         "--rbn-warmup-updates", 3, "--length-mixing", 16, "--seed", 1, "--no-tid",
         "--max-update", 1,
     )  # fmt: skip
@@ -79,13 +80,8 @@ def test_targets_and_mixing_are_the_same_from_both_roads(data_bin, tmp_path, mon
     settings = {
         name: value for name, value in hydra["cfg"]["criterion"].items() if name.startswith("rbn_")
     }
-    assert len(settings) == 8 and settings["rbn_target_tid"] == "2:0.5"
+    assert len(settings) == 5 and settings["rbn_mean_weight"] == 0.5
     assert {name: argparse["cfg"]["criterion"][name] for name in settings} == settings
-    ours, theirs = (
-        state["extra_state"]["TranslationRBNTask"]["callbacks"]["MultiplierSteps"]
-        for state in (hydra, argparse)
-    )
-    assert ours.keys() == theirs.keys() and len(ours) == 4
 
 
 @pytest.mark.parametrize(

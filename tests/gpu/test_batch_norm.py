@@ -1,14 +1,12 @@
 """Batch norm on a GPU, at sizes of trainings; its kernels' odd cases: norms/test_kernels.py."""
 
 import copy
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.criterions.multipliers import Multipliers
-from rbn_fairseq.criterions.penalty import relative_gaps
 from rbn_fairseq.norms import (
     Affine,
     BatchNorm,
@@ -134,31 +132,6 @@ def test_instance_norm_agrees_with_the_cpu():
         # fp32 sums over up to 40 tokens, over deviations of some 0.3 and more.
         atol = 1e-5 * (1 + right.abs().max().item())
         torch.testing.assert_close(part, right, rtol=1e-5, atol=atol)
-
-
-def test_multipliers_do_not_wait_for_the_gpu_and_agree_with_the_cpu():
-    norm, x, _ = inputs(1000, 256)
-    held = []
-    for device in ("cpu", "cuda"):
-        twin, rows = copy.deepcopy(norm).to(device), x.detach().to(device).requires_grad_()
-        multipliers = Multipliers(nn.ModuleList([twin]), (0.01, 0.01), 1e-3, 0.01)
-        multipliers.to(rows.device)
-        with record_gaps() as gaps:
-            twin(rows)
-        torch.cuda.synchronize()
-        with no_waiting() if device == "cuda" else nullcontext():
-            for _ in range(3):
-                squares = relative_gaps(gaps)
-                multipliers.observe(gaps, squares.detach())
-                multipliers.step()
-            penalty = multipliers.penalty(gaps, squares)
-            (gradient,) = torch.autograd.grad(penalty, rows)
-        held.append((penalty.cpu(), gradient.cpu(), multipliers.state_dict()["0"]))
-    (penalty, gradient, state), (on_gpu, its_gradient, its_state) = held
-    assert penalty > 0 and its_state == pytest.approx(state, rel=1e-4)
-    torch.testing.assert_close(on_gpu, penalty, rtol=1e-4, atol=0)
-    atol = 1e-4 * gradient.abs().max().item()  # fp32 sums in another order, as above
-    torch.testing.assert_close(its_gradient, gradient, rtol=1e-4, atol=atol)
 
 
 @pytest.mark.parametrize("kind", [BatchNorm, Affine])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from rbn_fairseq.measuring.features import record_features
+from rbn_fairseq.callbacks.conditioning_monitor import record_features
 from rbn_fairseq.models import RBNTransformerModel
 
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
