@@ -193,11 +193,7 @@ def test_an_architecture_of_ones_own(mine, data_bin, forked, tmp_path):
 
 @pytest.mark.parametrize(
     "content, words",
-    [
-        (None, "is no directory"),
-        ({}, "has no __init__.py"),
-        ({"rbn_fairseq/__init__.py": ""}, "the package is in it"),
-    ],
+    [(None, "--user-dir"), ({}, "no __init__.py"), ({"rbn_fairseq/__init__.py": ""}, "--user-dir")],
 )
 def test_a_user_dir_that_is_none(forked, tmp_path, content, words):
     directory = tmp_path / "code"

@@ -258,8 +258,9 @@ def test_a_sentence_is_normalised_by_its_lengths_statistics(binned, varied):
 
 
 def test_average(binned, ordinary, varied, tmp_path):
-    output = ("--output", tmp_path / "out.pt", "--recalibrate", "--length-bins", 5)
-    result = rbn("average", ordinary, ordinary, *output)
+    assert rbn("average", ordinary, ordinary, "--output", tmp_path / "average.pt").exit_code == 0
+    output = ("--output", tmp_path / "out.pt", "--length-bins", 5)
+    result = rbn("recalibrate", tmp_path / "average.pt", *output)
     assert result.exit_code == 0, result.exception
     assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
     assert "left out: the moving average" in result.output
