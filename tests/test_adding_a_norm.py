@@ -165,8 +165,7 @@ def test_hydra_knows_it(mine, data_bin, forked, tmp_path):
 
 def test_its_options_are_listed(mine, forked):
     assert "--norm-peak-floor" in run(forked, "rbn", "options", "--user-dir", mine).stdout
-    rows = json.loads(run(forked, "rbn", "norms", "--user-dir", mine, "--json", "-").stdout)
-    assert rows[-1]["norm"] == "peak"
+    assert "peak" in run(forked, "rbn", "norms", "--user-dir", mine).stdout
 
 
 def test_errors_of_ones_own_code_are_one_line(mine, data_bin, forked, tmp_path):

@@ -349,11 +349,6 @@ def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path, options, words)
     assert all(word in message for word in words), message
 
 
-def test_average_estimates_bins_on_data(capsys, ordinary, tmp_path):
-    message = refused(capsys, tmp_path, "average", ordinary, "--length-bins", 2)
-    assert "--length-bins is for --recalibrate" in message
-
-
 @pytest.mark.parametrize(
     "norms, words",
     [
