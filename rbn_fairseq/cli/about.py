@@ -2,22 +2,15 @@
 
 import argparse
 import dataclasses
-import shutil
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, console, write_json
-from rbn_fairseq.writing import check_output
+from rbn_fairseq.cli.options import UserDir, console
 
-__all__ = ["norms", "option_groups", "options", "recipes", "user_dir"]
-
-recipes = typer.Typer(
-    invoke_without_command=True,
-    help="List the recipes of `rbn train --recipe`, and copy one out.",
-)
+__all__ = ["norms", "options", "recipes", "user_dir"]
 
 
 def user_dir() -> None:
@@ -25,111 +18,69 @@ def user_dir() -> None:
     typer.echo(Path(rbn_fairseq.__file__).resolve().parent)
 
 
-def norms(user_dir: UserDir = None, json: Json = None, overwrite: Overwrite = False) -> None:
-    """List the norms for --norm-encoder and the other --norm-* options, with their parameters."""
+def norms(user_dir: UserDir = None) -> None:
+    """List the norms for --norm-encoder and the like; `rbn options` has their parameters."""
     from rich.table import Table
 
     from rbn_fairseq.norms import NORMS
 
-    check_json(json, overwrite=overwrite)
-    table = Table("norm", "normalises (source)", show_lines=True)
-    table.add_column("parameters (default)", no_wrap=True)
-    values = []
+    table = Table("norm", "normalises", "source", show_lines=True)
     for name, entry in NORMS.items():
-        parameters = {
-            f"--norm-{name}-{option.name.replace('_', '-')}": option.default
-            for option in dataclasses.fields(entry.options_type)
-        }
-        listed = "\n".join(f"{option} ({default})" for option, default in parameters.items())
         where = "; not in decoders" if entry.leaks else ""
-        table.add_row(name, f"{entry.summary}{where} ({entry.source})", listed or "none")
-        values.append(
-            {
-                "norm": name,
-                "normalises": entry.summary,
-                "source": entry.source,
-                "in_decoders": not entry.leaks,
-                "parameters": parameters,
-            }
-        )
-    console(json).print(table)
-    write_json(json, values)
+        table.add_row(name, f"{entry.summary}{where}", entry.source)
+    console().print(table)
 
 
-def option_groups() -> list[tuple[str, str, tuple[type[Any], ...]]]:
-    """Return the plugin's options of a training, also those of norms that a user registered.
-
-    Returns:
-        For each group what it is about, what has to be given so that fairseq knows its options,
-        and their dataclasses, in which a field without a help text is no option.
-    """
+def options(user_dir: UserDir = None) -> None:
+    """List the plugin's options of `rbn train`, which fairseq's --help leaves out."""
+    rbn_fairseq.register()
     from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
 
     from rbn_fairseq.callbacks.base import options_of
     from rbn_fairseq.criterions.options import RBNPenaltyConfig
     from rbn_fairseq.models.config import norm_fields
     from rbn_fairseq.tasks.translation_rbn import CALLBACKS
 
+    # With the options of norms that a user registered.
     norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))
-    return [
-        ("norms", "--arch rbn_transformer...", (norms,)),
-        ("penalty", "--criterion label_smoothed_cross_entropy_rbn", (RBNPenaltyConfig,)),
-        ("training", "--task translation_rbn", options_of(CALLBACKS)),
-    ]
-
-
-def options(user_dir: UserDir = None) -> None:
-    """List the plugin's options of `rbn train`, which fairseq's --help leaves out."""
-    rbn_fairseq.register()
-    from fairseq.dataclass.utils import gen_parser_from_dataclass
-
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS,
         add_help=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    for title, component, configs in option_groups():
-        group = parser.add_argument_group(f"{title} ({component})")
+    for title, configs in (
+        ("norms (--arch rbn_transformer...)", (norms,)),
+        ("penalty (--criterion label_smoothed_cross_entropy_rbn)", (RBNPenaltyConfig,)),
+        ("training (--task translation_rbn)", options_of(CALLBACKS)),
+    ):
+        group = parser.add_argument_group(title)
         for config in configs:
             gen_parser_from_dataclass(group, config())
     typer.echo(parser.format_help().rstrip())
 
 
-@recipes.callback()
-def list_recipes(context: typer.Context, json: Json = None, overwrite: Overwrite = False) -> None:
-    """List the recipes of `rbn train --recipe`, and what --norm and --preset choose in them."""
-    if context.invoked_subcommand is not None:
-        return
+def recipes(
+    name: Annotated[
+        Optional[str], typer.Argument(metavar="NAME", help="Print this recipe, to be changed.")
+    ] = None,
+) -> None:
+    """List the recipes of `rbn train --recipe`, and what --norm and --preset choose in them.
+
+    `rbn recipes default > mine.yaml` copies one, which `rbn train DATA-BIN --recipe mine.yaml`
+    takes.
+    """
     from rich.table import Table
 
-    from rbn_fairseq.recipes import GROUPS, directory, names, summary
+    from rbn_fairseq.recipes import GROUPS, directory, find, names, summary
 
-    check_json(json, overwrite=overwrite)
+    if name is not None:
+        typer.echo(find(name, option="NAME").read_text(encoding="utf-8"), nl=False)
+        return
     table = Table("option", "name", "what it is")
-    values = []
     for group in ("", *GROUPS):
-        for name in names(group):
-            about = summary(directory() / group / f"{name}.yaml")
-            table.add_row(f"--{group or 'recipe'}", name, about)
-            values.append({"option": f"--{group or 'recipe'}", "name": name, "about": about})
+        for file in names(group):
+            about = summary(directory() / group / f"{file}.yaml")
+            table.add_row(f"--{group or 'recipe'}", file, about)
         table.add_section()
-    console(json).print(table)
-    write_json(json, values)
-
-
-@recipes.command()
-def copy(
-    name: Annotated[str, typer.Argument(help="Of a recipe.")],
-    output: Annotated[
-        Optional[Path], typer.Option(help="File to write.", show_default="NAME.yaml")
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Copy a recipe, to change it: `rbn train DATA-BIN --recipe FILE` takes the copy."""
-    from rbn_fairseq.recipes import find
-
-    source = find(name, option="NAME")
-    path = output or Path(source.name)
-    check_output("--output", path, [source], overwrite)
-    shutil.copyfile(source, path)
-    typer.echo(f"wrote {path}")
+    console().print(table)

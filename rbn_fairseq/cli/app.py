@@ -57,7 +57,7 @@ for name, verb in (
 ):
     app.command(name, options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
 app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
-app.add_typer(about.recipes, name="recipes")
+app.command("recipes")(about.recipes)
 app.command("translate")(translate.translate)
 app.command("watch")(watch.watch)
 app.command("options")(about.options)

@@ -1,56 +1,27 @@
 """Verbs that train and evaluate the runs of the paper's benchmarks, command by command."""
 
-import importlib.util
 import itertools
-import os
-import random
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import typer
 
-from rbn_fairseq.writing import unfinished
-
 __all__ = ["evaluate", "run"]
 
+_TARGET = {"iwslt14": "en", "wmt16": "de"}  # language to translate into
+_BATCHES = {"iwslt14": 1, "wmt16": 8}  # micro-batches of an update, over all GPUs
+_SEARCH = {
+    "iwslt14": ("--beam", "5", "--lenpen", "1", "--max-len-a", "1", "--max-len-b", "50"),
+    "wmt16": ("--beam", "4", "--lenpen", "0.6"),
+}
+_SACREBLEU = ("wmt14/full", "en-de")  # of wmt16
 _AVERAGED = 6  # epochs
-_MALLOC = {  # glibc would return memory at every update of a small model
-    "MALLOC_MMAP_THRESHOLD_": "2000000000",
-    "MALLOC_TRIM_THRESHOLD_": "4000000000",
-}
-_SACREBLEU = ("wmt14/full", "en-de")
 
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Target language, batch and search of a benchmark.
-
-    Attributes:
-        target: language to translate into.
-        batches: micro-batches of an update, over all GPUs.
-        search: options of generation.
-    """
-
-    target: str
-    batches: int
-    search: tuple[str, ...]
-
-
-BENCHMARKS = {
-    "iwslt14": Benchmark(
-        "en", 1, ("--beam", "5", "--lenpen", "1", "--max-len-a", "1", "--max-len-b", "50")
-    ),
-    "wmt16": Benchmark("de", 8, ("--beam", "4", "--lenpen", "0.6")),
-}
-
-_Name = Annotated[
+_Benchmark = Annotated[
     Literal["iwslt14", "wmt16"],
     typer.Argument(metavar="BENCHMARK", help="`iwslt14` (De-En) or `wmt16` (En-De)."),
 ]
@@ -79,160 +50,67 @@ _Where = Annotated[
     ),
 ]
 _Preset = Annotated[Optional[str], typer.Option(help="`small`: a model and batches for a CPU.")]
-_Epochs = Annotated[
-    Optional[int],
-    typer.Option("--max-epoch", min=1, help="Epochs.", show_default="the recipe's"),
-]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print every command instead of running it.")
 ]
 
 
-class _Runs:
-    """Runs of a benchmark with one norm and placement.
+def _choose(
+    benchmark: str, norm: str, placement: str, preset: Optional[str]
+) -> tuple[Path, list[str]]:
+    """Return a benchmark's recipe, and Hydra's overrides for its norm and preset."""
+    from rbn_fairseq.recipes import choose, find
 
-    Args:
-        name: of the benchmark.
-        norm: as in recipes.
-        placement: ``post`` or ``pre``.
-        data: what `rbn prepare` made; ``None`` = ``data/BENCHMARK``.
-        directory: that of the runs; ``None`` = ``runs/BENCHMARK`` or ``runs/BENCHMARK-PRESET``.
-        preset: of the recipe.
-        dry_run: whether commands are printed instead of run.
+    recipe = find(f"{benchmark}_{placement}")
+    choices = [choose(recipe, "norm", norm, "NORM")]
+    if preset:
+        choices.append(choose(recipe, "preset", preset))
+    return recipe, choices
+
+
+def _find_data(benchmark: str, data: Optional[Path], dry_run: bool) -> Path:
+    data = data or Path("data", benchmark)
+    if not (dry_run or (data / "bin" / "about.json").is_file()):
+        raise ValueError(
+            f"--data: there are no prepared data in `{data}`. `rbn prepare {benchmark}` makes "
+            f"them (bash scripts/{benchmark}/prepare.sh)."
+        )
+    return data
+
+
+def _execute(arguments: Sequence[str], dry_run: bool) -> None:
+    """Run an `rbn` command, or print it.
 
     Raises:
-        ValueError: if there is no such norm or preset, or no data; the message names the option.
+        typer.Exit: with the command's exit status, if it fails.
     """
-
-    def __init__(
-        self,
-        name: str,
-        norm: str,
-        placement: str,
-        data: Optional[Path],
-        directory: Optional[Path],
-        preset: Optional[str],
-        dry_run: bool,
-    ) -> None:
-        from rbn_fairseq.recipes import choose, find
-
-        self.name = name
-        self.benchmark = BENCHMARKS[name]
-        self.label = f"{placement}-{norm}"
-        self.data = data or Path("data", name)
-        self.directory = directory or Path("runs", f"{name}-{preset}" if preset else name)
-        self.preset = preset
-        self.dry_run = dry_run
-        self.recipe = find(f"{name}_{placement}")
-        #: Hydra's overrides of the norm and the preset.
-        self.choices = [choose(self.recipe, "norm", norm, "NORM")]
-        if preset:
-            self.choices.append(choose(self.recipe, "preset", preset))
-        if not dry_run and not (self.data / "bin" / "about.json").is_file():
-            raise ValueError(
-                f"--data: there are no prepared data in `{self.data}`. `rbn prepare {name}` "
-                f"makes them (bash scripts/{name}/prepare.sh)."
-            )
-
-    def run(self, seed: int | str) -> Path:
-        """Return the directory of a seed's run."""
-        return self.directory / f"{self.label}-seed{seed}"
-
-    def execute(self, command: Sequence[str], output: Optional[Path] = None) -> None:
-        """Run a command, or print it; ``output`` is written when it has run to its end.
-
-        Raises:
-            typer.Exit: with the command's exit status, if it fails.
-        """
-        text = shlex.join(command) + ("" if output is None else f" > {shlex.quote(str(output))}")
-        if self.dry_run:
-            typer.echo(text)
-            return
-        typer.echo(f"+ {text}", err=True)
-        environment = _environment() | (_MALLOC if self.preset == "small" else {})
-        with ExitStack() as files:
-            stdout = None
-            if output is not None:
-                stdout = files.enter_context(files.enter_context(unfinished(output)).open("wb"))
-            status = subprocess.run(command, env=environment, stdout=stdout).returncode
-            if status != 0:
-                raise typer.Exit(status)
+    text = shlex.join(["rbn", *arguments])
+    if dry_run:
+        typer.echo(text)
+        return
+    typer.echo(f"+ {text}", err=True)
+    status = subprocess.run([sys.executable, "-m", "rbn_fairseq", *arguments]).returncode
+    if status != 0:
+        raise typer.Exit(status)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of commands: `rbn` and torchrun are those beside this one."""
-    program = Path(sys.argv[0])
-    here = program.resolve() if program.name == "rbn" else Path(sys.executable)
-    path = os.pathsep.join((str(here.parent), os.environ.get("PATH", os.defpath)))
-    # Hydra and torch have many warnings, about fairseq's own code.
-    return {"PYTHONWARNINGS": "ignore", **os.environ, "PATH": path}
-
-
-def _hydra_path(path: Path | str) -> str:
-    """Quote a path so that Hydra reads it as it is."""
-    text = str(path)
-    if re.fullmatch(r"[A-Za-z0-9_./-]+", text):
-        return text
-    return "'" + text.replace("'", "\\'") + "'"
-
-
-def _is_finished(runs: _Runs, seed: str, overrides: Iterable[str]) -> bool:
+def _is_finished(last: Path) -> bool:
     """Tell whether a training has made all its updates; fairseq would make one more.
 
     Where it is the epochs that are numbered, fairseq sees to that itself.
     """
     from rbn_fairseq.checkpoints.files import read_checkpoint
-    from rbn_fairseq.recipes import compose_settings
 
-    last = runs.run(seed) / "checkpoint_last.pt"
-    if runs.dry_run or not last.is_file():
-        return False
-    numbers = [text for text in overrides if text.startswith("optimization.max_update=")]
-    updates = compose_settings(runs.recipe, [*runs.choices, *numbers])[0]["optimization"]
-    if not updates.get("max_update"):
-        return False
     try:
         state = read_checkpoint(last, mmap=True)
-    except ValueError:  # training mends it, or says why it cannot
+    except ValueError:  # there is none, or training mends it, or says why it cannot
         return False
-    return bool(state["optimizer_history"][-1]["num_updates"] >= updates["max_update"])
-
-
-def _launch(runs: _Runs, launcher: str, gpus: int, nodes: int, master: Optional[str]) -> list[str]:
-    """Return the words that start a training.
-
-    Raises:
-        ValueError: if the options do not go together.
-    """
-    batches = runs.benchmark.batches
-    if batches % (gpus * nodes):
-        raise ValueError(
-            f"--gpus {gpus} x --nodes {nodes} does not divide the {batches} micro-batches of an "
-            f"update of {runs.name}."
-        )
-    if launcher == "local":
-        if nodes > 1:
-            raise ValueError(f"--nodes {nodes} needs --launcher torchrun or slurm.")
-        return ["rbn", "hydra-train"]
-    if launcher == "slurm":
-        if not (runs.dry_run or importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher")):
-            raise ValueError(
-                "--launcher slurm needs Hydra's plugin: pip install hydra-submitit-launcher."
-            )
-        return ["rbn", "hydra-train", "-m"]
-    words = ["torchrun", "--nproc_per_node", str(gpus)]
-    if nodes == 1:
-        words.append("--standalone")
-    elif master is None:
-        raise ValueError(f"--nodes {nodes} needs --master HOST:PORT, the same on all nodes.")
-    else:
-        words += ["--nnodes", str(nodes), "--rdzv_backend", "c10d", "--rdzv_endpoint", master]
-        words += ["--rdzv_id", f"{runs.name}-{runs.label}"]
-    return [*words, "--no-python", "rbn", "hydra-train"]
+    updates = state["cfg"]["optimization"]["max_update"]
+    return bool(updates and state["optimizer_history"][-1]["num_updates"] >= updates)
 
 
 def run(
-    benchmark: _Name,
+    benchmark: _Benchmark,
     norm: _Norm,
     placement: _Placement,
     seeds: Annotated[
@@ -246,29 +124,17 @@ def run(
     data: _Data = None,
     runs: _Where = None,
     preset: _Preset = None,
-    max_epoch: _Epochs = None,
+    max_epoch: Annotated[
+        Optional[int], typer.Option(min=1, help="Epochs.", show_default="the recipe's")
+    ] = None,
     gpus: Annotated[
         int,
         typer.Option(
             min=1,
-            help="GPUs of each machine. An update has the same micro-batches on any number that "
+            help="GPUs of a training. An update has the same micro-batches on any number that "
             "divides them: the rest is accumulated.",
         ),
     ] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    launcher: Annotated[
-        Literal["local", "torchrun", "slurm"],
-        typer.Option(
-            help="`local`: fairseq starts a process a GPU on this machine. `torchrun`: the same by "
-            "torchrun; with --nodes call this on every machine, with the same --master. `slurm`: "
-            "one job a seed, with the settings of configs/launcher/slurm.yaml; the command waits "
-            "for its jobs, do not call it again while they run. On several machines data and runs "
-            "must be on a disk that all share."
-        ),
-    ] = "local",
-    master: Annotated[
-        Optional[str], typer.Option(metavar="HOST:PORT", help="For torchrun on several machines.")
-    ] = None,
     dry_run: _DryRun = False,
 ) -> None:
     """Train runs of a benchmark by its recipe, one a seed, in RUNS/PLACEMENT-NORM-seedSEED.
@@ -283,91 +149,43 @@ def run(
             "SEED must be one or more numbers, before overrides of Hydra, but there is "
             f"`{(wrong or overrides)[0]}`."
         )
-    all_runs = _Runs(benchmark, norm, placement, data, runs, preset, dry_run)
-    command = _launch(all_runs, launcher, gpus, nodes, master)
-    left = [seed for seed in numbers if not _is_finished(all_runs, seed, overrides)]
-    for seed in sorted(set(numbers) - set(left)):
-        typer.echo(f"{all_runs.run(seed).name}: is trained", err=True)
-    if not left:
-        return
-    world = gpus * nodes
-    command += ["--config-name", all_runs.recipe.stem, *all_runs.choices]
-    command.append(f"task.data={_hydra_path(all_runs.data / 'bin')}")
+    if _BATCHES[benchmark] % gpus:
+        raise ValueError(
+            f"--gpus {gpus} does not divide the {_BATCHES[benchmark]} micro-batches of an update "
+            f"of {benchmark}."
+        )
+    recipe, choices = _choose(benchmark, norm, placement, preset)
+    data = _find_data(benchmark, data, dry_run)
+    runs = runs or Path("runs", f"{benchmark}-{preset}" if preset else benchmark)
+    command = ["hydra-train", "--config-name", recipe.stem, *choices]
+    command.append(f'task.data="{data / "bin"}"')
     if max_epoch is not None:
         command.append(f"optimization.max_epoch={max_epoch}")
     if preset is None:
-        command.append(f"optimization.update_freq=[{all_runs.benchmark.batches // world}]")
-    command.append(f"distributed_training.distributed_world_size={world}")
-    if launcher == "slurm":
-        settings = [f"hydra.launcher.nodes={nodes}", f"hydra.launcher.gpus_per_node={gpus}"]
-        if nodes > 1:  # on one machine fairseq makes a port of the job's number
-            port = random.SystemRandom().randrange(20_000, 40_000)
-            settings.append(f"distributed_training.distributed_port={port}")
-        settings.append(f"hydra.sweep.dir={_hydra_path(all_runs.directory)}")
-        settings.append(f"hydra.sweep.subdir={all_runs.label}-seed${{common.seed}}")
-        seeds_of_jobs = f"common.seed={','.join(left)}"
-        all_runs.execute([*command, "launcher=slurm", *settings, seeds_of_jobs, *overrides])
-        return
-    if launcher == "local":  # fairseq would count SLURM's GPUs instead
-        for name in ("SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"):
-            os.environ.pop(name, None)
-    for seed in left:
-        place = f"hydra.run.dir={_hydra_path(all_runs.run(seed))}"
-        all_runs.execute([*command, f"common.seed={seed}", place, *overrides])
+        command.append(f"optimization.update_freq=[{_BATCHES[benchmark] // gpus}]")
+    command.append(f"distributed_training.distributed_world_size={gpus}")
+    goes_on = any(text.startswith("optimization.max_update=") for text in overrides)
+    for seed in numbers:
+        directory = runs / f"{placement}-{norm}-seed{seed}"
+        if not (dry_run or goes_on) and _is_finished(directory / "checkpoint_last.pt"):
+            typer.echo(f"{directory.name}: is trained", err=True)
+            continue
+        places = [f"common.seed={seed}", f'hydra.run.dir="{directory}"']
+        _execute([*command, *places, *overrides], dry_run)
 
 
-def _has_running_statistics(runs: _Runs, seed: int) -> bool:
-    """Tell whether any norm of a run has running statistics, by the plans it was trained with."""
-    from omegaconf import OmegaConf
-
+def _has_running_statistics(model: Mapping[str, Any]) -> bool:
+    """Tell whether any norm of a model has running statistics, by the plans of its settings."""
     from rbn_fairseq.norms import NORMS, NormPlan, PopulationNorm
-    from rbn_fairseq.recipes import compose_settings
 
-    settings = runs.run(seed) / ".hydra" / "config.yaml"
-    if runs.dry_run or not settings.is_file():
-        model = compose_settings(runs.recipe, runs.choices)[0]["model"]
-    else:
-        model = OmegaConf.load(settings).model
-    options = (f"norm_{side}{final}" for side in ("encoder", "decoder") for final in ("", "_final"))
-    plans = (NormPlan.parse(str(model[option])) for option in options if model.get(option))
+    places = ("encoder", "encoder_final", "decoder", "decoder_final")
+    plans = [NormPlan.parse(str(model.get(f"norm_{place}") or "layer")) for place in places]
     norms = {name for plan in plans for rule in plan.rules for name in rule.norms}
     return any(issubclass(NORMS[name], PopulationNorm) for name in norms & NORMS.keys())
 
 
-def _is_fresh(path: Path, source: Path) -> bool:
-    """Tell whether a file was made after its source."""
-    if not path.exists():
-        return False
-    return not source.exists() or path.stat().st_mtime_ns > source.stat().st_mtime_ns
-
-
-def _score(runs: _Runs, checkpoint: Path, scores: Path) -> None:
-    """Translate the test set with a checkpoint, and score the translations."""
-    generated = checkpoint.with_name(f"{checkpoint.stem}.generated.txt")
-    target = runs.benchmark.target
-    if runs.dry_run or not _is_fresh(generated, checkpoint):
-        command = ["rbn", "generate", str(runs.data / "bin"), "--path", str(checkpoint)]
-        command += ["--gen-subset", "test", *runs.benchmark.search, "--remove-bpe"]
-        command += ["--batch-size", "64", "--num-workers", "0", "--no-progress-bar"]
-        runs.execute(command, generated)
-    if runs.dry_run or not _is_fresh(scores, generated):
-        command = ["rbn", "score", str(generated), "--lang", target]
-        command += ["--reference", str(runs.data / "text" / f"test.{target}")]
-        if runs.name == "wmt16":
-            command.append("--compound-split")
-            if _raw_reference(runs).is_file():
-                command += ["--raw-reference", str(_raw_reference(runs))]
-            else:
-                command += ["--test-set", _SACREBLEU[0], "--language-pair", _SACREBLEU[1]]
-        runs.execute([*command, "--json", str(scores), "--overwrite"])
-
-
-def _raw_reference(runs: _Runs) -> Path:
-    return runs.data / "raw" / f"test.{runs.benchmark.target}"
-
-
 def evaluate(
-    benchmark: _Name,
+    benchmark: _Benchmark,
     norm: _Norm,
     placement: _Placement,
     seeds: Annotated[
@@ -377,52 +195,63 @@ def evaluate(
     data: _Data = None,
     runs: _Where = None,
     preset: _Preset = None,
-    max_epoch: _Epochs = None,
-    last: Annotated[
-        Optional[int],
-        typer.Option(
-            min=1,
-            help="How many epochs to average.",
-            show_default="6, or --max-epoch where that is fewer",
-        ),
-    ] = None,
     dry_run: _DryRun = False,
 ) -> None:
     """Average, recalibrate, translate and score the runs that `rbn run` trained.
 
-    Averages the last epochs of each run, estimates the population statistics of the averaged
-    weights anew, translates the test set with and without that, and scores: BLEU4 on the tokens
-    (of wmt16 with compounds split), and sacreBLEU. The scores are in the run's score.json, and in
-    score_averaged_statistics.json without new statistics. What is up to date is not done again.
+    Averages the last 6 epochs of each run (all, if it was to have fewer), estimates the population
+    statistics of the averaged weights anew, translates the test set with and without that, and
+    scores: BLEU4 on the tokens (of wmt16 with compounds split), and sacreBLEU. The scores are in
+    the run's score.json, and in score_averaged_statistics.json without new statistics. A run whose
+    scores are newer than its checkpoints is left as it is.
     """
+    from omegaconf import OmegaConf
+
+    from rbn_fairseq.recipes import compose_settings
     from rbn_fairseq.scoring import fetch_references
 
-    all_runs = _Runs(benchmark, norm, placement, data, runs, preset, dry_run)
-    if benchmark == "wmt16" and not (dry_run or _raw_reference(all_runs).is_file()):
-        fetch_references(*_SACREBLEU)  # before hours of translating, not after
-    number = str(last or min(_AVERAGED, max_epoch or _AVERAGED))
-    for seed in seeds:
-        directory = all_runs.run(seed)
-        checkpoint = directory / "checkpoint_last.pt"
-        if not (dry_run or checkpoint.is_file()):
-            raise ValueError(
-                f"--runs: there is no training in `{directory}`. `rbn run {benchmark} {norm} "
-                f"{placement} {seed}` makes it."
-            )
-        running = _has_running_statistics(all_runs, seed)
-        average, note = directory / "average.pt", directory / ".averaged"
-        same = note.is_file() and note.read_text().strip() == number
-        if dry_run or not (same and _is_fresh(average, checkpoint)):
-            words = ["rbn", "average", str(directory), "--last", number]
-            all_runs.execute([*words, "--output", str(average), "--overwrite"])
+    recipe, choices = _choose(benchmark, norm, placement, preset)
+    data = _find_data(benchmark, data, dry_run)
+    runs = runs or Path("runs", f"{benchmark}-{preset}" if preset else benchmark)
+    target = _TARGET[benchmark]
+    translating = ["generate", str(data / "bin"), "--gen-subset", "test", *_SEARCH[benchmark]]
+    translating += "--remove-bpe --batch-size 64 --num-workers 0 --no-progress-bar".split()
+    scoring = ["score", "--lang", target, "--reference", str(data / "text" / f"test.{target}")]
+    if benchmark == "wmt16":
+        raw = data / "raw" / f"test.{target}"
+        scoring.append("--compound-split")
+        if raw.is_file():
+            scoring += ["--raw-reference", str(raw)]
+        else:
+            scoring += ["--test-set", _SACREBLEU[0], "--language-pair", _SACREBLEU[1]]
             if not dry_run:
-                note.write_text(f"{number}\n")
-        if not running:
-            _score(all_runs, average, directory / "score.json")
+                fetch_references(*_SACREBLEU)  # before hours of translating, not after
+    for seed in seeds:
+        directory = runs / f"{placement}-{norm}-seed{seed}"
+        scores, average = directory / "score.json", directory / "average.pt"
+        trained = (path.stat().st_mtime_ns for path in directory.glob("checkpoint*.pt"))
+        scored = scores.stat().st_mtime_ns if scores.is_file() else 0
+        if not dry_run and scored > max(trained, default=0):
+            typer.echo(f"{directory.name}: is evaluated", err=True)
             continue
-        recalibrated = directory / "average_recalibrated.pt"
-        if dry_run or not _is_fresh(recalibrated, average):
-            words = ["rbn", "recalibrate", str(average), "--data", str(all_runs.data / "bin")]
-            all_runs.execute([*words, "--output", str(recalibrated), "--overwrite"])
-        _score(all_runs, average, directory / "score_averaged_statistics.json")
-        _score(all_runs, recalibrated, directory / "score.json")
+        settings: Any = compose_settings(recipe, choices)[0]
+        if (directory / ".hydra" / "config.yaml").is_file():
+            settings = OmegaConf.load(directory / ".hydra" / "config.yaml")
+        last = min(_AVERAGED, settings["optimization"].get("max_epoch") or _AVERAGED)
+        averaging = ["average", str(directory), "--last", str(last), "--output", str(average)]
+        _execute([*averaging, "--overwrite"], dry_run)
+        results = {average: scores}
+        if _has_running_statistics(settings["model"]):
+            recalibrated = directory / "average_recalibrated.pt"
+            words = ["recalibrate", str(average), "--data", str(data / "bin")]
+            _execute([*words, "--output", str(recalibrated), "--overwrite"], dry_run)
+            results = {
+                average: directory / "score_averaged_statistics.json",
+                recalibrated: scores,
+            }
+        for checkpoint, file in results.items():
+            translations = checkpoint.with_suffix("")
+            words = ["--path", str(checkpoint), "--results-path", str(translations)]
+            _execute([*translating, *words], dry_run)
+            words = [str(translations / "generate-test.txt"), "--json", str(file), "--overwrite"]
+            _execute([*scoring, *words], dry_run)

@@ -1,6 +1,6 @@
 """Verbs that average, recalibrate and fold checkpoints."""
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -32,40 +32,30 @@ def _recalibrate(
     path: Path,
     data: Optional[Path],
     device: str,
-    settings: Mapping[str, Any],
+    batches: int,
+    seed: int = 1,
+    population: str = "mean-of-batches",
+    length_bins: Optional[int] = None,
+    length_edges: str = "quantiles",
 ) -> None:
-    """Estimate population statistics anew, in place.
-
-    Args:
-        state: the content to change, made of the checkpoint ``path``.
-        path: the checkpoint.
-        data: data directory; ``None`` = the one that it was trained on.
-        device: to compute on.
-        settings: all values of the command line.
-    """
+    """Estimate population statistics anew in ``state``, which was made of the file ``path``."""
     from rbn_fairseq.measuring.recalibrate import recalibrate_state
     from rbn_fairseq.measuring.session import open_session
 
-    has_average = "ema" in (state.get("extra_state") or {})
+    had_average = "ema" in (state.get("extra_state") or {})
+    session = open_session(path, data, device, state)
+    show = partial(progress, label="recalibrating")
     bins = recalibrate_state(
-        open_session(path, data, device, state),
-        state,
-        settings["batches"],
-        settings["seed"],
-        settings["population"],
-        settings["length_bins"],
-        settings["length_edges"],
-        progress=lambda batches: progress(batches, "recalibrating"),
+        session, state, batches, seed, population, length_bins, length_edges, show
     )
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
-    if has_average and "ema" not in state["extra_state"]:
+    if had_average and "ema" not in state["extra_state"]:
         typer.echo("left out: the moving average of --store-ema, which has not these bins")
     typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
 
 
 def average(
-    context: typer.Context,
     checkpoints: Checkpoints,
     output: Output,
     last: Annotated[
@@ -82,10 +72,6 @@ def average(
     ] = False,
     data: Data = None,
     batches: Batches = 200,
-    seed: Seed = 1,
-    population: Estimate = "mean-of-batches",
-    length_bins: LengthBins = None,
-    length_edges: LengthEdges = "quantiles",
     device: Device = None,
     overwrite: Overwrite = False,
     user_dir: UserDir = None,
@@ -93,22 +79,15 @@ def average(
     """Average the weights of checkpoints and recalibrate the population statistics."""
     from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
     from rbn_fairseq.checkpoints.files import write_checkpoint
-    from rbn_fairseq.measuring.bins import check_length_bins
 
-    check_length_bins(length_bins, length_edges)
-    for option, value in (("--length-bins", length_bins), ("--data", data)):
-        if not recalibrate and value is not None:
-            raise ValueError(f"{option} is for --recalibrate, which estimates statistics on data.")
     if len(checkpoints) == 1 and checkpoints[0].is_dir():
         if last is None:
             raise ValueError(
                 f"`{checkpoints[0]}` is a directory: say with --last how many epochs to average."
             )
         paths = choose_last(checkpoints[0], last)
-    elif last is not None and not checkpoints[0].exists():
-        raise ValueError(f"There is no directory `{checkpoints[0]}`.")
     elif last is not None:
-        raise ValueError("--last goes with one directory, not with files.")
+        raise ValueError(f"--last goes with one directory, which `{checkpoints[0]}` is not.")
     else:
         paths = checkpoints
     check_output("--output", output, paths, overwrite)
@@ -117,13 +96,12 @@ def average(
     for path in paths:
         typer.echo(f"averaged {path}")
     if recalibrate:
-        _recalibrate(state, paths[-1], data, computing, context.params)
+        _recalibrate(state, paths[-1], data, computing, batches)
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 
 
 def recalibrate(
-    context: typer.Context,
     checkpoint: Checkpoint,
     output: Output,
     data: Data = None,
@@ -153,7 +131,9 @@ def recalibrate(
     check_output("--output", output, [checkpoint], overwrite)
     computing = choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
-    _recalibrate(state, checkpoint, data, computing, context.params)
+    _recalibrate(
+        state, checkpoint, data, computing, batches, seed, population, length_bins, length_edges
+    )
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 
@@ -177,8 +157,5 @@ def fold(
         "left as one multiply-add"
     )
     if folded["by_length"]:
-        typer.echo(
-            f"{len(folded['by_length'])} norms with bins of sentence lengths stay as they are: a "
-            "linear layer cannot take in a scale and shift that each sentence looks up"
-        )
+        typer.echo(f"{len(folded['by_length'])} norms with bins of lengths stay as they are")
     typer.echo(f"wrote {output}")

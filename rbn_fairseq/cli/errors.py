@@ -1,12 +1,10 @@
 """Errors of the user: what is wrong, and the way out."""
 
 import argparse
-import dataclasses
-import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,16 +17,13 @@ _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "
 
 
 class _Raised(NamedTuple):
-    """An exception: its type's name, its text, and the calls that it came through."""
+    """An exception: its type's name, its text, where it was raised, and what was being called."""
 
     kind: str
     text: str
-    stack: list[traceback.FrameSummary]
-
-    @property
-    def file(self) -> str:
-        """Where it was raised; empty where that is not known."""
-        return self.stack[-1].filename if self.stack else ""
+    file: str
+    line: str
+    functions: frozenset[str]
 
     @property
     def is_refusal(self) -> bool:
@@ -37,10 +32,9 @@ class _Raised(NamedTuple):
         ValueErrors that Python itself raises, as of `a, b = 1, 2, 3`, are bugs.
         """
         directories = getattr(sys.modules.get("rbn_fairseq.cli.options"), "user_directories", ())
-        return bool(
+        return (
             self.kind == "ValueError"
-            and self.stack
-            and re.search(r"\braise\b", self.stack[-1].line or "")
+            and re.search(r"\braise\b", self.line) is not None
             and any(Path(self.file).resolve().is_relative_to(d) for d in (_PACKAGE, *directories))
         )
 
@@ -59,16 +53,15 @@ def explain(error: BaseException) -> Optional[str]:
 
     Faults of the user are ValueErrors that this package or their own --user-dir raises, what
     fairseq refuses, and what the system does. Of errors in the midst of training, only the first
-    kind and a lack of memory are; the others keep their traceback.
+    kind and a lack of memory or disk are; the others keep their traceback.
     """
-    errors = list(_chain(error))
+    errors = _read_tracebacks("".join(traceback.format_exception(error)))
     for raised in errors:
         if raised.is_refusal:
             return raised.text
-    functions = {frame.name for raised in errors for frame in raised.stack}
-    training = bool({"train_step", "valid_step"} & functions)
+    training = any({"train_step", "valid_step"} & raised.functions for raised in errors)
     for raised in errors:
-        for pattern, message in [_MEMORY] if training else [_MEMORY, *_HINTS]:
+        for pattern, message in _HINTS[:2] if training else _HINTS:
             match = re.search(pattern, f"{raised.file} {raised.kind}: {raised.text}", re.DOTALL)
             if match:
                 return " ".join(match.expand(message).split())
@@ -80,44 +73,38 @@ def explain(error: BaseException) -> Optional[str]:
     return None
 
 
-def _chain(error: Optional[BaseException]) -> Iterator[_Raised]:
-    """Yield an exception and those that it covers; one of another process from its text."""
-    while error is not None:
-        kind, text = type(error).__name__, str(error)
-        if kind == "ProcessRaisedException":
-            yield from _from_text(text)
-        if isinstance(error, OSError) and error.strerror:
-            file = f": `{os.fsdecode(error.filename)}`" if error.filename else ""
-            kind, text = "OSError", f"{error.strerror}{file}"
-        yield _Raised(kind, text, list(traceback.extract_tb(error.__traceback__)))
-        handled = None if error.__suppress_context__ or kind in _BUGS else error.__context__
-        error = error.__cause__ or handled
+def _read_tracebacks(text: str) -> list[_Raised]:
+    """Read exceptions and those that they cover, the last first; also of another process."""
+    frame = r'^  File "([^"]+)", line \d+, in (\S+)(?:\n    (\S.*))?'
+    last_line = r"^(?:[\w.]+\.)?(\w+)(?:: (.*))?"
+    covers = r"\n\n(?:During handling of|The above exception was)"
+    errors = []
+    first, *others = text.split("Traceback (most recent call last):\n")
+    for part in reversed(others or [first]):
+        frames = re.findall(frame, part, re.MULTILINE)
+        raised = re.search(last_line, re.split(covers, part)[0], re.MULTILINE | re.DOTALL)
+        if not raised:
+            continue
+        file, _, line = frames[-1] if frames else ("", "", "")
+        functions = frozenset(function for _, function, _ in frames)
+        errors.append(_Raised(raised[1], (raised[2] or "").strip(), file, line, functions))
+        if raised[1] in _BUGS:  # what it was handling is no fault of the user's
+            break
+    return errors
 
 
-def _from_text(text: str) -> Iterator[_Raised]:
-    """Read the exceptions of a traceback that another process wrote, the last one first."""
-    frame = r'^  File "([^"]+)", line (\d+), in (\S+)\n    (.*)'
-    last_line = r"^(?:[\w.]+\.)?(\w+): (.*?)(?=\n\n|\Z)"
-    for part in reversed(text.split("Traceback (most recent call last):")[1:]):
-        raised = re.search(last_line, part, re.MULTILINE | re.DOTALL)
-        if raised:
-            stack = [
-                traceback.FrameSummary(file, int(number), function, line=line)
-                for file, number, function, line in re.findall(frame, part, re.MULTILINE)
-            ]
-            yield _Raised(raised[1], raised[2].strip(), stack)
-
-
-_MEMORY = (
-    r"MemoryError|out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
-    "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
-    "the same update), or a smaller model.",
-)
-# Errors of fairseq, torch and the system, as `file kind: text`, that do not say what to do.
+# Errors of fairseq, torch and the system, as `file kind: text`, that do not say what to do; the
+# first two may come in training, too.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
-        r"UnpicklingError",
-        "The checkpoint holds types that are not safe to load; nothing of it was run.",
+        r"\[Errno (?:27|28|122)\] ([^\n]*)",
+        r"\1: the disk or quota is full, or a limit on the size of files (ulimit -f) is reached. "
+        "Make room and give the same command again: a training resumes from its last checkpoint.",
+    ),
+    (
+        r"MemoryError|out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
+        "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
+        "the same update), or a smaller model.",
     ),
     (
         r"ModuleNotFoundError: .*\bfairseq\b(?!\.)",
@@ -129,15 +116,9 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "long sentences out: --skip-invalid-size-inputs-valid-test and --max-source-positions.",
     ),
     (
-        r"--share-all-embeddings requires",
-        "--share-all-embeddings needs one dictionary for both languages and the same width in "
-        "encoder and decoder: make the data with fairseq-preprocess --joined-dictionary, or leave "
-        "the option out (of a recipe, in a copy that `rbn recipes copy` makes).",
-    ),
-    (
         r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver",
-        "There is no GPU here, or this torch is built without CUDA. Leave out --fp16 and other "
-        "options of GPUs; `rbn doctor` tells what torch finds.",
+        "There is no GPU here, or this torch is built without CUDA. Leave out --fp16, --device "
+        "cuda and other options of GPUs; `rbn doctor` tells what torch finds.",
     ),
     (
         r"Dataset not found: (\S+) \((.*)\)",
@@ -145,44 +126,17 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
     ),
     (
-        r"mmap length is greater than file size|buffer is smaller than requested|"
-        r"could not be read from the buffer|cannot mmap an empty file|"
-        r"offset must be non-negative and no greater than buffer length",
-        "A file of the data is truncated; `rbn doctor --data DATA-BIN` tells which. Make the data "
-        "again with fairseq-preprocess.",
-    ),
-    (
-        r"Incorrect encoding detected in (.+?), please",
-        r"The dictionary `\1` is not UTF-8. Make the data again with fairseq-preprocess.",
-    ),
-    (
-        r"UnicodeDecodeError",
-        "A file that is read is not UTF-8 text. Convert it: iconv -f LATIN1 -t UTF-8 FILE.",
-    ),
-    (
         r"The dataset is empty|fairseq/data/data_utils.py IndexError",
         "There is nothing to train on: fewer sentences than --required-batch-size-multiple (8), or "
         "all longer than --max-tokens or --max-source-positions allow.",
     ),
     (
-        r"Address already in use|EADDRINUSE",
-        "Another training uses this port: give another --distributed-port.",
-    ),
-    (
-        r"MissingConfigException: .*Could not find '(\w+)/(\S+)'\s+Available options in '\w+':"
-        r"(.*?)Config search path",
-        r"Hydra: there is no \1=\2. There are: \3.",
-    ),
-    (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
         r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
-        r"InterpolationKeyError|HydraException): (.*?)(?:\n(?:full_key|\s*\n)|\Z).*",
+        r"InterpolationKeyError|HydraException): (.*?)(?:\s*Config search path|\nfull_key|\Z).*",
         r"Hydra: \1",
     ),
-    (
-        r" OSError: ([A-Z][^\n]*)",
-        r"\1.",
-    ),
+    (r"\[Errno \d+\] ([^\n]*)", r"\1."),
 )
 
 
@@ -190,8 +144,6 @@ MISSING_DATA = (
     "DATA-BIN is missing: rbn train DATA-BIN [OPTIONS], the directory that fairseq-preprocess "
     "filled first."
 )
-
-_MANY = 12  # choices that are listed
 
 
 def explain_usage(parser: argparse.ArgumentParser, message: str) -> str:
@@ -201,50 +153,16 @@ def explain_usage(parser: argparse.ArgumentParser, message: str) -> str:
         parser: fairseq's, with the options of the architecture, task and criterion given.
         message: what it would print below its usage.
     """
-    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message, re.DOTALL)
-    if unknown:
-        return _explain_unknown(parser, unknown[1].split())
-    choice = re.fullmatch(
-        r"argument (\S+): invalid choice: '?([^']*)'? \(choose from (.*)\)", message, re.DOTALL
-    )
-    if choice:
-        return _explain_choice(*choice.groups())
     if message.endswith("are required: data"):
         return MISSING_DATA
-    message = re.sub(r"invalid <lambda> value", "invalid value", message)  # of a list
-    return f"{message[0].upper()}{message[1:]}."
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f" Did you mean `{near[0]}`?" if near else ""
-
-
-def _explain_unknown(parser: argparse.ArgumentParser, words: list[str]) -> str:
-    from rbn_fairseq.cli.about import option_groups
-
-    owners = {
-        "--" + field.name.replace("_", "-"): component
-        for _, component, configs in option_groups()
-        for config in configs
-        for field in dataclasses.fields(config)
-        if field.metadata.get("help")
-    }
-    known = {option for action in parser._actions for option in action.option_strings}
-    options = [word.partition("=")[0] for word in words if word.startswith("-")]
-    if not options:
-        return f"`{words[0]}` is one argument too many: there is one DATA-BIN."
-    for option in options:
-        if option in owners:
-            return f"{option} belongs to {owners[option]}, which is not given."
-    return f"Unknown option {options[0]}.{_meant(options[0], known | set(owners))}"
-
-
-def _explain_choice(argument: str, given: str, listed: str) -> str:
-    choices = [choice.strip(" '") for choice in listed.split(",")]
-    if argument.startswith("--arch") and len(choices) > _MANY:
-        shown = [choice for choice in choices if choice.startswith("rbn_")]
-        known = f"This plugin's are {', '.join(shown)}."
-    else:
-        known = f"There are {', '.join(choices[:_MANY])}{', …' if choices[_MANY:] else ''}."
-    return f"{argument}: there is no `{given}`.{_meant(given, choices)} {known}"
+    message = re.sub(r"(\(choose from .{200}).*", r"\1…)", message, flags=re.DOTALL)
+    text = f"{message[0].upper()}{message[1:]}."
+    given = re.search(r"(?:unrecognized arguments|invalid choice): '?([^\s'=]+)", message)
+    if given:
+        known = {word for action in parser._actions for word in action.option_strings}
+        known |= {str(word) for action in parser._actions for word in action.choices or ()}
+        near = get_close_matches(given[1], known, n=1, cutoff=0.75)
+        text += f" Did you mean `{near[0]}`?" if near else ""
+        if given[1].startswith("-"):
+            text += " The plugin's options need its --arch, --criterion or --task: `rbn options`."
+    return text

@@ -15,8 +15,7 @@ from unittest import mock
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import Overwrite, UserDir
-from rbn_fairseq.writing import check_output
+from rbn_fairseq.cli.options import UserDir
 
 __all__ = [
     "LOG_DATES",
@@ -33,7 +32,6 @@ __all__ = [
     "value_of",
 ]
 
-
 # Deprecations of Hydra and torch in fairseq's code, which no user can fix.
 _KNOWN_WARNINGS = (
     r"hydra\.experimental\.\w+\(\) is no longer experimental",
@@ -45,7 +43,6 @@ _KNOWN_WARNINGS = (
     r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated",
     r"Support for mismatched key_padding_mask and attn_mask is deprecated",
 )
-
 
 LOG_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 LOG_DATES = "%Y-%m-%d %H:%M:%S"
@@ -132,34 +129,18 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
     _run(name, arguments + plugin_options(arguments, user_dir))
 
 
-def generate(
-    context: typer.Context, overwrite: Overwrite = False, user_dir: UserDir = None
-) -> None:
-    """Translate: fairseq-generate with --user-dir and --task put in; its options are the same.
-
-    `fairseq-generate --help` lists them.
-    """
-    results = value_of(context.args, "--results-path")
-    if results and Path(results).is_dir():
-        # As in fairseq_cli.generate.main.
-        name = f"generate-{value_of(context.args, '--gen-subset', default='test')}.txt"
-        check_output("--results-path", Path(results) / name, overwrite=overwrite)
+def generate(context: typer.Context, user_dir: UserDir = None) -> None:
+    """Translate: fairseq-generate with --user-dir and --task put in; its options are the same."""
     _run_on_checkpoint("generate", context.args, user_dir)
 
 
 def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
-    """Translate lines of stdin, in pieces: fairseq-interactive with the plugin put in.
-
-    `fairseq-interactive --help` lists its options.
-    """
+    """Translate lines of stdin, in pieces: fairseq-interactive with the plugin put in."""
     _run_on_checkpoint("interactive", context.args, user_dir)
 
 
 def validate(context: typer.Context, user_dir: UserDir = None) -> None:
-    """Validate a checkpoint: fairseq-validate with the plugin put in.
-
-    `fairseq-validate --help` lists its options.
-    """
+    """Validate a checkpoint: fairseq-validate with the plugin put in."""
     _run_on_checkpoint("validate", context.args, user_dir)
 
 
@@ -175,28 +156,19 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     arguments = list(context.args)
     name = value_of(arguments, "--config-name", "-cn")
     where = value_of(arguments, "--config-dir", "-cd")
-    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
-
-    def is_set(key: str) -> bool:
-        return any(re.match(rf"\+*{re.escape(key)}=", setting) for setting in settings)
-
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
+    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
     added = []
     if not where:
-        if find(name, option="--config-name").parent != directory():
-            raise ValueError(
-                f"--config-name `{name}` is a file here: give --config-dir {Path(name).parent}, "
-                f"and --config-name {Path(name).stem}."
-            )
+        find(name, option="--config-name")
         arguments = ["--config-dir", str(directory()), *arguments]
     elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
         # fairseq would take any name, and train by its own defaults.
-        names = ", ".join(sorted(path.stem for path in Path(where).glob("*.yaml"))) or "no .yaml"
-        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`; it has {names}.")
-    elif not is_set("hydra.searchpath"):
+        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
+    else:
         added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
-    if not is_set("common.user_dir"):
+    if not any(setting.startswith("common.user_dir=") for setting in settings):
         added.append(f"common.user_dir={plugin_options([], user_dir)[1]}")
     # Hydra reads settings in one row, and takes one behind --info for its value.
     place = arguments.index(settings[0]) if settings else 0

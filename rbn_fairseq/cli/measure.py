@@ -1,8 +1,8 @@
 """Verbs that measure on saved checkpoints."""
 
-from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -11,16 +11,14 @@ from rbn_fairseq.cli.options import (
     Checkpoints,
     Data,
     Device,
-    Epochs,
     Json,
-    LengthEdges,
     Overwrite,
     Population,
     Seed,
     UserDir,
     check_json,
+    choose_checkpoints,
     choose_device,
-    choose_epochs,
     console,
     progress,
     write_json,
@@ -33,17 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cost", "tid"]
 
-
-class _Measurement(NamedTuple):
-    """Records of one checkpoint's layers under one batching."""
-
-    checkpoint: str
-    batching: str
-    records: list[dict[str, Any]]
-
-
-def _percent(value: Optional["TID"]) -> str:
-    return "-" if value is None else f"{100 * value.mean:.2f} / {100 * value.var:.2f}"
+#: Records of norms by the label of their checkpoint, and by batching.
+_Measured = dict[tuple[str, str], list[dict[str, Any]]]
 
 
 def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
@@ -56,98 +45,48 @@ def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
     return {"last layer": last, f"average of {len(layers)} layers": average}
 
 
-def _tid_table(measurements: list[_Measurement], every_layer: bool) -> "Table":
+def _tid_table(measured: _Measured, every_layer: bool) -> "Table":
     from rich.table import Table
 
     from rbn_fairseq.measuring.tid_records import read_tid
 
-    several = len({measurement.batching for measurement in measurements}) > 1
-    table = Table(title="TID, %: mean / variance")
+    several = len({batching for _, batching in measured}) > 1
+    keys = ("batches", "total_batches", "mean_tid_error", "var_tid_error")
+    records = [*chain(*measured.values())]
+    used, total, mean, var = (max(record[key] for record in records) for key in keys)
+    table = Table(
+        title="TID, %: mean / variance",
+        caption=f"on {used} of {total} batches; a layer's standard errors are at most "
+        f"{100 * mean:.2f} / {100 * var:.2f}",
+    )
     for column in ("checkpoint", "update", *["batching"] * several, "layer"):
         table.add_column(column, overflow="fold")
     for column in ("TID", "given length"):
         table.add_column(column, justify="right", no_wrap=True)
-    for checkpoint, batching, records in measurements:
+    for (checkpoint, batching), records in measured.items():
+        where = (checkpoint, str(records[0]["update"]), *[batching] * several)
         layers, given_length = read_tid(records), read_tid(records, "conditional_tid")
         given_length |= _summary(given_length)
-        where = (checkpoint, str(records[0]["update"]), *[batching] * several)
         for layer, value in {**(layers if every_layer else {}), **_summary(layers)}.items():
-            table.add_row(*where, layer, _percent(value), _percent(given_length.get(layer)))
-    return table
-
-
-def _sampling_error(records: list[dict[str, Any]]) -> str:
-    """Describe the sample of batches and its standard error."""
-    used, total = (max(record[key] for record in records) for key in ("batches", "total_batches"))
-    mean, var = (
-        f"{100 * max(record[f'{kind}_tid_error'] for record in records):.2f}"
-        for kind in ("mean", "var")
-    )
-    return (
-        f"On {used} of {total} batches; a layer's standard errors are at most {mean} and {var} "
-        "percentage points (mean, variance)."
-    )
-
-
-def _sources_table(measurements: list[_Measurement]) -> "Table":
-    """Return the decomposition of every checkpoint's squared TID.
-
-    Args:
-        measurements: with batches ``as-trained`` and ``random`` of every checkpoint. The closed
-            form for independent tokens is a reference.
-    """
-    from rich.table import Table
-
-    from rbn_fairseq.diagnostics import TID, decompose, squared_share
-    from rbn_fairseq.measuring.batches import AS_TRAINED, RANDOM
-    from rbn_fairseq.measuring.tid_records import read_tid
-
-    table = Table(
-        title="Where TID comes from: % of squared as-trained TID",
-        caption="independent tokens: a reference, not a floor",
-    )
-    for column in ("checkpoint", "TID"):
-        table.add_column(column, overflow="fold")
-    for column in ("sentence sampling", "length bucketing", "independent"):
-        table.add_column(column, justify="right", overflow="fold")
-    drawn = {m.checkpoint: m.records for m in measurements if m.batching == RANDOM}
-    for checkpoint, batching, records in measurements:
-        if batching != AS_TRAINED:
-            continue
-        random = _summary(read_tid(drawn[checkpoint]))
-        closed_form = _summary(
-            {
-                record["layer"]: TID(record["independent_mean_tid"], record["independent_var_tid"])
-                for record in records
-            }
-        )
-        for place, whole in _summary(read_tid(records)).items():
-            parts = list(decompose(whole, random[place]))
-            parts.append(squared_share(closed_form[place], whole))
-            for moment, shares in zip(("mean", "variance"), zip(*parts, strict=True), strict=True):
-                cells = [f"{100 * share:.1f}" for share in shares]
-                table.add_row(checkpoint, f"{place}, {moment}", *cells)
-        table.add_section()
+            tids = (value, given_length.get(layer))
+            cells = [f"{100 * t.mean:.2f} / {100 * t.var:.2f}" if t else "-" for t in tids]
+            table.add_row(*where, layer, *cells)
     return table
 
 
 def tid(
     checkpoints: Checkpoints,
     data: Data = None,
-    epochs: Epochs = None,
     tid_batching: Annotated[
         Optional[list[str]],
         typer.Option(
             help="Which sentences share a batch (repeatable): `as-trained`; `mixed:K`, each batch "
             "from K length buckets; `joint:W`, W batches in one, as of W processes with "
-            "--norm-sync; `random` sentences. "
-            "`as-trained` and `random` together also tell where TID comes from. "
-            "(default: as-trained)"
+            "--norm-sync; `random` sentences. (default: as-trained)"
         ),
     ] = None,
     batches: Batches = 200,
     seed: Seed = 1,
-    dropout: Annotated[bool, typer.Option(help="Leave dropout on while measuring.")] = False,
     population: Population = "mean-of-batches",
     length_groups: Annotated[
         int,
@@ -165,7 +104,7 @@ def tid(
 ) -> None:
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
     from rbn_fairseq.diagnostics import batch_norms, independent_tid, population_norms
-    from rbn_fairseq.measuring.batches import AS_TRAINED, RANDOM, parse_batching
+    from rbn_fairseq.measuring.batches import AS_TRAINED, parse_batching
     from rbn_fairseq.measuring.session import open_session
     from rbn_fairseq.measuring.tid_records import How, measure_checkpoint, norm_records
 
@@ -173,9 +112,9 @@ def tid(
     batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
     for batching in batchings:
         parse_batching(batching)
-    chosen = choose_epochs(checkpoints, epochs)
+    chosen = choose_checkpoints(checkpoints)
     check_json(json, [path for _, path in chosen], overwrite)
-    measurements = []
+    measured: _Measured = {}
     running: dict[str, Any] = {}
     for label, path in chosen:
         session = open_session(path, data, computing)
@@ -188,28 +127,22 @@ def tid(
         epoch = int(label) if label.isdigit() else None
         for batching in batchings:
             show = partial(progress, label=f"{path.name}, {batching}")
-            moments, total = measure_checkpoint(session, batching, batches, seed, dropout, show)
-            how = How(total, population, batching, dropout, length_groups)
+            moments, total = measure_checkpoint(session, batching, batches, seed, False, show)
+            how = How(total, population, batching, length_groups=length_groups)
             records = norm_records(moments, epoch, session.update, how, running)
             for record in records:
                 mean, var = independent_tid(moments[record["layer"]].count)
                 record |= {"independent_mean_tid": mean, "independent_var_tid": var}
-            measurements.append(_Measurement(label, batching, records))
+            measured[label, batching] = records
         if epoch is not None:  # the next checkpoint is of the same run
             running = {name: layer.running for name, layer in moments.items()}
-    records = [record for measurement in measurements for record in measurement.records]
-    out = console(json)
-    out.print(_tid_table(measurements, layers))
-    out.print(_sampling_error(records), highlight=False, soft_wrap=True)
-    if {AS_TRAINED, RANDOM} <= set(batchings):
-        out.print(_sources_table(measurements))
-    write_json(json, records)
+    console(json).print(_tid_table(measured, layers))
+    write_json(json, [*chain(*measured.values())])
 
 
 def cost(
     checkpoints: Checkpoints,
     data: Data = None,
-    epochs: Epochs = None,
     batches: Batches = 200,
     seed: Seed = 1,
     length_bins: Annotated[
@@ -220,7 +153,6 @@ def cost(
             "sentences have not so many different lengths; 1 = without that row.",
         ),
     ] = 16,
-    length_edges: LengthEdges = "quantiles",
     device: Device = None,
     json: Json = None,
     overwrite: Overwrite = False,
@@ -235,34 +167,23 @@ def cost(
     """
     from rich.table import Table
 
-    from rbn_fairseq.measuring.bins import check_length_bins
     from rbn_fairseq.measuring.cost import cost_of_checkpoint
     from rbn_fairseq.measuring.session import open_session
 
-    check_length_bins(length_bins, length_edges)
     computing = choose_device(device)
-    chosen = choose_epochs(checkpoints, epochs)
+    chosen = choose_checkpoints(checkpoints)
     check_json(json, [path for _, path in chosen], overwrite)
-    table = Table(title="Bits per target token, valid set")
-    table.add_column("checkpoint", overflow="fold")
-    table.add_column("update")
+    table = Table("checkpoint", "update", title="Bits per target token, valid set")
     table.add_column("statistics", no_wrap=True)
     for column in ("nll", "cost against batch", "against random"):
         table.add_column(column, justify="right")
     records: list[dict[str, Any]] = []
     for label, path in chosen:
         session = open_session(path, data, computing)
-
-        def show(samples: Sequence[Any], label: str, name: str = path.name) -> Iterable[Any]:
-            return progress(samples, f"{name}, {label}")
-
-        costs = cost_of_checkpoint(session, batches, seed, length_bins, length_edges, show)
+        costs = cost_of_checkpoint(session, batches, seed, length_bins, "quantiles", progress)
         for record in costs:
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
-            used = record.get("length_bins", length_bins)
-            if used < length_bins:
-                table.caption = f"length-conditional: {used} bins, one for each training length"
     console(json).print(table)
     write_json(json, records)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
@@ -21,7 +20,6 @@ __all__ = [
     "Checkpoints",
     "Data",
     "Device",
-    "Epochs",
     "Estimate",
     "Json",
     "LengthBins",
@@ -33,8 +31,8 @@ __all__ = [
     "Seed",
     "UserDir",
     "check_json",
+    "choose_checkpoints",
     "choose_device",
-    "choose_epochs",
     "console",
     "progress",
     "write_json",
@@ -56,33 +54,23 @@ def _import_user_dir(directory: Optional[Path]) -> Optional[Path]:
         The directory without links in it, by which fairseq, too, knows this package.
 
     Raises:
-        ValueError: if it is no package, or another module has its name.
+        ValueError: if it is no package.
     """
     if directory is None:
         return None
     directory = directory.resolve()
-    package = Path(rbn_fairseq.__file__).resolve().parent
-    if directory == package:
+    if directory == Path(rbn_fairseq.__file__).resolve().parent:
         return directory
     if not (directory / "__init__.py").is_file():
-        reason = f"`{directory}` has no __init__.py, so that nothing of it would be imported"
-        if not directory.is_dir():
-            reason = f"`{directory}` is no directory"
-        elif (directory / package.name / "__init__.py").is_file():
-            reason = f"the package is in it: `{directory / package.name}`, and loaded anyway"
-        raise ValueError(f"--user-dir: {reason}. Name the directory of your own package.")
+        raise ValueError(
+            f"--user-dir: there is no package in `{directory}` (no __init__.py). Name the "
+            "directory of your own code; this plugin is loaded anyway."
+        )
     rbn_fairseq.register()
     from fairseq.utils import import_user_module
 
     user_directories.append(directory)
-    try:
-        import_user_module(argparse.Namespace(user_dir=str(directory)))
-    except ImportError as error:
-        if "not globally unique" not in str(error):
-            raise
-        raise ValueError(
-            f"--user-dir: another module is called `{directory.name}`. Rename the directory."
-        ) from error
+    import_user_module(argparse.Namespace(user_dir=str(directory)))
     return directory
 
 
@@ -91,9 +79,6 @@ Checkpoints = Annotated[list[Path], typer.Argument(help="A save directory, or ch
 Data = Annotated[
     Optional[Path],
     typer.Option(metavar="DATA-BIN", help="Data directory.", show_default="the checkpoint's own"),
-]
-Epochs = Annotated[
-    Optional[str], typer.Option(help="With a directory: an epoch or a range (3-10).")
 ]
 Batches = Annotated[
     int, typer.Option(min=0, help="Number of training batches, a seeded uniform sample; 0 = all.")
@@ -161,45 +146,27 @@ UserDir = Annotated[
 
 
 def choose_device(device: Optional[str]) -> str:
-    """Return the device to compute on.
-
-    Raises:
-        ValueError: if there is no GPU.
-    """
+    """Return the device to compute on."""
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no such GPU here. Leave it out, or take cpu.")
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def choose_epochs(paths: list[Path], epochs: Optional[str]) -> list[tuple[str, Path]]:
+def choose_checkpoints(paths: list[Path]) -> list[tuple[str, Path]]:
     """Return checkpoint files with the labels that tables show: epochs, or names of files.
 
     Raises:
-        ValueError: if there are none of those asked for, or --epochs does not fit.
+        ValueError: if a directory has none of epochs.
     """
     from rbn_fairseq.checkpoints.files import epoch_checkpoints
 
     if len(paths) > 1 or not paths[0].is_dir():
-        if epochs is not None:
-            raise ValueError("--epochs goes with one directory, not with checkpoint files.")
         distinct = len({path.name for path in paths}) == len(paths)
         return [(path.name if distinct else str(path), path) for path in paths]
     checkpoints = epoch_checkpoints(paths[0])
     if not checkpoints:
         raise ValueError(f"`{paths[0]}` has no epoch checkpoints (checkpoint1.pt and so on).")
-    if epochs is None:
-        return [(str(epoch), path) for epoch, path in checkpoints.items()]
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", epochs)
-    if match is None:
-        raise ValueError(f"--epochs must be a number or a range such as 3-10, but is `{epochs}`.")
-    wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
-    if not wanted or not set(wanted) <= checkpoints.keys():
-        raise ValueError(
-            f"--epochs {epochs}: `{paths[0]}` has the epochs {', '.join(map(str, checkpoints))}."
-        )
-    return [(str(epoch), checkpoints[epoch]) for epoch in wanted]
+    return [(str(epoch), path) for epoch, path in checkpoints.items()]
 
 
 def progress(items: Sequence[_T], label: str) -> Iterable[_T]:

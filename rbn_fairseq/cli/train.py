@@ -1,12 +1,11 @@
 """The verb that trains."""
 
-import errno
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -26,9 +25,6 @@ from rbn_fairseq.cli.fairseq_commands import (
 from rbn_fairseq.cli.options import UserDir
 
 __all__ = ["train"]
-
-_LOG = "train.log"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -78,20 +74,11 @@ def train(
     from fairseq.distributed import utils as distributed
 
     cfg = convert_namespace_to_omegaconf(_parse(arguments + plugin))
-    directory = Path(cfg.checkpoint.save_dir)
-    if directory.is_file():
-        raise ValueError(f"--save-dir `{directory}` is a file. Name a directory.")
-    if not (cfg.dataset.max_tokens or cfg.dataset.batch_size):
-        raise ValueError(
-            "The size of batches is missing: give --max-tokens 4096 (tokens of a batch, padding "
-            "included) or --batch-size."
-        )
     if check:
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
         return
-    with _full_disk_as_user_error(directory), _nothing_left_of_a_refused_training(directory):
-        distributed.call_main(cfg, _train)
+    distributed.call_main(cfg, _train)
 
 
 def _with_recipe(
@@ -146,12 +133,10 @@ def _train(cfg: Any) -> None:
     from rbn_fairseq.cli.train_log import logged_to
 
     log_as_fairseq()
-    file = cfg.common.log_file
-    if file is not None:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-    log = Path(cfg.checkpoint.save_dir) / _LOG
+    log = Path(cfg.checkpoint.save_dir) / "train.log"
     shown_there = log.exists() and os.path.samestat(log.stat(), os.fstat(1))  # by the shell's >
-    logs = file is None and not shown_there and distributed.is_master(cfg.distributed_training)
+    elsewhere = cfg.common.log_file is not None or shown_there
+    logs = not elsewhere and distributed.is_master(cfg.distributed_training)
     with logged_to(log) if logs else nullcontext():
         main(cfg)
 
@@ -167,24 +152,16 @@ def _check(cfg: Any) -> None:
 
     from rbn_fairseq.callbacks import resume
     from rbn_fairseq.checkpoints.files import read_checkpoint
-    from rbn_fairseq.checkpoints.mending import LAST, newest_whole
+    from rbn_fairseq.checkpoints.mending import LAST
 
     load = checkpoint_utils.load_checkpoint
     last = Path(cfg.checkpoint.save_dir) / LAST
 
     def describe(checkpoint: Any, trainer: Any, **settings: Any) -> None:
         _, iterator = load(checkpoint, trainer, **settings)
-        updates = trainer.get_num_updates()
-        begins = f"goes on from update {updates:,}" if updates else "begins anew"
-        mends = not checkpoint.no_last_checkpoints and checkpoint.restore_file == LAST
-        newest = newest_whole(last.parent) if mends and not last.exists() else None
-        if newest is not None:
-            begins = f"goes on from {newest.name}"
-        parameters = sum(weight.numel() for weight in trainer.model.parameters())
-        sentences = len(trainer.task.dataset(cfg.dataset.train_subset))
         typer.echo(
-            f"ok: {cfg.model._name} with {parameters:,} parameters; {sentences:,} sentences in "
-            f"{len(iterator):,} batches an epoch; {last.parent} {begins}"
+            f"ok: {cfg.model._name}, {len(iterator):,} batches an epoch; "
+            f"{trainer.get_num_updates():,} updates so far in {last.parent}"
         )
         raise typer.Exit
 
@@ -198,41 +175,3 @@ def _check(cfg: Any) -> None:
         mock.patch.object(resume, "mend"),
     ):
         main(cfg)
-
-
-@contextmanager
-def _nothing_left_of_a_refused_training(directory: Path) -> Iterator[None]:
-    """Remove a save directory made for a training that ends before its first epoch."""
-    new = not directory.exists()
-    try:
-        yield
-    except Exception:
-        log = directory / _LOG
-        begun = log.exists() and "begin training epoch" in log.read_text(errors="replace")
-        if new and directory.exists() and set(directory.iterdir()) <= {log} and not begun:
-            log.unlink(missing_ok=True)
-            directory.rmdir()
-        raise
-
-
-@contextmanager
-def _full_disk_as_user_error(directory: Path) -> Iterator[None]:
-    """Explain a full disk, and remove the checkpoint that did not fit into the save directory."""
-    try:
-        yield
-    except Exception as error:
-        refusal: Optional[BaseException] = error
-        while refusal is not None and getattr(refusal, "errno", None) not in _FULL:
-            refusal = refusal.__cause__ or refusal.__context__
-        if refusal is None:
-            raise
-        from rbn_fairseq.checkpoints.mending import newest_whole, remove_unfinished
-
-        remove_unfinished(directory)
-        newest = newest_whole(directory)
-        saved = f"The newest whole checkpoint is `{newest}`" if newest else "Nothing was saved yet"
-        raise ValueError(
-            f"The training could not write to `{directory}`: {refusal}. Its disk or quota is full, "
-            f"or a limit on the size of files (ulimit -f) is reached. {saved}. Make room and "
-            f"give the same command again: it {'resumes' if newest else 'starts anew'}."
-        ) from error

@@ -53,13 +53,6 @@ class _Recorded(progress_bar.BaseProgressBar):
         self._file.handle(logging.makeLogRecord(about))
 
 
-class _File(logging.FileHandler):
-    """Ignores a full disk, which the next checkpoint reports."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Do nothing, where logging would write a traceback for every line."""
-
-
 @contextmanager
 def logged_to(path: Path) -> Iterator[None]:
     """Append to a file what is logged meanwhile, and the values of progress bars as JSON lines.
@@ -67,7 +60,9 @@ def logged_to(path: Path) -> Iterator[None]:
     What a progress bar shows in its own format is left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = _File(path, encoding="utf-8")
+    file = logging.FileHandler(path, encoding="utf-8")
+    # A full disk would make a traceback of every line; the next checkpoint reports it.
+    file.handleError = lambda record: None  # type: ignore[method-assign]
     file.setFormatter(logging.Formatter(LOG_FORMAT, LOG_DATES))
     file.addFilter(lambda record: record.module != "progress_bar")
     make = progress_bar.progress_bar

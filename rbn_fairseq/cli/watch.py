@@ -3,14 +3,12 @@
 import math
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.errors import plain_errors
-from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
+from rbn_fairseq.cli.options import console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
+_INTERVAL = 5.0  # seconds between two looks
 _QUIET = 600.0  # seconds without a line in the log that any training may have
 _STYLES = {"diverged": "bold red", "stalled": "yellow", "ended": "green"}
 _COLUMNS = (  # title, key of a row, and how its number is written
@@ -65,9 +64,7 @@ def _state(run: "Run", written: Optional[float], now: float) -> str:
     interval, pace = _setting(run, "common", "log_interval"), run.progress.values.get("ups")
     if now - written > max(_QUIET, 5 * interval / pace if interval and pace else 0):
         return "stalled"
-    if run.progress.validating:
-        return "validating"
-    return "training" if run.progress.values else "starting"
+    return "validating" if run.progress.validating else "training"
 
 
 def _row(run: "Run", now: float) -> dict[str, Any]:
@@ -87,70 +84,49 @@ def _row(run: "Run", now: float) -> dict[str, Any]:
     row["penalty"], row["tokens_per_second"] = values.get("rbn_penalty"), values.get("wps")
     row["seconds_left"] = None if run.ended else _seconds_left(run)
     row["warning"] = run.progress.warning or None
-    if row["state"] == "stalled" and written is not None:
-        row["silent_since"] = datetime.fromtimestamp(written).isoformat(" ", "minutes")
     return {key: value for key, value in row.items() if value is not None}
 
 
-def _has_json(entry: tuple[str, Any]) -> bool:
-    return not isinstance(entry[1], float) or math.isfinite(entry[1])
-
-
-def _display(rows: Sequence[dict[str, Any]], lines: Optional[int]) -> list["RenderableType"]:
-    """Draw the table and the runs' warnings, in so many lines; those that have ended go first."""
+def _display(rows: Sequence[dict[str, Any]]) -> list["RenderableType"]:
+    """Draw the table, those that have ended last, and the runs' warnings."""
     from rich.table import Table
     from rich.text import Text
 
     columns = [column for column in _COLUMNS if any(column[1] in row for row in rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold" if lines is None else "ellipsis", min_width=6)
+    table.add_column("run", overflow="fold", min_width=6)
     table.add_column("state", no_wrap=True)
     for title in ("epoch", "update", *(title for title, *_ in columns), "left\nh:mm"):
         table.add_column(title, justify="right", no_wrap=True)
-    room = len(rows) if lines is None else max(1, lines - 3)  # header, and the line of what is left
-    shown = sorted(sorted(range(len(rows)), key=lambda n: rows[n]["ended"])[:room])
-    for row in map(rows.__getitem__, shown):
-        state = Text(row["state"], style=_STYLES.get(row["state"], ""))
+    for row in sorted(rows, key=lambda row: bool(row["ended"])):
         epoch = f"{row['epoch']:.2f}" if "epoch" in row else "-"
         epoch += f"/{row['max_epoch']}" if "max_epoch" in row else ""
         update = f"{row['update']:,}" if "update" in row else "-"
         numbers = [form.format(row[key]) if key in row else "-" for _, key, form in columns]
-        left = "{}:{:02}".format(*divmod(int(row.get("seconds_left", 0)) // 60, 60))
-        left = left if "seconds_left" in row else "-"
+        left = "-"
+        if "seconds_left" in row:
+            left = "{}:{:02}".format(*divmod(int(row["seconds_left"]) // 60, 60))
+        state = Text(row["state"], style=_STYLES.get(row["state"], ""))
         table.add_row(Text(row["run"]), state, epoch, update, *numbers, left)
-    notes = []
-    for row in map(rows.__getitem__, shown):
-        if "silent_since" in row:
-            notes.append(f"{row['run']}: its log has no new line since {row['silent_since']}")
-        if "warning" in row:
-            notes.append(f"{row['run']}: {row['warning']}")
-    if len(shown) < len(rows):
-        notes = [f"and {len(rows) - len(shown)} more; a higher terminal shows them", *notes]
-    if lines is not None:
-        notes = notes[: max(0, lines - 2 - len(shown))]
+    notes = [f"{row['run']}: {row['warning']}" for row in rows if "warning" in row]
     return [table, *(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes)]
 
 
-class _Watched:
-    """Runs, each read again when its files have changed."""
+def _rows(
+    named: Sequence[tuple[str, Path]], read: dict[Path, tuple[object, "Run"]]
+) -> list[dict[str, Any]]:
+    """Return a row a run, as it is now; ``read``: runs until their files change, by directory."""
+    from rbn_fairseq.report.runs import LOG, RUN_FILE, read_run
 
-    def __init__(self, named: Sequence[tuple[str, Path]]):
-        self._named = named
-        self._last: dict[Path, tuple[object, Run]] = {}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row a run, as it is now."""
-        from rbn_fairseq.report.runs import LOG, RUN_FILE, read_run
-
-        rows = []
-        for name, directory in self._named:
-            files = (directory / file for file in (LOG, RUN_FILE, "tid.jsonl"))
-            stats = [file.stat() for file in files if file.is_file()]
-            stamp = [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats]
-            if self._last.get(directory, (None,))[0] != stamp:
-                self._last[directory] = stamp, read_run(name, directory)
-            rows.append(_row(self._last[directory][1], time.time()))
-        return rows
+    rows = []
+    for name, directory in named:
+        files = (directory / file for file in (LOG, RUN_FILE, "tid.jsonl"))
+        stats = [file.stat() for file in files if file.is_file()]
+        stamps = [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats]
+        if read.get(directory, (None,))[0] != stamps:
+            read[directory] = stamps, read_run(name, directory)
+        rows.append(_row(read[directory][1], time.time()))
+    return rows
 
 
 def _check_is_run(directory: Path) -> None:
@@ -158,25 +134,18 @@ def _check_is_run(directory: Path) -> None:
 
     if any((directory / file).is_file() for file in (LOG, RUN_FILE)):
         return
-    what = "has no training in it" if directory.is_dir() else "does not exist"
-    way_out = f"`rbn train DATA-BIN --save-dir {directory}` writes {LOG} and {RUN_FILE} there."
-    inside = sorted(directory.glob(f"*/{LOG}"))
-    if inside:
-        way_out = f"Its folders have, such as `{inside[0].parent}`: name those."
-    raise ValueError(f"DIR: `{directory}` {what}. {way_out}")
+    inside = [f", such as `{log.parent}`" for log in sorted(directory.glob(f"*/{LOG}"))]
+    raise ValueError(
+        f"DIR: `{directory}` has neither {LOG} nor {RUN_FILE}. Name the --save-dir of a training"
+        f"{''.join(inside[:1])}."
+    )
 
 
-@plain_errors()
 def watch(
     runs: Annotated[
         list[str], typer.Argument(metavar="[NAME=]DIR...", help="Save directories of trainings.")
     ],
-    interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks.")
-    ] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Print how it is now, and end.")] = False,
-    json: Json = None,
-    overwrite: Overwrite = False,
 ) -> None:
     """Watch trainings: progress, losses, TID, speed, time left, trouble; ends when all have ended.
 
@@ -189,24 +158,23 @@ def watch(
 
     from rbn_fairseq.report.runs import name_runs
 
-    check_json(json, overwrite=overwrite)
     named = name_runs(runs)
     for _, directory in named:
         _check_is_run(directory)
-    watched, out = _Watched(named), console(json)
-    rows = watched.rows()
+    out = console()
+    read: dict[Path, tuple[object, Run]] = {}
+    rows = _rows(named, read)
     if once or not out.is_terminal:
-        for part in _display(rows, lines=None):
+        for part in _display(rows):
             out.print(part, soft_wrap=not out.is_terminal)
     else:
         with Live(console=out, auto_refresh=False) as live:
             try:
                 while True:
-                    live.update(Group(*_display(rows, out.size.height)), refresh=True)
+                    live.update(Group(*_display(rows)), refresh=True)
                     if all(row["ended"] for row in rows):
                         break
-                    time.sleep(interval)
-                    rows = watched.rows()
+                    time.sleep(_INTERVAL)
+                    rows = _rows(named, read)
             except KeyboardInterrupt:
                 pass
-    write_json(json, [dict(filter(_has_json, row.items())) for row in rows])

@@ -6,7 +6,7 @@
 # translates the test set with and without that, and scores, in the run's score.json and
 # score_averaged_statistics.json (without new statistics). What is up to date is not done again.
 #
-#   --last N, --max-epoch N, --preset NAME, --data DIR, --runs DIR, --dry-run: `rbn evaluate --help`
+#   --preset NAME, --data DIR, --runs DIR, --dry-run: `rbn evaluate --help`
 #
 #   bash scripts/wmt16/evaluate.sh rbn post 1 2 3
 set -euo pipefail

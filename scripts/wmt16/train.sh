@@ -10,15 +10,12 @@
 #                   weights), or the name of any other file of configs/norm
 #   PLACEMENT       post or pre
 #   SEED...         numbers; the paper has means of three or more
-#   --gpus G        GPUs of each machine (1). An update is 8 micro-batches of 4,096 tokens on any
+#   --gpus G        GPUs of a training (1). An update is 8 micro-batches of 4,096 tokens on any
 #                   number of GPUs that divides 8: the rest is accumulated
-#   --nodes M, --launcher local|torchrun|slurm, --master HOST:PORT    several machines
 #   --max-epoch N, --preset small, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
 #   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
-#   bash scripts/wmt16/train.sh rbn pre 1 --gpus 8
-#   bash scripts/wmt16/train.sh rbn pre 1 2 3 --launcher slurm --nodes 1 --gpus 8 \
-#       -- hydra.launcher.partition=gpu
+#   bash scripts/wmt16/train.sh rbn pre 1 2 3 --gpus 8
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

@@ -14,7 +14,6 @@ from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
-from torch.distributed.run import get_args_parser
 
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import write_checkpoint
@@ -28,10 +27,10 @@ WITH_BATCH_NORM = ["average", "recalibrate", "generate", "score", "generate", "s
 
 
 def dry_run(verb, *arguments):
-    """Return the commands that a verb prints, as words, without ``> FILE``."""
+    """Return the commands that a verb prints, as words."""
     result = rbn(verb, "--dry-run", *arguments)
     assert result.exit_code == 0, result.output
-    return [shlex.split(line.partition(" > ")[0]) for line in result.stdout.splitlines()]
+    return [shlex.split(line) for line in result.stdout.splitlines()]
 
 
 def compose_recipe(name, overrides):
@@ -46,9 +45,7 @@ def compose_command(words):
     assert words[:2] == HYDRA_TRAIN
     name = words[words.index("--config-name") + 1]
     overrides = [word for word in words if "=" in word]
-    assert len(overrides) + 4 == len([word for word in words if word != "-m"])
-    if "-m" in words:  # of a sweep, its first job
-        overrides = [re.sub(r"^(common\.seed=\d+),.*", r"\1", word) for word in overrides]
+    assert len(overrides) + 4 == len(words)
     cfg = compose_recipe(name, overrides)
     OmegaConf.set_struct(cfg, True)
     add_defaults(cfg)  # refuses what fairseq and the plugin do not know
@@ -57,10 +54,6 @@ def compose_command(words):
 
 def check(words):
     """Let a command's own parser read it."""
-    if words[0] == "torchrun":
-        known = get_args_parser().parse_args(words[1:])
-        assert known.no_python
-        return check([known.training_script, *known.training_script_args])
     if words[:2] == HYDRA_TRAIN:
         return compose_command(words)[0]
     assert words[0] == "rbn"
@@ -138,9 +131,9 @@ def test_evaluation():
     assert without["reference"] == Path("data/iwslt14/text/test.en")
     assert without["json"].name == "score_averaged_statistics.json"
     assert with_it["json"].name == "score.json" and "recalibrated" in str(with_it["generated"])
-    commands = dry_run("evaluate", "wmt16", "ln", "pre", 1, "--max-epoch", 2)
+    commands = dry_run("evaluate", "wmt16", "ln", "pre", 1)
     assert [words[1] for words in commands] == ["average", "generate", "score"]
-    assert check(commands[0])["last"] == 2
+    assert check(commands[0])["last"] == 6
     assert (check(commands[1]).beam, check(commands[1]).lenpen) == (4, 0.6)
     score = check(commands[2])
     assert score["compound_split"] and score["lang"] == "de"
@@ -159,38 +152,23 @@ def test_directories_with_odd_names():
     assert (cfg.task.data, hydra.run.dir) == (f"{name}/bin", f"/{name}/post-ln-seed1")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "--gpus 4",
-        "--launcher torchrun --gpus 4 --nodes 2 --master host:29500",
-        "--launcher slurm --gpus 4 --nodes 2",
-    ],
-)  # fmt: skip
-def test_the_batch_stays_when_the_number_of_gpus_changes(given):
-    if "slurm" in given:
-        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    commands = dry_run("run", "wmt16", "rbn", "post", 1, 2, *given.split())
-    assert len(commands) == (1 if "slurm" in given else 2)
-    counts = dict(re.findall(r"--(gpus|nodes) (\d+)", given))
-    gpus = int(counts["gpus"]) * int(counts.get("nodes", 1))
+def test_the_batch_stays_when_the_number_of_gpus_changes():
+    commands = dry_run("run", "wmt16", "rbn", "post", 1, 2, "--gpus", 4)
+    assert len(commands) == 2
     for words in commands:
         cfg = check(words)
-        assert cfg.distributed_training.distributed_world_size == gpus
-        assert gpus * cfg.optimization.update_freq[0] * cfg.dataset.max_tokens == 8 * 4096
+        assert cfg.distributed_training.distributed_world_size == 4
+        assert 4 * cfg.optimization.update_freq[0] * cfg.dataset.max_tokens == 8 * 4096
 
 
 def test_slurm():
-    """One process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
+    """Of Hydra's own: one process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    given = "--launcher slurm --gpus 4 --nodes 2".split()
-    (words,) = dry_run("run", "wmt16", "rbn", "post", 1, 2, *given)
-    assert "-m" in words and "common.seed=1,2" in words
-    cfg, hydra = compose_command(words)
+    (words,) = dry_run("run", "wmt16", "rbn", "post", 1, "--gpus", 8)
+    cfg, hydra = compose_command([*words, "launcher=slurm"])
     assert hydra.launcher._target_.endswith("SlurmLauncher")
     assert hydra.launcher.nodes * hydra.launcher.tasks_per_node == 8
-    assert cfg.distributed_training.distributed_port > 0
-    assert hydra.sweep.subdir == "post-rbn-seed1"  # where `rbn evaluate` looks
+    assert cfg.distributed_training.distributed_world_size == 8
 
 
 def test_direct_commands_use_one_gpu(monkeypatch):
@@ -260,10 +238,9 @@ class StandIn(list):
 
     failing = ""
 
-    def __call__(self, words, env, stdout=None):
+    def __call__(self, command):
+        words = command[2:]  # those behind `python -m`
         self.append(words)
-        if stdout is not None:
-            stdout.write(b"D-0\n")
         failed = words[1] == self.failing
         for option in ("--output", "--json"):
             if option in words and not failed:
@@ -296,41 +273,34 @@ def bn_run(tmp_path):
     """A trained run; long ago, so that what is made now is newer."""
     directory = tmp_path / "runs" / "post-bn-seed1"
     (directory / ".hydra").mkdir(parents=True)
-    (directory / ".hydra" / "config.yaml").write_text("model:\n  norm_encoder: batch@0:layer\n")
+    settings = "model:\n  norm_encoder: batch@0:layer\noptimization:\n  max_epoch: 3\n"
+    (directory / ".hydra" / "config.yaml").write_text(settings)
     (directory / "checkpoint_last.pt").write_text("")
     os.utime(directory / "checkpoint_last.pt", (1, 1))
     return directory
 
 
-def age(directory):
-    """Make every file of the evaluation older than now, in its order."""
-    files = sorted(directory.glob("*"), key=lambda path: path.stat().st_mtime_ns)
-    for number, path in enumerate(files):
-        os.utime(path, (number + 1, number + 1))
-
-
 def test_only_what_is_out_of_date_is_evaluated_again(bn_run, places, commands):
     call = ("evaluate", "iwslt14", "bn", "post", 1, *places)
-    assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM
+    assert rbn(*call).exit_code == 0
+    assert commands[0][commands[0].index("--last") + 1] == "3"  # all that it was trained for
+    assert commands.take() == WITH_BATCH_NORM
     assert rbn(*call).exit_code == 0 and commands.take() == []
-    age(bn_run)
-    (bn_run / "checkpoint_last.pt").touch()  # more training
+    os.utime(bn_run / "score.json", (2, 2))
+    os.utime(bn_run / "checkpoint_last.pt", (3, 3))  # more training
     assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM
-    age(bn_run)
-    assert rbn(*call, "--last", 3).exit_code == 0 and commands.take() == WITH_BATCH_NORM
-    assert rbn(*call, "--last", 3).exit_code == 0 and commands.take() == []
 
 
-@pytest.mark.parametrize("verb, left", [("recalibrate", 5), ("generate", 4), ("score", 3)])
-def test_what_failed_is_done_again(bn_run, places, commands, verb, left):
-    """And nothing after it; a translation that broke off is none."""
+@pytest.mark.parametrize("verb", ["recalibrate", "generate", "score"])
+def test_what_failed_is_done_again(bn_run, places, commands, verb):
+    """And nothing after it."""
     call = ("evaluate", "iwslt14", "bn", "post", 1, *places)
     commands.failing = verb
     assert rbn(*call).exit_code == 3
     calls = commands.take()
     assert calls[-1] == verb and calls.count(verb) == 1
     commands.failing = ""
-    assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM[-left:]
+    assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM
 
 
 def test_references_are_fetched_before_the_work(capsys, bn_run, places, commands, monkeypatch):
@@ -357,14 +327,15 @@ def test_what_has_all_its_updates_is_not_trained_again(tmp_path, places, command
 
     def write(seed, number):
         path = tmp_path / "runs" / f"pre-rbn-seed{seed}" / "checkpoint_last.pt"
-        write_checkpoint(path, {"optimizer_history": [{"num_updates": number}], "model": {}})
+        state = {"optimizer_history": [{"num_updates": number}], "model": {}}
+        write_checkpoint(path, state | {"cfg": {"optimization": {"max_update": 100_000}}})
 
     assert train() == ["1", "2", "3"]
     write(1, 100_000)
     write(2, 99_999)
     assert train() == ["2", "3"]
     assert train("--", "optimization.max_update=100001") == ["1", "2", "3"]
-    assert train("--", "optimization.max_update=50000") == ["3"]
+    assert train("--", "common.fp16=true") == ["2", "3"]
     (tmp_path / "runs" / "pre-rbn-seed1" / "checkpoint_last.pt").write_bytes(b"x")
     assert train() == ["1", "2", "3"]
 
@@ -376,8 +347,6 @@ def test_what_has_all_its_updates_is_not_trained_again(tmp_path, places, command
         ("run wmt16 sln post 1", "NORM"),
         ("run wmt16 ln post 1 --preset tiny", "--preset"),
         ("run wmt16 ln post 1 --gpus 3", "--gpus 3"),
-        ("run wmt16 ln post 1 --nodes 2", "--launcher"),
-        ("run wmt16 ln post 1 --nodes 2 --launcher torchrun", "--master"),
         ("run wmt16 ln post x=1 2", "SEED"),
     ],
 )
@@ -385,8 +354,6 @@ def test_refusals(capsys, arguments, named):
     assert named in user_error(capsys, *arguments.split(), "--dry-run")
 
 
-def test_nothing_prepared_and_nothing_trained(capsys, tmp_path, places):
+def test_nothing_prepared(capsys, tmp_path):
     said = user_error(capsys, "run", "iwslt14", "ln", "post", 1, "--data", tmp_path)
     assert "--data" in said and "rbn prepare iwslt14" in said
-    said = user_error(capsys, "evaluate", "iwslt14", "ln", "post", 7, *places)
-    assert "rbn run iwslt14 ln post 7" in said

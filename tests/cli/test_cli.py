@@ -34,12 +34,12 @@ def test_user_dir():
     assert rbn("user-dir").output.strip() == str(runs.USER_DIR)
 
 
-def test_norms_lists_names_and_options():
-    out = rbn("norms").output
-    assert all(name in out for name in NORMS)
+def test_norms_lists_names_and_options_their_parameters():
+    out, parameters = rbn("norms").output, rbn("options").output
     for name, entry in NORMS.items():
+        assert name in out
         for option in dataclasses.fields(entry.options_type):
-            assert f"--norm-{name}-{option.name.replace('_', '-')} ({option.default})" in out
+            assert f"--norm-{name}-{option.name.replace('_', '-')}" in parameters
 
 
 def test_norms_fit_the_terminal(monkeypatch):
@@ -104,12 +104,3 @@ def test_norms_that_tid_is_not_defined_for(capsys, data_bin, tmp_path):
     old, new = (read_checkpoint(p)["model"] for p in (path, tmp_path / "new.pt"))
     changed = {name for name, value in old.items() if not torch.equal(value, new[name])}
     assert changed == {name for name in old if name.endswith("running_square")} != set()
-
-
-@pytest.mark.parametrize(
-    "option, value",
-    [("--epochs", "x-y"), ("--epochs", "2-9"), ("--epochs", "3-2")],
-)
-def test_bad_values(capsys, rbn_run, option, value):
-    line = user_error(capsys, "tid", rbn_run, option, value)
-    assert option in line and value in line

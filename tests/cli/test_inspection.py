@@ -42,7 +42,7 @@ def test_own(rbn_run):
             (
                 "ok",
                 f"checkpoint `{path}`: rbn_transformer_tiny, --norm-encoder batch, "
-                f"--norm-decoder layer, {updates} updates, at the end of epoch 2",
+                f"--norm-decoder layer, {updates} updates",
             ),
             (
                 "ok",
@@ -90,15 +90,9 @@ def test_made_by_fairseq_alone(plain, old, tmp_path):
         plain = changed(plain, tmp_path / "old.pt", cfg=None, args=arguments)
     status, ((ok, first), _, (kind, note)) = findings(plain)
     assert (status, ok, kind) == (0, "ok", "note")
-    assert first == f"checkpoint `{plain}`: transformer_tiny, 1 updates, in epoch 1"
+    assert first == f"checkpoint `{plain}`: transformer_tiny, 1 updates"
     assert "without this plugin: `rbn generate` translates with it" in note
-    assert "--task translation_rbn --init-from FILE" in note and "`rbn tid`" in note
-
-
-def test_a_model_that_the_plugin_cannot_continue(plain, tmp_path):
-    path = changed(plain, tmp_path / "other.pt", cfg={"model": {"_name": "fconv"}})
-    status, (*_, note) = findings(path)
-    assert status == 0 and "`rbn generate`" in note[1] and "--init-from" not in note[1]
+    assert "--init-from FILE" in note
 
 
 def only_tensors(path):

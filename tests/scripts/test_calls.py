@@ -35,10 +35,10 @@ def test_everything_is_handed_on(benchmark, name, verb, stand_in):
 
 
 def test_paths_are_those_of_the_caller(stand_in, tmp_path):
-    given = ("ln", "pre", 1, "--data", "d", "--runs=r", "--last", 2)
+    given = ("ln", "pre", 1, "--data", "d", "--runs=r", "--preset", "small")
     out = succeed("iwslt14/evaluate.sh", *given, cwd=tmp_path, path=stand_in)
     places = ["--data", f"{tmp_path}/d", f"--runs={tmp_path}/r"]
-    assert out.splitlines()[-5:] == [*places, "--last", "2"]
+    assert out.splitlines()[-5:] == [*places, "--preset", "small"]
 
 
 def test_runs_of_the_table(stand_in, tmp_path):
