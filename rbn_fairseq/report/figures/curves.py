@@ -123,9 +123,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(panel.line, color="black", linewidth=0.8)
     for number, (value, name) in enumerate(panel.references):
         dash = ("--", ":")[number % 2]
-        axes.axhline(
-            value, color=GREY, linestyle=dash, linewidth=1, label=f"paper: {name} {value:g}"
-        )
+        axes.axhline(value, color=GREY, linestyle=dash, linewidth=1, label=f"paper: {name}")
     if not np.isfinite(panel.values).all():
         axes.plot([], [], "x", color=GREY, markersize=6, label="not finite, at the top edge")
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
