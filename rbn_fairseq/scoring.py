@@ -10,14 +10,12 @@ import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesDetokenizer
-from sacremoses.corpus import NonbreakingPrefixes
 
 __all__ = [
     "Score",
     "Significance",
     "Translation",
     "bleu",
-    "check_language",
     "detokenise",
     "fetch_references",
     "paired_bootstrap",
@@ -27,25 +25,10 @@ __all__ = [
 ]
 
 
-_ISO_639_1 = frozenset(
-    (
-        "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv "
-        "cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr "
-        "ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw "
-        "ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv "
-        "ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
-        "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
-        "yo za zh zu"
-    ).split()
-)
-
-
 @dataclass(frozen=True)
 class Translation:
-    """One sentence: its number in the test set, source, reference and best hypothesis."""
+    """A sentence's reference and best hypothesis."""
 
-    index: int
-    source: str
     reference: str
     hypothesis: str
 
@@ -95,20 +78,6 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def check_language(code: str) -> None:
-    """Refuse a code that is no language's.
-
-    Raises:
-        ValueError: naming it.
-    """
-    # Moses has rules for some of them and for a few that have no such code; the others get its
-    # general ones.
-    if code not in _ISO_639_1 | set(NonbreakingPrefixes().available_langs.values()):
-        raise ValueError(
-            f"--lang: `{code}` is no code of a language. Give one of ISO 639-1, such as de or en."
-        )
-
-
 def read_generated(path: Path) -> list[Translation]:
     """Read the output of fairseq-generate, ordered by the sentences' numbers.
 
@@ -116,11 +85,9 @@ def read_generated(path: Path) -> list[Translation]:
         ValueError: if the file is missing, or a sentence lacks its reference or hypothesis (the
             command was stopped, or the target side is not in the data).
     """
-    if not path.is_file():
-        raise ValueError(f"There is no file `{path}`. Name one with the output of `rbn generate`.")
     fields: dict[int, dict[str, str]] = {}
     for line in read_text(path).splitlines():
-        match = re.match(r"([STD])-(\d+)\t(.*)", line)
+        match = re.match(r"([TD])-(\d+)\t(.*)", line)
         if match:
             kind, index, rest = match.groups()
             text = rest.partition("\t")[2] if kind == "D" else rest  # D: score, then text
@@ -128,16 +95,12 @@ def read_generated(path: Path) -> list[Translation]:
     if not fields:
         raise ValueError(f"`{path}` holds no translations: is it the output of fairseq-generate?")
     for index, kinds in fields.items():
-        for kind, what in (("T", "reference"), ("D", "hypothesis")):
-            if kind not in kinds:
-                raise ValueError(
-                    f"`{path}`: sentence {index} has no {what} (no line {kind}-{index}). "
-                    "Was fairseq-generate stopped?"
-                )
-    return [
-        Translation(index, kinds.get("S", ""), kinds["T"], kinds["D"])
-        for index, kinds in sorted(fields.items())
-    ]
+        if not {"T", "D"} <= kinds.keys():
+            raise ValueError(
+                f"`{path}` lacks T-{index}, the sentence's reference, or D-{index}, its "
+                "hypothesis. Was fairseq-generate stopped?"
+            )
+    return [Translation(kinds["T"], kinds["D"]) for _, kinds in sorted(fields.items())]
 
 
 def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
@@ -165,8 +128,8 @@ def fetch_references(test_set: str, language_pair: str) -> list[str]:
     Raises:
         ValueError: if sacreBLEU does not know the set or the pair, or cannot download it.
     """
-    known = sacrebleu.DATASETS
-    if test_set not in known or language_pair not in known[test_set].langpairs:
+    known = sacrebleu.DATASETS.get(test_set)
+    if known is None or language_pair not in known.langpairs:
         raise ValueError(
             f"--test-set {test_set} --language-pair {language_pair}: sacreBLEU has no such test "
             "set; `sacrebleu --list` names all."

@@ -15,7 +15,6 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf, open_dict
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.corpora.build import check_codes
 from rbn_fairseq.corpora.text import lower_case
 from rbn_fairseq.measuring.data_bin import check_data
 from rbn_fairseq.measuring.run_file import RUN_FILE
@@ -139,8 +138,6 @@ def _check_pieces(pieces: Mapping[str, Any]) -> None:
             raise ValueError(f"--bpe {bpe} and {option} FILE go together: give both or neither.")
         if file is not None and not Path(file).is_file():
             raise ValueError(f"{option}: there is no file `{file}`.")
-    if pieces.get("bpe") == "subword_nmt":
-        check_codes(Path(pieces["bpe_codes"]))
 
 
 def open_translator(
@@ -170,7 +167,7 @@ def open_translator(
         raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")
     try:
         translator = Translator(cfg, task, model, pieces)
-    except (OSError, RuntimeError) as error:  # what sentencepiece says of a file that is none
+    except (OSError, RuntimeError, SystemExit) as error:  # of a file that has no codes
         raise ValueError(
             f"`{pieces.get(CODES.get(pieces.get('bpe') or '', ''))}` is not what "
             f"--bpe {pieces.get('bpe')} reads: {error}."

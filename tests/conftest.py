@@ -22,15 +22,15 @@ torch.set_num_threads(1)
 
 
 # What takes long and is one piece for a worker: first, so that no worker is left with it alone.
-LONG = ("end_to_end", "distributed", "quickstart", "scripts", "cli", "corpora", "report", "bench")
+LONG = "end_to_end distributed quickstart scripts cli corpora report benchmarks".split()
 
 # Directories and files of tests of the nightly tier, and of integration: those start processes,
 # train, or run kernels in an interpreter. A test may name another tier by its mark.
 NIGHTLY = {"fuzz", "gpu", "test_corruption", "test_interruption", "test_norms_train"}
 INTEGRATION = set(
-    "end_to_end distributed quickstart scripts bench cli report corpora test_fold test_kernels "
-    "test_kernels_anywhere test_registration test_package test_without_fairseq test_examples "
-    "test_adding_a_norm".split()
+    "end_to_end distributed quickstart scripts benchmarks cli report corpora test_fold "
+    "test_kernels test_kernels_anywhere test_registration test_package test_without_fairseq "
+    "test_examples test_adding_a_norm".split()
 )
 TRAINED = {"data_bin", "varied", "corpus", "rbn_run", "plain_run", "forked"}
 

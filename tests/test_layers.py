@@ -21,7 +21,7 @@ LAYERS = (
     ("tasks",),
     ("__init__",),
     ("scoring", "corpora", "report"),
-    ("bench", "translator"),
+    ("translator",),
     ("quickstart",),
     ("cli",),
     ("__main__",),
@@ -85,6 +85,12 @@ def test_the_report_reads_files_alone():
         for other in others
     }
     assert reached <= {"report", "recipes", "version", "writing"}
+
+
+def test_the_package_needs_no_benchmark():
+    benchmarks = {path.stem for path in ROOT.parent.glob("benchmarks/*.py")}
+    assert "norms" in benchmarks
+    assert not [name for name, path in MODULES.items() if benchmarks & set(imports(path))]
 
 
 def test_no_circles():

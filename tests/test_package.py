@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 # The clone's own files, as git or an unpacked source distribution has them.
 PARTS = (
-    "rbn_fairseq", "configs", "docs", "scripts", "examples", "pyproject.toml", "setup.py",
-    "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
+    "rbn_fairseq", "benchmarks", "configs", "docs", "scripts", "examples", "pyproject.toml",
+    "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff",
+    "CONTRIBUTING.md",
 )  # fmt: skip
 BUILD = "from setuptools import build_meta as b; b.build_wheel('out'); b.build_sdist('out')"
 
@@ -57,8 +58,8 @@ def test_a_wheel_holds_all_of_the_package_and_the_recipes(built):
 def test_a_source_distribution_is_whole(built):
     (archive,) = built.glob("*.tar.gz")
     names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
-    assert files("rbn_fairseq", "configs", "docs", "scripts", "examples") <= names
-    assert set(PARTS[5:]) <= names
+    assert files(*PARTS[:6]) <= names
+    assert set(PARTS[6:]) <= names
 
 
 @pytest.mark.nightly

@@ -35,17 +35,17 @@ def test_order_and_best(tmp_path):
     path = tmp_path / "out"
     path.write_text(GENERATED)
     first, second = read_generated(path)
-    assert (first.index, first.source, first.reference, first.hypothesis) == (0, "eins", "one", "")
+    assert (first.reference, first.hypothesis) == ("one", "")
     assert second.hypothesis == "two words"  # of several, the first is the best
 
 
-@pytest.mark.parametrize("missing, what", [("D-0", "hypothesis"), ("T-1", "reference")])
-def test_stopped_command(tmp_path, missing, what):
+@pytest.mark.parametrize("missing", ["D-0", "T-1"])
+def test_stopped_command(tmp_path, missing):
     path = tmp_path / "out"
     path.write_text(
         "\n".join(line for line in GENERATED.splitlines() if not line.startswith(missing))
     )
-    with pytest.raises(ValueError, match=f"sentence {missing[2]} has no {what}"):
+    with pytest.raises(ValueError, match=f"lacks .*{missing}.* stopped"):
         read_generated(path)
 
 

@@ -6,7 +6,6 @@ import typer
 
 from rbn_fairseq.cli import (
     about,
-    bench,
     benchmark,
     checkpoints,
     doctor,
@@ -75,6 +74,5 @@ app.command("report")(reports.report)
 app.command("table")(reports.table)
 app.command("quickstart")(reports.quickstart)
 app.add_typer(prepare.app, name="prepare")
-app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor)
 app.command("user-dir")(about.user_dir)

@@ -2,14 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from rbn_fairseq.cli.errors import plain_errors
 
 if TYPE_CHECKING:
-    from rbn_fairseq.corpora.build import Recipe
+    from rbn_fairseq.corpora.build import Corpus
 
 __all__ = ["app"]
 
@@ -18,10 +18,8 @@ app = typer.Typer(
     help="Prepare a corpus of the paper: tokenise, clean, split, apply BPE, make it binary.",
 )
 
-_Jobs = Annotated[
-    Optional[int],
-    typer.Option(min=1, help="Processes at a time.", show_default="one a core"),
-]
+_CORES = os.cpu_count() or 1
+_Jobs = Annotated[int, typer.Option(min=1, help="Processes at a time.", show_default="one a core")]
 _Output = Annotated[Path, typer.Option(metavar="DIR", help="Directory for everything.")]
 _Allow = Annotated[
     bool,
@@ -32,15 +30,14 @@ _Allow = Annotated[
 ]
 
 
-def _check_source(archive: Optional[Path], text: Optional[Path], option: str) -> None:
-    if (archive is None) == (text is None):
-        number = "neither" if archive is None else "both"
-        raise ValueError(f"Give --archive FILE or {option} DIR, one of the two; {number} is there.")
-    if archive is not None and not archive.is_file():
-        raise ValueError(f"--archive: there is no file `{archive}`.")
+def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
+    from rbn_fairseq.corpora.build import build
 
-
-def _print_summary(about: dict[str, Any], out: Path) -> None:
+    try:
+        about = build(corpus, out, allow_nonstandard, typer.echo)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
     pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
     typer.echo(f"corpus      {about['corpus']}")
     typer.echo(f"pairs       {pairs}")
@@ -55,15 +52,9 @@ def _print_summary(about: dict[str, Any], out: Path) -> None:
         typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
 
 
-def _prepare(recipe: "Recipe", out: Path, allow_nonstandard: bool) -> None:
-    from rbn_fairseq.corpora.build import build
-
-    try:
-        about = build(recipe, out, allow_nonstandard, typer.echo)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
-    _print_summary(about, out)
+def _check_archive(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"--archive: there is no file `{path}`.")
 
 
 @app.command()
@@ -76,19 +67,13 @@ def iwslt14(
         Optional[Path],
         typer.Option(
             metavar="DIR",
-            help="Instead: {train,valid,test}.{de,en}, tokenised and in lower case, each maybe "
-            "with .gz behind; used as they are.",
+            help="Instead: {train,valid,test}.{de,en}, tokenised and in lower case, used as they "
+            "are.",
         ),
     ] = None,
     output: _Output = Path("data/iwslt14"),
-    jobs: _Jobs = None,
-    merges: Annotated[
-        Optional[int], typer.Option(min=1, help="Merges of the BPE to learn.", show_default="10000")
-    ] = None,
-    bpe_codes: Annotated[
-        Optional[Path],
-        typer.Option(metavar="FILE", help="Merges of subword-nmt to use instead of learning them."),
-    ] = None,
+    jobs: _Jobs = _CORES,
+    merges: Annotated[int, typer.Option(min=1, help="Merges of the BPE to learn.")] = 10_000,
     allow_nonstandard: _Allow = False,
 ) -> None:
     """Prepare IWSLT14 German-English as fairseq's prepare-iwslt14.sh does.
@@ -96,67 +81,33 @@ def iwslt14(
     Leaves text/ (tokenised), bpe/ (subword units) and bin/ (for fairseq) in --output. The text is
     compared with the standard one. What is finished is not done again.
     """
-    from rbn_fairseq.corpora.iwslt14 import MERGES, IWSLT14FromArchive, IWSLT14FromTokenised
+    from rbn_fairseq.corpora.iwslt14 import IWSLT14
 
-    _check_source(archive, from_tokenized, "--from-tokenized")
-    if merges is not None and bpe_codes is not None:
-        raise ValueError(
-            f"--merges {merges} is for merges that are learnt, --bpe-codes {bpe_codes} holds them: "
-            "leave out one of the two."
-        )
-    workers, learnt = jobs or os.cpu_count() or 1, merges or MERGES
-    recipe: Recipe
+    path = archive or from_tokenized
+    if path is None or (archive and from_tokenized):
+        raise ValueError("Give --archive FILE or --from-tokenized DIR, one of the two.")
     if archive is not None:
-        recipe = IWSLT14FromArchive(archive, workers, learnt, bpe_codes)
-    else:
-        assert from_tokenized is not None
-        recipe = IWSLT14FromTokenised(from_tokenized, workers, learnt, bpe_codes)
-    _prepare(recipe, output, allow_nonstandard)
+        _check_archive(archive)
+    _prepare(IWSLT14(path, jobs, merges), output, allow_nonstandard)
 
 
 @app.command()
 @plain_errors()
 def wmt16(
     archive: Annotated[
-        Optional[Path],
+        Path,
         typer.Option(metavar="FILE", help="Google's preprocessed archive wmt16_en_de.tar.gz."),
-    ] = None,
-    from_raw: Annotated[
-        Optional[Path],
-        typer.Option(
-            metavar="DIR",
-            help="Instead: {train,newstest2013,newstest2014}.{en,de}, raw text, each maybe with "
-            ".gz behind.",
-        ),
-    ] = None,
+    ],
     output: _Output = Path("data/wmt16"),
-    jobs: _Jobs = None,
-    merges: Annotated[
-        Optional[int],
-        typer.Option(
-            min=1, help="Merges of the BPE to learn, with --from-raw.", show_default="32000"
-        ),
-    ] = None,
+    jobs: _Jobs = _CORES,
     allow_nonstandard: _Allow = False,
 ) -> None:
     """Prepare WMT16 English-German: valid is newstest2013, test newstest2014.
 
-    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --output, and with --from-raw
-    the raw test text in raw/. What is finished is not done again.
+    Leaves text/ (tokenised), bpe/ (pieces) and bin/ (for fairseq) in --output. What is finished is
+    not done again.
     """
-    from rbn_fairseq.corpora.wmt16 import MERGES, WMT16FromArchive, WMT16FromRaw
+    from rbn_fairseq.corpora.wmt16 import WMT16
 
-    _check_source(archive, from_raw, "--from-raw")
-    workers = jobs or os.cpu_count() or 1
-    recipe: Recipe
-    if from_raw is not None:
-        recipe = WMT16FromRaw(from_raw, workers, merges or MERGES)
-    else:
-        assert archive is not None
-        if merges is not None:
-            raise ValueError(
-                f"--merges {merges} is for --from-raw: the archive has BPE applied already. Leave "
-                "out --merges."
-            )
-        recipe = WMT16FromArchive(archive, workers)
-    _prepare(recipe, output, allow_nonstandard)
+    _check_archive(archive)
+    _prepare(WMT16(archive, jobs, WMT16.standard_merges), output, allow_nonstandard)

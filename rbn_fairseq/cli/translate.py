@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.fairseq_commands import hide_known_warnings
 from rbn_fairseq.cli.options import Data, Device, UserDir, choose_device
 
@@ -32,17 +31,6 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _check_sentences(sentences: list[str]) -> None:
-    for sentence in sentences:
-        if os.path.exists(sentence):  # Path's refuses long names
-            raise ValueError(
-                f"SENTENCE `{sentence}` is a file or a directory. If it is another run, give "
-                f"--beside {sentence}; if a file of sentences, give it to stdin (< {sentence}), as "
-                "also a sentence of that name."
-            )
-
-
-@plain_errors()
 def translate(
     run: Annotated[
         str,
@@ -99,7 +87,12 @@ def translate(
     """
     from rbn_fairseq.report.runs import name_runs
 
-    _check_sentences(sentences or [])
+    files = [sentence for sentence in sentences or [] if os.path.exists(sentence)]
+    if files:
+        raise ValueError(
+            f"SENTENCE `{files[0]}` is a file or a directory. Give another run to --beside, a file "
+            "of sentences to stdin."
+        )
     given: dict[str, Any] = {
         "tokenizer": tokenizer,
         "moses_no_dash_splits": moses_no_dash_splits,

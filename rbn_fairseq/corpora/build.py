@@ -3,74 +3,29 @@
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from rbn_fairseq.corpora.text import (
-    SPLITS,
-    Say,
-    announced,
-    count_pairs,
-    map_chunks,
-    process_pool,
-    read_lines,
-    sha256,
-    write_lines,
-)
+from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256, write_lines
 from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
-__all__ = [
-    "Recipe",
-    "Standard",
-    "apply_merges",
-    "binarise",
-    "build",
-    "check_codes",
-    "learn_merges",
-]
+__all__ = ["Corpus", "apply_merges", "binarise", "build", "learn_merges"]
 
 _SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
-
-
-@dataclass(frozen=True)
-class Standard:
-    """The text that others train on.
-
-    Attributes:
-        pairs: number of pairs of each part.
-        sha256: hashes of files of the tokenised text, by name.
-    """
-
-    pairs: Mapping[str, int]
-    sha256: Mapping[str, str] = field(default_factory=dict)
-
-    def differences(self, text: Path, pairs: Mapping[str, int]) -> list[str]:
-        """Return the differences of a directory of text with ``pairs``, a sentence each."""
-        differences = [
-            f"{split} has {pairs[split]:,} pairs, the standard has {expected:,}"
-            for split, expected in self.pairs.items()
-            if pairs[split] != expected
-        ]
-        for name, expected in self.sha256.items():
-            hashed = sha256(text / name)
-            if hashed != expected:
-                differences.append(
-                    f"{name} differs from the standard file (SHA-256 {hashed[:12]}…, not "
-                    f"{expected[:12]}…)"
-                )
-        return differences
 
 
 def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> None:
@@ -93,38 +48,17 @@ def _read_codes(codes: Path) -> BPE:
         return BPE(file)
 
 
-def check_codes(codes: Path) -> int:
-    """Return how many merges a file of codes has.
-
-    Raises:
-        ValueError: if it is not one.
-    """
-    if not codes.is_file():
-        raise ValueError(f"--bpe-codes: there is no file `{codes}`.")
-    refusal = io.StringIO()
-    try:
-        with redirect_stderr(refusal):
-            return len(_read_codes(codes).bpe_codes)
-    except (SystemExit, ValueError) as error:  # subword-nmt would end the process
-        reason = refusal.getvalue().split("\n")[0] or error
-        raise ValueError(
-            f"--bpe-codes: `{codes}` must be what subword-nmt learn-bpe wrote. {reason}"
-        ) from None
+def _apply(codes: Path, line: str) -> str:
+    return str(_read_codes(codes).process_line(line))
 
 
-def _apply(codes: Path, lines: Sequence[str]) -> list[str]:
-    bpe = _read_codes(codes)
-    return [bpe.process_line(line) for line in lines]
-
-
-def apply_merges(
-    text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int, say: Say
-) -> None:
-    """Write all files of ``text`` in subword units to ``directory``."""
-    with process_pool(jobs) as pool:
+def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int) -> None:
+    """Write all files of ``text`` in subword units to ``directory``, by ``jobs`` processes."""
+    # An interrupt is for this process alone, which ends the others.
+    with Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
-            units = map_chunks(partial(_apply, codes), read_lines(text / name), pool, 2 * jobs)
-            write_lines(directory / name, announced(units, f"applying BPE to {name}", say))
+            units = pool.imap(partial(_apply, codes), read_lines(text / name), chunksize=1000)
+            write_lines(directory / name, units)
 
 
 def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None:
@@ -148,54 +82,58 @@ def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None
         raise ValueError("fairseq-preprocess failed: " + output.split("\n")[-1][-500:])
 
 
-class Recipe(ABC):
-    """The steps that make one corpus, and its standard.
+@dataclass(frozen=True)
+class Corpus(ABC):
+    """The steps that make one corpus, and the standard: the text that others train on.
 
     Attributes:
+        path: what it is made of.
+        jobs: processes at a time.
+        merges: of its joint BPE.
         name: of the corpus.
         langs: source and target.
-        standard: the text that others train on.
+        pairs: the standard's number of pairs of each part.
+        hashes: SHA-256 of files of the standard's tokenised text, by name.
+        standard_merges: the standard's number of merges.
         options: of fairseq-preprocess, for this corpus.
-        raw: whether raw text is kept, in a stage of its own.
         tokens: the part of ``pieces.json`` about tokens; ``None`` where the merges are not known.
     """
 
+    path: Path
+    jobs: int
+    merges: int
     name: ClassVar[str]
     langs: ClassVar[tuple[str, str]]
-    standard: ClassVar[Standard]
+    pairs: ClassVar[Mapping[str, int]]
+    hashes: ClassVar[Mapping[str, str]] = {}
+    standard_merges: ClassVar[int]
     options: ClassVar[tuple[str, ...]] = ()
-    raw: ClassVar[bool] = False
     tokens: ClassVar[Optional[Mapping[str, Any]]] = None
-    jobs: int
 
     @abstractmethod
     def request(self) -> dict[str, Any]:
         """Return all that the result depends on, for JSON: two that are equal make the same."""
 
-    def write_raw(self, directory: Path) -> None:
-        """Write the raw text that is kept."""
-        raise NotImplementedError
-
     @abstractmethod
     def write_text(self, directory: Path, say: Say) -> Optional[str]:
         """Write tokenised text without BPE; return the tokeniser, ``None`` if it came tokenised."""
 
-    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Return the text's differences from the standard, and whether they are acceptable."""
-        differences = self.standard.differences(text, pairs)
-        return differences, not differences
-
     @abstractmethod
-    def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
-        """Write the text in subword units, and the merges as ``code``."""
+    def write_bpe(self, text: Path, directory: Path) -> None:
+        """Write the text in subword units, and the merges, where they are known, as ``code``."""
 
-    def count_merges(self, bpe: Path) -> int:
-        """Count the merges of the BPE, which may be fewer than were asked for."""
-        return check_codes(bpe / "code")
-
-    def bpe_differences(self) -> list[str]:
-        """Return the differences of the BPE from the standard, given the same text."""
-        return []
+    def differences(self, text: Path, pairs: Mapping[str, int]) -> list[str]:
+        """Return the differences of text with ``pairs`` from the standard, a sentence each."""
+        differences = [
+            f"{split} has {pairs[split]:,} pairs, the standard has {expected:,}"
+            for split, expected in self.pairs.items()
+            if pairs[split] != expected
+        ]
+        return differences + [
+            f"{name} differs from the standard file"
+            for name, expected in self.hashes.items()
+            if sha256(text / name) != expected
+        ]
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -213,17 +151,15 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
         ValueError: if ``out`` holds a stage of another request, or of no request.
     """
     note = out / "request.json"
-    if not any((out / stage).exists() for stage in ("raw", "text", "bpe", "bin")):
-        out.mkdir(parents=True, exist_ok=True)
+    if not any((out / stage).exists() for stage in ("text", "bpe", "bin")):
         _save(note, request)
         return
     earlier = _load(note) if note.exists() else {}
-    if earlier != request:
-        keys = [key for key in {**earlier, **request} if earlier.get(key) != request.get(key)]
+    others = [key for key in request if earlier.get(key) != request[key]]
+    if others:
         raise ValueError(
-            f"--output: `{out}` was not made for this request, but for `{note.name}` in it, with "
-            f"another value of {', '.join(keys)}. Choose another directory with --output, or "
-            "remove that one."
+            f"--output: `{out}` was made with another value of {', '.join(others)} ({note.name} in "
+            "it). Choose another directory with --output, or remove that one."
         )
 
 
@@ -238,14 +174,24 @@ def _stage(directory: Path, make: Callable[[Path], None]) -> None:
     unfinished.rename(directory)
 
 
-def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
+def _count_pairs(text: Path, split: str, langs: Sequence[str]) -> int:
+    source, target = (sum(1 for _ in read_lines(text / f"{split}.{lang}")) for lang in langs)
+    if source != target:
+        raise ValueError(
+            f"{split}.{langs[0]} has {source:,} lines, {split}.{langs[1]} {target:,}. Line k of "
+            "one must translate line k of the other."
+        )
+    return source
+
+
+def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
     """Make a corpus in ``out``, or go on where an earlier call was stopped.
 
     ``out/text`` has tokenised text, ``out/bpe`` the same in subword units and the merges,
     ``out/bin`` what fairseq reads and ``about.json``, which is returned.
 
     Args:
-        recipe: which corpus, of what.
+        corpus: which one, of what.
         out: directory.
         allow_nonstandard: take a text that differs from the standard.
         say: takes a line for the user.
@@ -254,7 +200,7 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
         ValueError: if the text cannot be had or is not the standard, or ``out`` is for another
             request.
     """
-    request = recipe.request()
+    request = corpus.request()
     _claim(out, request)
     if (out / "bin").exists():
         say(f"`{out}` is finished already; nothing was done")
@@ -262,54 +208,49 @@ def build(recipe: Recipe, out: Path, allow_nonstandard: bool, say: Say) -> dict[
 
     def text(directory: Path) -> None:
         say("writing the tokenised text")
-        tokeniser = recipe.write_text(directory, say)
-        pairs = {split: count_pairs(directory, split, recipe.langs) for split in SPLITS}
-        differences, acceptable = recipe.judge(directory, pairs)
-        if not (acceptable or allow_nonstandard):
-            reason = ""
-            if tokeniser is not None and tokeniser.startswith("sacremoses"):
-                reason = (
-                    f" It was tokenised by {tokeniser}, because Perl, with its standard modules, "
-                    "is missing: that is the likely reason. Install it (apt-get install perl) and "
-                    "call again."
-                )
+        tokeniser = corpus.write_text(directory, say)
+        pairs = {split: _count_pairs(directory, split, corpus.langs) for split in SPLITS}
+        differences = corpus.differences(directory, pairs)
+        if differences and not allow_nonstandard:
             raise ValueError(
-                f"This is not the standard {recipe.name}: {'; '.join(differences)}.{reason} With "
+                f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
                 "--allow-nonstandard it is prepared as it is, and marked as not standard."
             )
-        for difference in differences:
-            say(f"  not the standard: {difference}")
         note = {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
         _save(directory / "about.json", note)
 
     def bpe(directory: Path) -> None:
         say("applying BPE")
-        recipe.write_bpe(out / "text", directory, say)
+        corpus.write_bpe(out / "text", directory)
 
     def binary(directory: Path) -> None:
         say("running fairseq-preprocess")
-        workers = ("--workers", str(recipe.jobs))
-        binarise(out / "bpe", directory, recipe.langs, *recipe.options, *workers)
+        workers = ("--workers", str(corpus.jobs))
+        binarise(out / "bpe", directory, corpus.langs, *corpus.options, *workers)
         note = _load(out / "text" / "about.json")
-        differences = note["differences"] + recipe.bpe_differences()
-        with (directory / f"dict.{recipe.langs[0]}.txt").open("rb") as file:
+        differences = note["differences"]
+        if corpus.merges != corpus.standard_merges:
+            differences.append(
+                f"{corpus.merges:,} merges were asked for, the standard has "
+                f"{corpus.standard_merges:,}"
+            )
+        with (directory / f"dict.{corpus.langs[0]}.txt").open("rb") as file:
             types = sum(1 for _ in file) + _SPECIAL_TYPES
+        code = out / "bpe" / "code"
         about = {
-            "corpus": recipe.name,
+            "corpus": corpus.name,
             "standard": not differences,
             "differences": differences,
             "pairs": note["pairs"],
             "tokeniser": note["tokeniser"],
-            "merges": recipe.count_merges(out / "bpe"),
+            "merges": len(_read_codes(code).bpe_codes) if code.exists() else corpus.merges,
             "types": types,
             "request": request,
         }
         _save(directory / "about.json", about)
-        if recipe.tokens is not None:
-            write_pieces(directory, "subword_nmt", out / "bpe" / "code", **recipe.tokens)
+        if corpus.tokens is not None:
+            write_pieces(directory, "subword_nmt", code, **corpus.tokens)
 
-    if recipe.raw:
-        _stage(out / "raw", recipe.write_raw)
     _stage(out / "text", text)
     _stage(out / "bpe", bpe)
     _stage(out / "bin", binary)

@@ -5,28 +5,22 @@ The steps are those of fairseq's ``examples/translation/prepare-iwslt14.sh``.
 
 import re
 import shutil
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterable, Iterator
+from functools import partial
+from importlib import metadata
 from itertools import chain
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, ClassVar, Optional
+from tempfile import TemporaryDirectory
+from typing import Any, Optional
 
-from rbn_fairseq.corpora.build import (
-    Recipe,
-    Standard,
-    apply_merges,
-    check_codes,
-    learn_merges,
-)
-from rbn_fairseq.corpora.moses import MOSES, Tokeniser
+from rbn_fairseq.corpora.build import Corpus, apply_merges, learn_merges
 from rbn_fairseq.corpora.text import (
     SPLITS,
+    Pair,
     Say,
-    announced,
-    clean_pair,
     extract,
-    find_text,
     lower_case,
     read_lines,
     sha256,
@@ -34,35 +28,19 @@ from rbn_fairseq.corpora.text import (
     write_pairs,
 )
 
-__all__ = ["MERGES", "STANDARD", "STANDARD_CODES", "IWSLT14FromArchive", "IWSLT14FromTokenised"]
-
-MERGES = 10_000
-STANDARD = Standard(
-    pairs={"train": 160_239, "valid": 7_283, "test": 6_750},
-    sha256={
-        "valid.de": "3f051579c9d8c7281a6ea8c72ad4ae09dbaa9bb24dfd41166f2c3a3df7cd940a",
-        "valid.en": "e6d7317a9772cd1ed970910c611e9e7dada1f34439269b44a9d801334bff948d",
-        "test.de": "e718c783e33160b7d72af8f733756a466e0d0c016eff8ab624c1b0d1d01cbbdf",
-        "test.en": "4b127beb9050511a3e6209cd837ff36f623a3a423666b32aba6e208b7330cf4c",
-    },
-)
-# Of the merges that subword-nmt learns on the standard training text.
-STANDARD_CODES = "3dd02684b6693abce3ba59520425901b0b910abeec2ae6b15cc62e458441d503"
+__all__ = ["IWSLT14"]
 
 _TALKS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 _NO_SENTENCES = ("<url>", "<talkid>", "<keywords>")
 _TAGS = ("<title>", "</title>", "<description>", "</description>")
 _OPENING, _CLOSING = re.compile(r'<seg id="[0-9]*">\s*'), re.compile(r"\s*</seg>\s*")
-_LONGEST, _RATIO = 175, 1.5
 _EVERY = 23  # that many cleaned pairs, one is for validation
 
-
-def _train_name(lang: str) -> str:
-    return f"train.tags.de-en.{lang}"
-
-
-def _talk_name(talk: str, lang: str) -> str:
-    return f"IWSLT14.{talk}.de-en.{lang}.xml"
+_LONGEST, _RATIO = 175, 1.5  # tokens
+_LONGEST_WORD = 1_000  # characters
+# What Perl calls white space; Python also counts four control characters.
+_SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_CHUNK = 5_000  # lines for one process of the tokeniser
 
 
 def _train_lines(path: Path) -> Iterator[str]:
@@ -79,126 +57,126 @@ def _talk_lines(path: Path) -> Iterator[str]:
             yield _CLOSING.sub("", _OPENING.sub("", line)).replace("’", "'")
 
 
-@dataclass(frozen=True)
-class _IWSLT14(Recipe):
-    """Settings and steps that both sources of the text share.
+def _run_moses(lang: str, lines: list[str]) -> list[str]:
+    # The class of this package is not used: it asks Moses to split at hyphens, too.
+    package = metadata.distribution("mosestokenizer")
+    script = str(package.locate_file("mosestokenizer/tokenizer-v1.1.perl"))
+    text = "".join(line + "\n" for line in lines).encode()
+    try:
+        done = subprocess.run(
+            ["perl", script, "-q", "-l", lang], input=text, capture_output=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", b"").decode(errors="replace").strip() or error
+        raise ValueError(
+            "--archive: Moses' tokeniser needs Perl with its standard modules (Debian: apt-get "
+            f"install perl), but {reason}"
+        ) from None
+    return done.stdout.decode("utf-8").split("\n")[:-1]
 
-    Attributes:
-        path: the archive, or the directory of tokenised text.
-        jobs: processes at a time.
-        learnt: merges to learn.
-        codes: merges to use instead.
+
+def tokenise(lines: Iterable[str], lang: str, jobs: int) -> list[str]:
+    """Tokenise lines by Moses' own Perl script, which escapes (``&apos;`` and so on).
+
+    sacremoses, its port, is not the same: it cuts off the full stop of a last ``.'``.
+
+    Raises:
+        ValueError: if Perl is missing.
+    """
+    lines = list(lines)
+    chunks = [lines[begin : begin + _CHUNK] for begin in range(0, len(lines), _CHUNK)]
+    with ThreadPool(jobs) as pool:  # the threads only wait for their processes
+        return list(chain.from_iterable(pool.imap(partial(_run_moses, lang), chunks)))
+
+
+def clean_pair(source: str, target: str) -> Optional[Pair]:
+    """Tidy a tokenised pair; ``None`` = not to be trained on.
+
+    Follows ``scripts/training/clean-corpus-n.perl`` of Moses: both sides must have 1 to 175
+    tokens, neither more than 1.5 times as many as the other, and no token of more than 1,000
+    characters.
+    """
+    # The script keeps "|" where the first line has one: text with factors. Ours never has any,
+    # because the tokeniser escapes it.
+    source, target = (
+        _SPACE.sub(" ", side.replace("|", "")).strip(" ") for side in (source, target)
+    )
+    if not source or not target:
+        return None
+    sides = source.split(" "), target.split(" ")
+    shorter, longer = sorted(map(len, sides))
+    if longer > _LONGEST or longer / shorter > _RATIO:
+        return None
+    if any(len(word) > _LONGEST_WORD for side in sides for word in side):
+        return None
+    return source, target
+
+
+class IWSLT14(Corpus):
+    """Made of WIT3's archive ``de-en.tgz`` (Cettolo et al. 2012), or of a directory.
+
+    The directory's text is tokenised and in lower case, and used as it is.
     """
 
-    name: ClassVar[str] = "IWSLT14 De-En"
-    langs: ClassVar[tuple[str, str]] = ("de", "en")
-    standard: ClassVar[Standard] = STANDARD
-    tokens: ClassVar[Mapping[str, Any]] = {**MOSES, "lowercase": True}
-    path: Path
-    jobs: int
-    learnt: int = MERGES
-    codes: Optional[Path] = None
-
-    @abstractmethod
-    def source(self) -> dict[str, Any]:
-        """Return hashes of what is read."""
+    name = "IWSLT14 De-En"
+    langs = ("de", "en")
+    pairs = {"train": 160_239, "valid": 7_283, "test": 6_750}
+    hashes = {
+        "valid.de": "3f051579c9d8c7281a6ea8c72ad4ae09dbaa9bb24dfd41166f2c3a3df7cd940a",
+        "valid.en": "e6d7317a9772cd1ed970910c611e9e7dada1f34439269b44a9d801334bff948d",
+        "test.de": "e718c783e33160b7d72af8f733756a466e0d0c016eff8ab624c1b0d1d01cbbdf",
+        "test.en": "4b127beb9050511a3e6209cd837ff36f623a3a423666b32aba6e208b7330cf4c",
+    }
+    standard_merges = 10_000
+    tokens = {"tokenizer": "moses", "moses_no_dash_splits": True, "lowercase": True}
 
     def request(self) -> dict[str, Any]:
-        if self.codes is not None:
-            check_codes(self.codes)
-        return {
-            "corpus": self.name,
-            **self.source(),
-            "merges": self.learnt if self.codes is None else None,
-            "codes": None if self.codes is None else sha256(self.codes),
-        }
-
-    def write_bpe(self, text: Path, directory: Path, say: Say) -> None:
-        code = directory / "code"
-        if self.codes is None:
-            say(f"  learning {self.learnt:,} merges")
-            learn_merges(text, code, self.langs, self.learnt)
+        """Return the hashes of what is read, and the number of merges."""
+        source: dict[str, Any]
+        if self.path.is_file():
+            source = {"archive": sha256(self.path)}
         else:
-            shutil.copyfile(self.codes, code)
-        apply_merges(text, code, directory, self.langs, self.jobs, say)
+            source = {"sha256": {path.name: sha256(path) for path in self._tokenised()}}
+        return {"corpus": self.name, **source, "merges": self.merges}
 
-    def bpe_differences(self) -> list[str]:
-        if self.codes is not None and sha256(self.codes) != STANDARD_CODES:
-            return [f"the merges are those of {self.codes.name}, not those of the standard"]
-        if self.codes is None and self.learnt != MERGES:
-            return [f"{self.learnt:,} merges were asked for, the standard has {MERGES:,}"]
-        return []
-
-
-@dataclass(frozen=True)
-class IWSLT14FromTokenised(_IWSLT14):
-    """Text that is tokenised and in lower case, used as it is."""
-
-    def _paths(self) -> list[Path]:
-        names = [f"{split}.{lang}" for split in SPLITS for lang in self.langs]
-        return [find_text("--from-tokenized", self.path, name) for name in names]
-
-    def source(self) -> dict[str, Any]:
-        """Return the hash of each file."""
-        return {"sha256": {path.name: sha256(path) for path in self._paths()}}
+    def _tokenised(self) -> list[Path]:
+        paths = [self.path / f"{split}.{lang}" for split in SPLITS for lang in self.langs]
+        for path in paths:
+            if not path.is_file():
+                raise ValueError(f"--from-tokenized: there is no file `{path}`.")
+        return paths
 
     def write_text(self, directory: Path, say: Say) -> Optional[str]:
-        """Copy the text, decompressed."""
-        for path in self._paths():
-            write_lines(directory / path.name.removesuffix(".gz"), read_lines(path))
+        """Copy the text; of an archive: unpack, tokenise, clean and split."""
+        if self.path.is_file():
+            self._write_archive(directory, say)
+            return f"Moses tokenizer.perl 1.1, mosestokenizer {metadata.version('mosestokenizer')}"
+        for path in self._tokenised():
+            shutil.copyfile(path, directory / path.name)
         return None
 
-    def judge(self, text: Path, pairs: Mapping[str, int]) -> tuple[list[str], bool]:
-        """Compare with the standard; less of its training text is acceptable."""
-        differences, acceptable = super().judge(text, pairs)
-        whole = self.standard.pairs["train"]
-        # Validation and test are the standard: part of the training text was left out on purpose.
-        if len(differences) == 1 and pairs["train"] < whole:
-            return [
-                f"this is a subset: {pairs['train']:,} of {whole:,} training pairs; the numbers "
-                "are not comparable with the paper's"
-            ], True
-        return differences, acceptable
-
-
-@dataclass(frozen=True)
-class IWSLT14FromArchive(_IWSLT14):
-    """The archive ``de-en.tgz`` of WIT3 (Cettolo et al. 2012)."""
-
-    def source(self) -> dict[str, Any]:
-        """Return the hash of the archive."""
-        return {"archive": sha256(self.path)}
-
-    def write_text(self, directory: Path, say: Say) -> str:
-        """Unpack, tokenise, clean and split."""
-        unpacked = directory / "archive"
-        unpacked.mkdir()
-        say(f"  unpacking {self.path}")
-        names = [_talk_name(talk, lang) for talk in _TALKS for lang in self.langs]
-        extract(self.path, [*map(_train_name, self.langs), *names], unpacked)
-        tokenise = Tokeniser(self.jobs)
-        say(f"  tokenising with {tokenise.name}")
+    def _write_archive(self, directory: Path, say: Say) -> None:
+        talks = {
+            lang: [f"IWSLT14.{talk}.de-en.{lang}.xml" for talk in _TALKS] for lang in self.langs
+        }
+        train = {lang: f"train.tags.de-en.{lang}" for lang in self.langs}
         sides = []
-        for lang in self.langs:
-            tokens = tokenise(_train_lines(unpacked / _train_name(lang)), lang)
-            sides.append(list(announced(tokens, f"tokenising {_train_name(lang)}", say)))
-            talks = (_talk_lines(unpacked / _talk_name(talk, lang)) for talk in _TALKS)
-            test = tokenise(chain.from_iterable(talks), lang)
-            write_lines(directory / f"test.{lang}", map(lower_case, test))
-        shutil.rmtree(unpacked)
-        source, target = sides
-        if len(source) != len(target):
-            raise ValueError(
-                f"--archive: {_train_name('de')} has {len(source):,} sentences, "
-                f"{_train_name('en')} {len(target):,}; they must be each other's translations. It "
-                "is not the archive it should be."
-            )
-        cleaned = (
-            clean_pair(*pair, longest=_LONGEST, ratio=_RATIO)
-            for pair in zip(source, target, strict=True)
-        )
+        with TemporaryDirectory(dir=directory) as temporary:
+            unpacked = Path(temporary)
+            extract(self.path, [*train.values(), *chain.from_iterable(talks.values())], unpacked)
+            for lang in self.langs:
+                say(f"  tokenising {train[lang]}")
+                sides.append(tokenise(_train_lines(unpacked / train[lang]), lang, self.jobs))
+                test = chain.from_iterable(_talk_lines(unpacked / name) for name in talks[lang])
+                tokens = tokenise(test, lang, self.jobs)
+                write_lines(directory / f"test.{lang}", map(lower_case, tokens))
+        cleaned = (clean_pair(*pair) for pair in zip(*sides, strict=True))
         pairs = [(lower_case(pair[0]), lower_case(pair[1])) for pair in cleaned if pair is not None]
         write_pairs(directory, "valid", self.langs, pairs[_EVERY - 1 :: _EVERY])
         del pairs[_EVERY - 1 :: _EVERY]
         write_pairs(directory, "train", self.langs, pairs)
-        return tokenise.name
+
+    def write_bpe(self, text: Path, directory: Path) -> None:
+        """Learn the merges and apply them."""
+        learn_merges(text, directory / "code", self.langs, self.merges)
+        apply_merges(text, directory / "code", directory, self.langs, self.jobs)

@@ -1,11 +1,19 @@
-"""The quickstart's corpus: text, checked and split, in pieces of sentencepiece, binary."""
+"""The quickstart's corpus: text, checked and split, in pieces of sentencepiece, binary.
+
+Without text of the user's it is German and English that any Debian machine can fetch: the help
+pages of LibreOffice. The two packages are downloaded and unpacked, not installed. Their pages are
+translations of one another: a paragraph has the same file and element id in both.
+"""
 
 import hashlib
 import json
 import random
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from html.parser import HTMLParser
+from itertools import compress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -14,62 +22,129 @@ from rich.console import Console
 
 from rbn_fairseq.corpora.build import binarise
 from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
-from rbn_fairseq.pieces import PIECES, write_pieces
-from rbn_fairseq.quickstart.libreoffice import fetch_pages, read_pairs, shares_words
+from rbn_fairseq.pieces import write_pieces
 
-__all__ = ["Data", "prepare", "read_text", "split_pages"]
+__all__ = [
+    "fetch_pages",
+    "prepare",
+    "read_page",
+    "read_pairs",
+    "read_text",
+    "shares_words",
+    "split_pages",
+]
 
-_TRAIN, _VALID, _TEST = 13_000, 500, 300
-_LONGEST = 60  # words of a side of a help page's paragraph
+_PACKAGES = {
+    "libreoffice-help-de": "usr/share/libreoffice/help/de/text",
+    "libreoffice-help-en-us": "usr/share/libreoffice/help/en-US/text",
+}
+_FETCH = """set -e
+rm -rf "$1"[_.]*
+apt-get download "$1"
+dpkg-deb -x "$1"_*.deb "$1.unfinished"
+mv "$1.unfinished" "$1"
+"""
+_SHORTEST, _LONGEST = 4, 60  # words of a help page's paragraph: of the English, of either side
+_TRAIN, _VALID, _TEST = 13_000, 500, 300  # pairs at most
 _LONGEST_PIECES = 250
-_FEWEST = 8  # fairseq drops what is no multiple of it (--required-batch-size-multiple)
 _VOCABULARY = 3_000
 
 
-@dataclass(frozen=True)
-class Data:
-    """Prepared data of a quickstart.
+class _Paragraphs(HTMLParser):
+    """Collects the text of headings and paragraphs by element id."""
 
-    Attributes:
-        bin: directory for fairseq.
-        source: raw test sentences.
-        reference: their translations.
-        about: where the text is from, and how much of it there is.
+    _TAGS = frozenset(("p", "h1", "h2", "h3", "h4", "h5", "h6"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: dict[str, str] = {}
+        self._id: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self._TAGS:
+            self._id = dict(attrs).get("id")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._TAGS:
+            self._id = None
+
+    def handle_data(self, data: str) -> None:
+        if self._id is not None:
+            self.texts[self._id] = self.texts.get(self._id, "") + data
+
+
+def read_page(page: str) -> dict[str, str]:
+    """Return the headings and paragraphs of an HTML page by element id, white space collapsed."""
+    parser = _Paragraphs()
+    parser.feed(page)
+    return {name: " ".join(text.split()) for name, text in parser.texts.items()}
+
+
+def shares_words(source: str, target: str) -> bool:
+    """Tell whether more than a quarter of the words are on both sides.
+
+    Such pairs are formulas and names, which copying the source translates. Counted are distinct
+    words, against the side that has fewer of them.
     """
-
-    bin: Path
-    source: Sequence[str]
-    reference: Sequence[str]
-    about: Mapping[str, Any]
+    left, right = (set(re.findall(r"\w+", side.lower())) for side in (source, target))
+    return len(left & right) > min(len(left), len(right)) / 4
 
 
-def split_pages(
-    pages: Mapping[str, Sequence[Pair]], valid: int, test: int, train: int, seed: int = 1
-) -> dict[str, list[Pair]]:
+def fetch_pages(directory: Path) -> tuple[Path, Path]:
+    """Download and unpack the help pages; what is there already is not fetched again.
+
+    Returns:
+        The directories of the German and of the English pages.
+
+    Raises:
+        ValueError: if apt is missing or the download fails; the message tells what to do.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for package in _PACKAGES:
+        if not (directory / package).is_dir():
+            command = ["/bin/sh", "-c", _FETCH, "sh", package]
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise ValueError(
+                    f"`apt-get download {package}` failed: {done.stderr.strip()}. Run this on "
+                    "Debian or Ubuntu, after `apt-get update` as root, or give text of your own: "
+                    "--data PREFIX --source-lang de --target-lang en."
+                )
+    german, english = (directory / package / pages for package, pages in _PACKAGES.items())
+    return german, english
+
+
+def read_pairs(german: Path, english: Path) -> dict[str, list[Pair]]:
+    """Return the pairs of paragraphs by page, without short, long and untranslated ones."""
+    pages = {}
+    for path in english.rglob("*.html"):
+        name = str(path.relative_to(english))
+        if (german / name).is_file():
+            sources = read_page((german / name).read_text(encoding="utf-8"))
+            targets = read_page(path.read_text(encoding="utf-8"))
+            pages[name] = [
+                (source, target)
+                for paragraph, target in targets.items()
+                if (source := sources.get(paragraph, ""))
+                and _SHORTEST <= len(target.split()) <= _LONGEST
+                and len(source.split()) <= _LONGEST
+                and not shares_words(source, target)
+            ]
+    return pages
+
+
+def split_pages(pages: Mapping[str, Sequence[Pair]]) -> dict[str, list[Pair]]:
     """Split by page, never by paragraph, because the paragraphs of a page resemble each other.
 
     A source or a target that occurred before is left out, so that no sentence of one part is
     also in another.
-
-    Args:
-        pages: pairs by page.
-        valid: number of pairs for validation.
-        test: number of pairs for the test.
-        train: largest number of pairs for training.
-        seed: of the order of pages.
-
-    Returns:
-        The pairs of each part.
-
-    Raises:
-        ValueError: if there are too few pairs.
     """
     order = sorted(pages)
-    random.Random(seed).shuffle(order)
+    random.Random(1).shuffle(order)
     unread = iter(order)
     parts: dict[str, list[Pair]] = {}
     seen: set[str] = set()
-    for part, number in ("test", test), ("valid", valid), ("train", train):
+    for part, number in ("test", _TEST), ("valid", _VALID), ("train", _TRAIN):
         pairs = parts[part] = []
         while len(pairs) < number and (page := next(unread, None)) is not None:
             for source, target in pages[page]:
@@ -77,11 +152,6 @@ def split_pages(
                     seen.update((source, target))
                     pairs.append((source, target))
         del pairs[number:]
-    if not parts["train"]:
-        raise ValueError(
-            f"{sum(map(len, pages.values()))} pairs on {len(pages)} pages are too few: {test} are "
-            f"for the test and {valid} for validation."
-        )
     return {split: parts[split] for split in SPLITS}
 
 
@@ -92,159 +162,113 @@ def _read_side(path: Path) -> list[str]:
             f"--data: there is no file `{path}`. PREFIX is a directory, PREFIX/train.de and so on, "
             "or what comes before .train.de, .valid.de, .test.de."
         )
-    lines = [" ".join(line.removeprefix("\ufeff").split()) for line in read_lines(path)]
-    if not lines:
-        raise ValueError(f"--data: the file `{path}` is empty.")
-    if "" in lines:
-        raise ValueError(
-            f"--data: line {lines.index('') + 1} of `{path}` is empty. Take such lines out of both "
-            "files."
-        )
-    return lines
+    return [" ".join(line.removeprefix("\ufeff").split()) for line in read_lines(path)]
 
 
-def read_text(prefix: str, source_lang: str, target_lang: str) -> dict[str, list[Pair]]:
+def read_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
     """Read ``{train,valid,test}.{source,target}`` of a directory, or behind ``PREFIX.``.
 
+    Of a larger test set, 300 pairs are drawn.
+
     Raises:
-        ValueError: if a file is missing, empty or not UTF-8, the two sides have different numbers
-            of lines, or a line is empty; the message names the file.
+        ValueError: if a file is missing or not UTF-8, the two sides have different numbers of
+            lines, or a line is empty; the message names the file.
     """
     base = f"{prefix}/" if Path(prefix).is_dir() else f"{prefix}."
     parts = {}
     for split in SPLITS:
-        paths = [Path(f"{base}{split}.{lang}") for lang in (source_lang, target_lang)]
+        paths = [Path(f"{base}{split}.{lang}") for lang in langs]
         source, target = map(_read_side, paths)
-        if len(source) != len(target):
+        if len(source) != len(target) or "" in source + target:
             raise ValueError(
-                f"--data: `{paths[0]}` has {len(source)} lines, `{paths[1]}` {len(target)}. Line k "
-                "of one file must translate line k of the other."
+                f"--data: `{paths[0]}` has {len(source)} lines, `{paths[1]}` {len(target)}, "
+                f"{(source + target).count('')} of them empty. Line k of one file must translate "
+                "line k of the other."
             )
         parts[split] = list(zip(source, target, strict=True))
-    return parts
-
-
-def _user_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
-    parts = read_text(prefix, *langs)
-    if len(parts["train"]) < _FEWEST:
-        raise ValueError(
-            f"--data: {len(parts['train'])} pairs to train on are too few: {_FEWEST} are the "
-            "least, and a model that translates takes some thousands."
-        )
     if len(parts["test"]) > _TEST:
         chosen = sorted(random.Random(1).sample(range(len(parts["test"])), _TEST))
         parts["test"] = [parts["test"][index] for index in chosen]
     return parts
 
 
-def _help_text(cache: Path) -> dict[str, list[Pair]]:
-    pages = {
-        page: [
-            pair
-            for pair in pairs
-            if not shares_words(*pair) and max(len(side.split()) for side in pair) <= _LONGEST
-        ]
-        for page, pairs in read_pairs(*fetch_pages(cache)).items()
-    }
-    return split_pages(pages, valid=_VALID, test=_TEST, train=_TRAIN)
-
-
-def _help_packages(out: Path) -> str:
-    packages = " and ".join(sorted(path.stem for path in (out / "debian").glob("*.deb")))
-    return f"LibreOffice help, Debian packages {packages.replace('%3a', ':')}"
-
-
-def _learn_pieces(text: Path, model: Path, langs: Sequence[str]) -> Any:
-    paths = [text / f"train.{lang}" for lang in langs]
-    characters = set().union(*(path.read_text(encoding="utf-8") for path in paths))
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            input=[str(path) for path in paths],
-            model_prefix=str(model.with_suffix("")),
-            vocab_size=_VOCABULARY,
-            hard_vocab_limit=False,  # a small text has fewer pieces
-            # All of them, unless the script has so many that they would fill the vocabulary.
-            character_coverage=1.0 if len(characters) < _VOCABULARY / 4 else 0.9995,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise ValueError(f"sentencepiece cannot make a vocabulary of the text: {error}") from error
-    return sentencepiece.SentencePieceProcessor(model_file=str(model))
-
-
 def _build(
     directory: Path, parts: Mapping[str, list[Pair]], langs: Sequence[str]
 ) -> dict[str, int]:
     """Write text, pieces and binary data of sentences that are not too long; count their pairs."""
-    text, pieces = directory / "text", directory / "pieces"
-    text.mkdir()
+    text, pieces, model = directory / "text", directory / "pieces", directory / "spm.model"
+    text.mkdir(parents=True)
     pieces.mkdir()
     write_pairs(text, "train", langs, parts["train"])
-    model = _learn_pieces(text, directory / "spm.model", langs)
+    characters = set().union(*(side for pair in parts["train"] for side in pair))
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(text / f"train.{lang}") for lang in langs],
+        model_prefix=str(model.with_suffix("")),
+        vocab_size=_VOCABULARY,
+        hard_vocab_limit=False,  # a small text has fewer pieces
+        # All of them, unless the script has so many that they would fill the vocabulary.
+        character_coverage=1.0 if len(characters) < _VOCABULARY / 4 else 0.9995,
+        minloglevel=2,
+    )
+    encode = sentencepiece.SentencePieceProcessor(model_file=str(model)).encode
     pairs = {}
     for split, sentences in parts.items():
-        short, encoded = [], []
-        for pair in sentences:
-            source, target = (model.encode(side, out_type=str) for side in pair)
-            if max(len(source), len(target)) <= _LONGEST_PIECES:
-                short.append(pair)
-                encoded.append((" ".join(source), " ".join(target)))
-        if not short:
-            raise ValueError(f"--data: no {split} pair is shorter than {_LONGEST_PIECES} pieces.")
-        write_pairs(text, split, langs, short)
-        write_pairs(pieces, split, langs, encoded)
-        pairs[split] = len(short)
+        encoded = [tuple(encode(side, out_type=str) for side in pair) for pair in sentences]
+        short = [max(map(len, sides)) <= _LONGEST_PIECES for sides in encoded]
+        joined = [(" ".join(source), " ".join(target)) for source, target in encoded]
+        write_pairs(text, split, langs, list(compress(sentences, short)))
+        write_pairs(pieces, split, langs, list(compress(joined, short)))
+        pairs[split] = sum(short)
     binarise(pieces, directory / "bin", langs)
+    write_pieces(directory / "bin", "sentencepiece", model)
     return pairs
 
 
 def prepare(
-    out: Path, data: Optional[str], source_lang: str, target_lang: str, console: Console
-) -> Data:
-    """Prepare the data in ``out/data``, or read it if that is there already.
+    out: Path, data: Optional[str], langs: tuple[str, str], console: Console
+) -> dict[str, Any]:
+    """Prepare ``out/data`` (``bin`` for fairseq, ``text`` with raw sentences), unless it is there.
 
     Args:
         out: the quickstart's directory.
         data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
-        source_lang: language of the sources.
-        target_lang: language of the targets.
+        langs: source and target.
         console: to say what is being done.
+
+    Returns:
+        Where the text is from (``text``), and how many ``pairs`` each part has.
 
     Raises:
         ValueError: if the text cannot be had or used, or ``out`` was made from other text.
     """
-    directory, langs = out / "data", (source_lang, target_lang)
-    if data is None and langs != ("de", "en"):
-        raise ValueError(
-            f"--source-lang {source_lang} --target-lang {target_lang}: the help pages are taken as "
-            "de-en. Other languages need text of your own: --data PREFIX."
-        )
-    parts = None if data is None else _user_text(data, langs)
-    digest = None
-    if parts is not None:
+    parts = digest = None
+    if data is not None:
+        parts = read_text(data, langs)
         text = json.dumps([parts[split] for split in SPLITS], ensure_ascii=False)
         digest = hashlib.sha256(text.encode()).hexdigest()
-    request = {"languages": f"{source_lang}-{target_lang}", "sha256": digest}
-    note = directory / "about.json"
-    if note.exists():
-        about = json.loads(note.read_text(encoding="utf-8"))
-        if about["request"] != request:
-            raise ValueError(
-                f"`{out}` was made from other text ({about['text']}, "
-                f"{about['request']['languages']}). Choose another directory with --output, or "
-                "remove that one."
-            )
-    else:
+    elif langs != ("de", "en"):
+        raise ValueError(
+            f"--source-lang {langs[0]} --target-lang {langs[1]}: the help pages are taken as "
+            "de-en. Other languages need text of your own: --data PREFIX."
+        )
+    request = {"languages": "-".join(langs), "sha256": digest}
+    note = out / "data" / "about.json"
+    if not note.exists():
         with console.status("reading the text, learning the vocabulary"):
-            parts = parts or _help_text(out / "debian")
+            if parts is None:
+                parts = split_pages(read_pairs(*fetch_pages(out / "debian")))
             unfinished = out / "data.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
             pairs = _build(unfinished, parts, langs)
-            about = {"text": data or _help_packages(out), "pairs": pairs, "request": request}
+            packages = sorted(path.stem for path in (out / "debian").glob("*.deb"))
+            debian = f"LibreOffice help, Debian packages {' and '.join(packages)}"
+            about = {"text": data or debian.replace("%3a", ":"), "pairs": pairs, "request": request}
             (unfinished / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
-            unfinished.rename(directory)
-    if not (directory / "bin" / PIECES).exists():
-        write_pieces(directory / "bin", "sentencepiece", directory / "spm.model")
-    source, reference = (list(read_lines(directory / "text" / f"test.{lang}")) for lang in langs)
-    return Data(directory / "bin", source, reference, about)
+            unfinished.rename(note.parent)
+    about = dict(json.loads(note.read_text(encoding="utf-8")))
+    if about["request"] != request:
+        raise ValueError(
+            f"`{out}` was made from other text ({about['text']}, {about['request']['languages']}). "
+            "Choose another directory with --output, or remove that one."
+        )
+    return about

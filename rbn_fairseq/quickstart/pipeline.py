@@ -1,12 +1,10 @@
 """The quickstart: real text, three norms, TID, BLEU and a page about them."""
 
-import fcntl
 import json
 import re
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
@@ -15,13 +13,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from rbn_fairseq.quickstart.corpus import Data, prepare
-from rbn_fairseq.quickstart.jobs import Job, Step, run_jobs
+from rbn_fairseq.corpora.text import read_lines
+from rbn_fairseq.quickstart.corpus import prepare
+from rbn_fairseq.quickstart.jobs import Job, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.page import render
-from rbn_fairseq.report.runs import LOG, RUN_FILE, SCORE, Run, read_run
+from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
 from rbn_fairseq.writing import write_whole
 
@@ -36,12 +35,12 @@ NORMS: dict[str, tuple[str, ...]] = {
 _FAMILIES = {"layer": "LN", "batch": "BN", "rbn": "RBN"}  # what the report calls them
 _AVERAGED = 2  # epochs
 _AVERAGE = "average.pt"
-_RECIPE = (
+_RECIPE = shlex.split(
     "--arch rbn_transformer_tiny --share-all-embeddings --dropout 0.1 "
     "--criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1 --optimizer adam "
     "--lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 2000 --seed 1 "
-    f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED}"
-).split()
+    f"--num-workers 0 --log-interval 10 --keep-last-epochs {_AVERAGED} --adam-betas '(0.9, 0.98)'"
+)
 
 
 def _epochs_done(log: Path) -> float:
@@ -51,97 +50,54 @@ def _epochs_done(log: Path) -> float:
     return float(epochs[-1]) if epochs else 0.0
 
 
-def _claim(directory: Path, recipe: Sequence[str], epochs: int) -> None:
-    """Make a run's directory, or go on with it if it holds the same run with no more epochs.
+def _job(name: str, out: Path, epochs: int) -> Job:
+    """Return the commands of a run.
 
     Raises:
-        ValueError: if the directory holds something else.
+        ValueError: if its directory holds a training with other options.
     """
-    note = directory / "begun.json"
-    begun = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
-    if begun is not None:
-        free = begun["recipe"] == list(recipe) and begun["epochs"] <= epochs
-    else:
-        free = not (directory.exists() and any(directory.iterdir()))
-    if not free:
-        raise ValueError(
-            f"`{directory}` holds something else, or a training with another recipe, on another "
-            f"device or for more than {epochs} epochs. Choose another place with --output, or "
-            "remove that directory."
-        )
-    write_whole(note, json.dumps({"recipe": list(recipe), "epochs": epochs}, indent=1))
-
-
-def _job(name: str, out: Path, data: Data, epochs: int) -> Job:
-    directory = out / name
-    log, averaged = directory / LOG, directory / _AVERAGE
+    directory, data = out / name, str(out / "data" / "bin")
+    averaged = directory / _AVERAGE
     device = () if torch.cuda.is_available() else ("--cpu",)
-    recipe = (*_RECIPE, "--adam-betas", "(0.9, 0.98)", *device, *NORMS[name])
-    train = ("train", str(data.bin), "--save-dir", str(directory))
+    options = (*_RECIPE, *device, *NORMS[name], "--max-epoch", str(epochs))
+    note, begun = directory / "begun.json", json.dumps(options)
+    if note.exists() and note.read_text(encoding="utf-8") != begun:
+        raise ValueError(
+            f"`{directory}` holds a training with other options ({note.name} in it), such as "
+            "--epochs. Choose another place with --output, or remove that directory."
+        )
+    write_whole(note, begun)
     average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged), "--overwrite")
     if NORMS[name]:
         average += ("--recalibrate",)
-    generate = ("generate", str(data.bin), "--path", str(averaged), *device, "--beam", "5")
+    generate = ("generate", data, "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
-    _claim(directory, recipe, epochs)
-    steps = (
-        Step(
-            "training",
-            (*train, *recipe, "--max-epoch", str(epochs)),
-            directory / "train.out",
-            weight=0.9,
-            done=lambda: _epochs_done(log) / epochs,
-        ),
-        Step("averaging", average, directory / "average.out", weight=0.04),
-        Step("translating", generate, directory / "generate.txt", weight=0.06),
-    )
-    return Job(name, steps)
+    commands = {
+        directory / "train.out": ("train", data, "--save-dir", str(directory), *options),
+        directory / "average.out": average,
+        directory / "generate.txt": generate,
+    }
+    return Job(name, commands, lambda: _epochs_done(directory / LOG) / epochs)
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the directory; two quickstarts would write into each other's files."""
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"Another quickstart is working in `{out}`. Wait for it, or stop it."
-            ) from None
-        yield
-
-
-def _score(directory: Path, data: Data, lang: str) -> tuple[list[str], Score]:
+def _score(directory: Path, references: Sequence[str], lang: str) -> list[str]:
+    """Write the score of a run's translations, and return them."""
     translations = read_generated(directory / "generate.txt")
     hypotheses = [translation.hypothesis for translation in translations]
-    score = bleu(hypotheses, data.reference, lang=lang)
-    text = json.dumps({"sacrebleu": asdict(score)}, indent=1)
-    (directory / SCORE).write_text(text, encoding="utf-8")
-    return hypotheses, score
+    score = bleu(hypotheses, references, lang=lang)
+    write_whole(directory / SCORE, json.dumps({"sacrebleu": asdict(score)}, indent=1))
+    return hypotheses
 
 
-def _first_start(directory: Path) -> dict[str, Any]:
-    """Return the machine and the versions that a training was begun on."""
-    run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
-    start = run["starts"][0]
-    machine = start["machine"]
-    name = machine["processor"] if machine["device"] == "cpu" else machine["device"]
-    return {"machine": name, "versions": start["versions"]}
-
-
-def _sample(data: Data, hypotheses: dict[str, list[str]], number: int = 10) -> list[dict[str, str]]:
-    """Choose sentences of ordinary length, spread evenly over the test set."""
-    lengths = [len(sentence.split()) for sentence in data.source]
+def _sample(texts: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Choose ten sentences of ordinary length, spread evenly over the test set."""
+    lengths = [len(sentence.split()) for sentence in texts["source"]]
     ordinary = [i for i, length in enumerate(lengths) if 6 <= length <= 25] or range(len(lengths))
-    step = max(1, len(ordinary) // number)
+    step = max(1, len(ordinary) // 10)
     return [
-        {
-            "source": data.source[index],
-            "reference": data.reference[index],
-            **{name: lines[index] for name, lines in hypotheses.items()},
-        }
-        for index in ordinary[::step][:number]
+        {name: sentences[index] for name, sentences in texts.items()}
+        for index in ordinary[::step][:10]
     ]
 
 
@@ -192,60 +148,64 @@ def quickstart(
         ValueError: if the data cannot be used, or a run fails.
     """
     out.mkdir(parents=True, exist_ok=True)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with _alone(out):
-            prepared = prepare(out, data, source_lang, target_lang, console)
-            pairs = prepared.about["pairs"]
-            console.print(
-                f"text: {prepared.about['text']}\n"
-                f"{pairs['train']} pairs to train on, {pairs['valid']} to validate, "
-                f"{pairs['test']} to translate",
-                soft_wrap=True,
-            )
-            copying = bleu(prepared.source, prepared.reference, lang=target_lang)
-            jobs = [_job(name, out, prepared, epochs) for name in NORMS]
-            if not all(job.is_finished() for job in jobs):
-                console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
-                run_jobs(jobs, workers, console)
-            return _conclude(out, prepared, jobs, copying, target_lang, console)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _conclude(
-    out: Path,
-    data: Data,
-    jobs: Sequence[Job],
-    copying: Score,
-    target_lang: str,
-    console: Console,
-) -> dict[str, Any]:
-    scored = {name: _score(out / name, data, target_lang) for name in NORMS}
-    hypotheses = {name: lines for name, (lines, _) in scored.items()}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
+    about = prepare(out, data, (source_lang, target_lang), console)
+    pairs = about["pairs"]
+    console.print(
+        f"text: {about['text']}\n{pairs['train']} pairs to train on, {pairs['valid']} to validate, "
+        f"{pairs['test']} to translate",
+        soft_wrap=True,
+    )
+    test = out / "data" / "text"
+    source, reference = (
+        list(read_lines(test / f"test.{lang}")) for lang in (source_lang, target_lang)
+    )
+    copying = bleu(source, reference, lang=target_lang)
+    jobs = [_job(name, out, epochs) for name in NORMS]
+    if any(job.left() for job in jobs):
+        console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
+        run_jobs(jobs, workers, console)
+    translations = {name: _score(out / name, reference, target_lang) for name in NORMS}
     runs = [read_run(name, out / name) for name in NORMS]
-    results: dict[str, Any] = {
+    results = {
         "schema": 1,
-        "data": {key: data.about[key] for key in ("text", "pairs", "request")},
+        "data": {key: about[key] for key in ("text", "pairs", "request")},
         "copying": asdict(copying),
-        "runs": {
-            run.name: {
-                "commands": ["rbn " + shlex.join(step.arguments) for step in job.steps],
-                **_first_start(run.directory),
-                **run.to_dict(),
-            }
-            for run, job in zip(runs, jobs, strict=True)
-        },
-        "translations": _sample(data, hypotheses),
+        "runs": {run.name: _result(run, job) for run, job in zip(runs, jobs, strict=True)},
+        "translations": _sample({"source": source, "reference": reference, **translations}),
     }
     write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
-    begun = results["runs"]["layer"]
-    sentences = ", ".join(f"{number} {split}" for split, number in data.about["pairs"].items())
+    write_whole(out / "report.html", _page(results, runs))
+    _show(console, runs, copying)
+    shortest = min((sentence["source"] for sentence in results["translations"]), key=len)
+    words = ["rbn", "translate", str(out / list(NORMS)[-1] / _AVERAGE), "--", shortest]
+    console.print(
+        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}\n"
+        f"try it:  {shlex.join(words)}",
+        soft_wrap=True,
+        markup=False,
+    )
+    return results
+
+
+def _result(run: Run, job: Job) -> dict[str, Any]:
+    begun = run.starts[0]
+    machine = begun["machine"]
+    return {
+        "commands": ["rbn " + shlex.join(words) for words in job.commands.values()],
+        "machine": machine["processor"] if machine["device"] == "cpu" else machine["device"],
+        "versions": begun["versions"],
+        **run.to_dict(),
+    }
+
+
+def _page(results: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    data, copying, begun = results["data"], results["copying"], results["runs"][runs[0].name]
     about = (
-        ("text", data.about["text"]),
-        ("sentences", sentences),
+        ("text", data["text"]),
+        ("sentences", ", ".join(f"{number} {split}" for split, number in data["pairs"].items())),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
-        ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
+        ("copying the source", f"BLEU {copying['bleu']:.1f}, {copying['signature']}"),
         ("machine", begun["machine"]),
         ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
     )
@@ -255,22 +215,11 @@ def _conclude(
         tuple(results["translations"]),
         {name: colours[_FAMILIES[name]] for name in NORMS},
         (
-            f"Translated with the average of the last "
-            f"{min(_AVERAGED, runs[0].last_epoch)} epochs, batch norms recalibrated, "
-            f"beam 5; so were all {len(data.reference)} that BLEU is of.",
+            f"Translated with the average of the last {min(_AVERAGED, runs[0].last_epoch)} epochs, "
+            f"batch norms recalibrated, beam 5; so were all {data['pairs']['test']} that BLEU is "
+            "of.",
         ),
     )
     result, *others = sections(runs)
     shown = [result, Section("Translations", "", (translations,)), *others]
-    page = render("Layer norm, batch norm, RBN", shown, about)
-    write_whole(out / "report.html", page)
-    _show(console, runs, copying)
-    sources = (sentence["source"] for sentence in results["translations"])
-    words = ["rbn", "translate", str(out / list(NORMS)[-1] / _AVERAGE), "--", min(sources, key=len)]
-    console.print(
-        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}\n"
-        f"try it:  {shlex.join(words)}",
-        soft_wrap=True,
-        markup=False,
-    )
-    return results
+    return render("Layer norm, batch norm, RBN", shown, about)

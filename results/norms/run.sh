@@ -87,7 +87,7 @@ for placement in post pre; do
     read -ra options <<<"$common $over"
     while read -r name own; do settings+=(--setting "$name: $own"); done < <(of "$placement")
     [[ -f $work/updates-$placement.json ]] ||
-        rbn bench train "$data/bin" "${settings[@]}" --rounds 12 --updates 2 \
+        python benchmarks/updates.py "$data/bin" "${settings[@]}" --rounds 12 --updates 2 \
             --json "$work/updates-$placement.json" -- --arch "$arch" "${options[@]}"
 done
 

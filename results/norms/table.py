@@ -18,7 +18,7 @@ HEADER = ("placement", "norm", "failed_at", "valid_nll", "bleu4", "brevity_penal
 
 
 def read_times(work: Path, placement: str) -> dict[str, dict[str, str]]:
-    """Read the settings' times, relative to layer norm's, of what `rbn bench train` wrote."""
+    """Read the settings' times, relative to layer norm's, of what benchmarks/updates.py wrote."""
     rows = json.loads((work / f"updates-{placement}.json").read_text(encoding="utf-8"))
     timed = [row for row in rows if row["bench"] == "train" and row["norm"] != "floor"]
     ratios = {row["norm"]: (row["ratio_to_layer"], *row["spread"]) for row in timed}

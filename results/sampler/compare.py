@@ -27,6 +27,8 @@ PAIRS = [
     ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
     ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
     ("ln sorted-micro", "ln sorted"), ("bn sorted-micro", "bn sorted"),
+    *((f"{hybrid} mixing16", f"{norm} mixing16")
+      for hybrid in ("lower2", "rmsbatch") for norm in ("ln", "bn")),
 ]  # fmt: skip
 
 
@@ -70,6 +72,9 @@ def measurements(run: Path) -> dict[str, Any]:
         stream = conditioning[conditioning["place"] == "stream"]
         last = stream[stream["update"] == stream["update"].max()]
         values["C_50"] = last.loc[last["layer"].idxmax(), "c_50"]
+    if len(weights := lines(run, "weights")):
+        last = weights.iloc[-1]
+        values |= {f"|{name}|": last[f"encoder {name}"] for name in ("feed-forward", "norms' bias")}
     if (path := run / "translations.json").exists():
         scores = json.loads(path.read_text())
         values |= {"lenpen": scores["lenpen"], "BLEU4": scores["tuned"]["bleu4"],

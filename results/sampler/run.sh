@@ -13,6 +13,7 @@
 #   eight      the grid's four with eight batches an update, as eight GPUs have them: 1,284 updates
 #   pre        the grid's four in Pre-Norm
 #   large      the grid's four with 6 + 6 layers of width 256
+#   late       on 16 buckets: batch norm in the lower two layers, and behind RMS norm
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
@@ -42,6 +43,7 @@ run() { # NAME OPTIONS...
     if [[ $1 != ln-* ]]; then
         if ((epochs == 12)); then cost "$1" checkpoint{4,8,12}.pt; else cost "$1" "checkpoint$epochs.pt"; fi
     fi
+    [[ -f $work/$1/weights.jsonl ]] || python results/sampler/weights.py "$work/$1" >"$work/$1/weights.jsonl"
     translations "$1"
 }
 
@@ -93,8 +95,14 @@ for seed in "$@"; do
         eight) four -eight --update-freq 8 --warmup-updates 200 ;;
         pre) four -pre "${pre[@]}" ;;
         large) four -large "${large[@]}" ;;
+        late)
+            late=(--seed "$seed" --tid-batches 100 --length-mixing 16)
+            run "lower2-mixing16-seed$seed" "${late[@]}" --norm-encoder batch@0-1:layer &
+            run "rmsbatch-mixing16-seed$seed" "${late[@]}" --norm-encoder rms+batch
+            wait $!
+            ;;
         *)
-            echo "PART must be grid, controls, random, rbn, micro, eight, pre or large, but is '$part'" >&2
+            echo "PART must be grid, controls, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
             exit 2
             ;;
     esac

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/iwslt14/prepare.sh [--archive de-en.tgz | --from-tokenized DIR]
-#                                        [--output DIR] [--jobs N] [MORE OPTIONS]
+#                                        [--output DIR] [--merges N] [--jobs N]
+#                                        [--allow-nonstandard]
 #
 # IWSLT14 De-En from the raw archive to data for fairseq, in data/iwslt14: clean, tokenise,
 # lower-case, split, joint BPE of 10,000 merges, joined dictionary. Verifies the numbers of pairs,
 # and that valid and test are the standard files. What is finished is not done again.
 #
-#   --archive FILE         the archive; without it, it is downloaded to data/ (20 MB)
-#   --from-tokenized DIR   train, valid and test as .de and .en (or .de.gz, .en.gz), tokenised and
-#                          lower-cased already, instead of an archive
+#   --archive FILE         the archive; without it, it is downloaded to data/ (20 MB). Needs Perl
+#   --from-tokenized DIR   train, valid and test as .de and .en, tokenised and lower-cased already,
+#                          instead of an archive
 #   --output DIR           where the data go (data/iwslt14)
+#   --merges N             merges of the BPE (10000)
 #   --jobs N               processes (one a core)
 #   --allow-nonstandard    go on with other data than the standard; the table then shows no
 #                          number of the paper
-#
-# `rbn prepare iwslt14 --help` lists the rest.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Usage: bash scripts/wmt16/prepare.sh --archive wmt16_en_de.tar.gz | --from-raw DIR
-#                                      [--output DIR] [--jobs N] [MORE OPTIONS]
+# Usage: bash scripts/wmt16/prepare.sh --archive wmt16_en_de.tar.gz [--output DIR] [--jobs N]
+#                                      [--allow-nonstandard]
 #
 # WMT16 En-De to data for fairseq, in data/wmt16: valid is newstest2013, test is newstest2014.
 # Verifies the numbers of pairs. What is finished is not done again.
@@ -8,12 +8,10 @@
 #   --archive FILE   the data that Google prepared (BPE of 32,000 merges), which fairseq's own
 #                    examples use. Download it with a browser:
 #                    https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8
-#   --from-raw DIR   train, newstest2013 and newstest2014 as .en and .de (or .en.gz, .de.gz), raw
-#                    text, one sentence a line: tokenise, clean, joint BPE
 #   --output DIR     where the data go (data/wmt16)
 #   --jobs N         processes (one a core)
-#
-# `rbn prepare wmt16 --help` lists the rest.
+#   --allow-nonstandard   go on with other data than the standard; the table then shows no number
+#                    of the paper
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

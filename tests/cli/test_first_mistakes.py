@@ -131,8 +131,6 @@ def test_too_little_data(capsys, tmp_path):
     runs.preprocess(text, tmp_path / "bin")
     arguments = (*options(), "--save-dir", tmp_path / "run")
     assert "nothing to train on" in user_error(capsys, "train", tmp_path / "bin", *arguments)
-    line = user_error(capsys, "quickstart", "--data", text, "--output", tmp_path / "quick")
-    assert "2 pairs to train on are too few: 8 are the least" in line
 
 
 @pytest.mark.parametrize(
@@ -218,15 +216,12 @@ def test_scores(capsys, tmp_path):
     line = user_error(capsys, "score", generated, "--lang", "en", "--reference", latin)
     assert f"Line 2 of `{latin}` is not UTF-8" in line
     assert "not UTF-8" in user_error(capsys, "score", latin, "--lang", "en")
-    assert "`xx` is no code" in user_error(capsys, "score", generated, "--lang", "xx")
-    assert "`zh-CN` is no code" in user_error(capsys, "score", generated, "--lang", "zh-CN")
-    for lang in ("de", "da", "la", "zh"):  # that Moses has rules for, general ones, and its own
-        assert rbn("score", generated, "--lang", lang).exit_code == 0
 
 
-def test_no_memory(capsys):
-    line = user_error(capsys, "bench", "norm", "--tokens", 10**13)
-    assert "not enough memory" in line
+def test_no_memory():
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(10**15)
+    assert "not enough memory" in explain(raised.value)
 
 
 HYDRA = ("hydra-train", "--config-name")

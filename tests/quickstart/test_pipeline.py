@@ -13,7 +13,6 @@ from rich.console import Console
 from command import rbn
 from corpus import write_corpus
 from rbn_fairseq.quickstart import NORMS, jobs, pipeline, quickstart
-from rbn_fairseq.quickstart.corpus import Data
 
 
 def call(out, data, **options):
@@ -82,39 +81,8 @@ def test_other_text_is_refused(done, text, tmp_path):
         call(done[0], other)
 
 
-def test_two_at_once_are_refused(text, tmp_path):
-    with pipeline._alone(tmp_path):
-        with pytest.raises(ValueError, match="Another quickstart is working"):
-            call(tmp_path, text)
-
-
-def test_other_number_of_epochs(tmp_path, monkeypatch):
-    """More epochs go on with a run, fewer are refused; so is another recipe."""
-    data = Data(tmp_path / "bin", [], [], {})
-
-    def job(epochs):
-        return pipeline._job("layer", tmp_path, data, epochs)
-
-    def pretend(job):
-        for number, step in enumerate(job.steps):
-            step.mark.write_text(job._history(number))
-
-    pretend(job(2))
-    (tmp_path / "layer" / "checkpoint_last.pt").touch()
-    assert job(2).is_finished() and not job(3).is_finished()
-    assert (tmp_path / "layer" / "checkpoint_last.pt").exists()
-    pretend(job(3))
-    with pytest.raises(ValueError, match="for more than 2 epochs"):
-        job(2)
-    with monkeypatch.context() as patch:
-        patch.setitem(NORMS, "layer", ("--norm-encoder", "rms"))
-        with pytest.raises(ValueError, match="another recipe"):
-            job(3)
-    assert job(3).is_finished()
-
-
-def test_a_directory_of_something_else(tmp_path):
-    (tmp_path / "layer").mkdir()
-    (tmp_path / "layer" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="holds something else.*--output"):
-        pipeline._job("layer", tmp_path, Data(tmp_path / "bin", [], [], {}), 2)
+def test_another_number_of_epochs(tmp_path):
+    pipeline._job("layer", tmp_path, 2)
+    assert len(pipeline._job("layer", tmp_path, 2).left()) == 3
+    with pytest.raises(ValueError, match="--epochs.*--output"):
+        pipeline._job("layer", tmp_path, 3)

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
 from corpus import write_corpus
+from published import wmt_members, write_archive
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from shell import refusal, succeed
 
@@ -77,15 +79,13 @@ def test_table(iwslt14, forked, tmp_path):
 
 
 def test_wmt16(forked, tmp_path):
-    """The other direction, from raw text, with compounds split; called from elsewhere."""
-    text = tmp_path / "text"
-    write_corpus(text, {"train": 300, "valid": 30, "test": 21}, seed=2)
-    for split, name in (("valid", "newstest2013"), ("test", "newstest2014")):
-        for lang in ("de", "en"):
-            (text / f"{split}.{lang}").rename(text / f"{name}.{lang}")
+    """The other direction, from an archive, with compounds split; called from elsewhere."""
+    archive = write_archive(tmp_path / "a.tar.gz", wmt_members(tmp_path, 300, 30, 21))
     here = {"cwd": tmp_path, "path": forked}
-    prepare = "--from-raw text --output data --merges 200 --jobs 1".split()
+    prepare = ("--archive", archive, "--output", "data", "--jobs", 1, "--allow-nonstandard")
     assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *prepare, **here)
+    (tmp_path / "data" / "raw").mkdir()  # sacreBLEU would download the references
+    shutil.copy(tmp_path / "data" / "text" / "test.de", tmp_path / "data" / "raw")
     places = ("--data", "data", "--runs=runs", *SMALL)  # seen from where the caller stands
     succeed("wmt16/train.sh", "rbn", "pre", 1, *places, **here)
     succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, **here)

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 
-from rbn_fairseq.bench import machine
-from rbn_fairseq.bench.machine import MatrixProduct, count_flops, peak_bytes
-from rbn_fairseq.bench.trainers import draw, make_trainer, train
+import machine
+from machine import count_flops, peak_bytes, product_timer
 from rbn_fairseq.models import attention
 from runs import TINY
+from trainers import draw, make_trainer, train
 
 SIDE = 1000
 ONE = 4 * SIDE**2  # bytes of one fp32 matrix
@@ -43,7 +43,7 @@ def test_a_floor_is_at_the_rate_of_a_product_of_large_matrices(monkeypatch):
     timed = []
     monkeypatch.setattr(machine, "milliseconds", lambda action, device: timed.append(action) or 8.0)
     # A product of matrices of side 1024 takes 2 * 1024^3 operations.
-    assert MatrixProduct("cpu", torch.float32).milliseconds(1024**3) == pytest.approx(4.0)
+    assert product_timer("cpu", "float32")(1024**3) == pytest.approx(4.0)
     assert count_flops(timed[0]) == 2 * 1024**3
 
 

@@ -67,10 +67,10 @@ def iwslt_members(directory: Path, number=200) -> dict[str, str]:
     return members
 
 
-def wmt_members(directory: Path) -> dict[str, str]:
+def wmt_members(directory: Path, train=40, valid=5, test=6) -> dict[str, str]:
     """Pieces made by hand: every second letter begins a piece."""
     members = {"vocab.bpe.32000": "left out\n"}
-    sizes = {"train.tok.clean": 40, "newstest2013.tok": 5, "newstest2014.tok": 6}
+    sizes = {"train.tok.clean": train, "newstest2013.tok": valid, "newstest2014.tok": test}
     for seed, (stem, size) in enumerate(sizes.items()):
         text = pairs(size, 20 + seed, directory)
         for side, lang in enumerate(("de", "en")):

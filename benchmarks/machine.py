@@ -1,12 +1,11 @@
-"""The machine: description, rate of matrix products, peaks of memory."""
+"""The machine: description, freed memory, rate of matrix products, peaks of memory."""
 
 import ctypes
 import gc
 import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,17 +15,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from rbn_fairseq.bench.rounds import milliseconds
 from rbn_fairseq.measuring.run_file import describe_start
-
-__all__ = [
-    "MatrixProduct",
-    "count_flops",
-    "describe",
-    "keep_freed_memory",
-    "peak_bytes",
-    "threads",
-]
+from rounds import milliseconds
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -51,46 +41,23 @@ _LEFT_OUT: dict[Any, Callable[..., int]] = {
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
-def _commit() -> str:
-    """Return the checkout's commit, with a plus if files differ from it; nothing elsewhere."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
-    with suppress(OSError):
-        process = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
-        return process.stdout.strip()
-    return ""
-
-
 def describe(device: str) -> dict[str, str]:
     """Return what ran, by name: the machine, and the versions of what ran on it."""
     start = describe_start(nn.Linear(1, 1, device=device), update=0, processes=1)
-    versions = start["versions"]
-    versions["rbn_fairseq"] = f"{versions['rbn_fairseq']} {_commit()}".strip()
-    machine = start["machine"]
+    machine, versions = start["machine"], start["versions"]
+    versions["rbn_fairseq"] += f" {start['commit'] or ''}".rstrip()
+    processor = f"{machine['processor']}, {os.cpu_count()} cores"
     return {
-        "machine": f"{machine['processor']}, {os.cpu_count()} cores"
-        if device == "cpu"
-        else machine["device"],
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+        "machine": processor if device == "cpu" else machine["device"],
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Set the number of torch's threads on the CPU."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:
     """Make glibc's allocator, where there is one, keep freed memory in the process.
 
     By default it returns large blocks to the system, so that each tensor costs a page fault for
-    every 4 KiB: as much as a norm itself, and by chance, as it depends on what else is allocated.
-    There is no way back within the process.
+    every 4 KiB: as much as a norm itself, and by chance. There is no way back in the process.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -98,20 +65,17 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
-class MatrixProduct:
-    """A product of square matrices, large enough for the machine's full rate."""
+def product_timer(device: str, dtype: str) -> Callable[[float], float]:
+    """Return what times floating-point operations, at the rate of a product of large matrices."""
+    side = 1024 if device == "cpu" else 8192
+    factor = torch.rand(side, side, device=device, dtype=getattr(torch, dtype))
+    out = torch.empty_like(factor)
 
-    def __init__(self, device: str, dtype: torch.dtype) -> None:
-        side = 1024 if device == "cpu" else 8192
-        self.device = device
-        self._factor = torch.rand(side, side, device=device, dtype=dtype)
-        self._out = torch.empty_like(self._factor)
+    def time(flops: float) -> float:
+        duration = milliseconds(lambda: torch.mm(factor, factor, out=out), device)
+        return duration * flops / (2 * side**3)
 
-    def milliseconds(self, flops: float) -> float:
-        """Return how long so many floating-point operations take at the rate of one product."""
-        factor, out = self._factor, self._out
-        duration = milliseconds(lambda: torch.mm(factor, factor, out=out), self.device)
-        return duration * flops / (2 * factor.shape[0] ** 3)
+    return time
 
 
 def count_flops(action: Callable[[], Any]) -> int:
@@ -119,6 +83,21 @@ def count_flops(action: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False, custom_mapping=_LEFT_OUT) as counter:
         action()
     return int(counter.get_total_flops())
+
+
+def peak_bytes(action: Callable[[], Any], device: str) -> int:
+    """Return how much memory live tensors of an action take at most.
+
+    What the allocator keeps for later, and what libraries take past torch's allocator, is not
+    counted.
+    """
+    gc.collect()  # or it might happen in the action
+    if device == "cpu":
+        return _cpu_peak(action)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    action()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _cpu_peak(action: Callable[[], Any]) -> int:
@@ -142,18 +121,3 @@ def _cpu_peak(action: Callable[[], Any]) -> int:
             size -= live.pop(address, 0)
         peak = max(peak, size)
     return peak
-
-
-def peak_bytes(action: Callable[[], Any], device: str) -> int:
-    """Return how much memory live tensors of an action take at most.
-
-    What the allocator keeps for later, and what libraries take past torch's allocator, is not
-    counted.
-    """
-    gc.collect()  # or it might happen in the action
-    if device == "cpu":
-        return _cpu_peak(action)
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    action()
-    return torch.cuda.max_memory_allocated() - before

@@ -1,1 +1,0 @@
-"""Benchmarks: what is compared is timed in turn, in one process."""
