@@ -16,7 +16,7 @@ setup(
     package_dir=RECIPES,
     package_data={
         "rbn_fairseq": ["py.typed"],
-        "rbn_fairseq.report": ["page.css", "page.html", "page.js", "published.json", "vendor/*"],
+        "rbn_fairseq.report": ["page.css", "page.html", "page.js", "published.csv", "vendor/*"],
         **dict.fromkeys(RECIPES, ["*.yaml"]),
     },
 )

@@ -1,11 +1,10 @@
 """Verbs for scores, tables and reports of runs, and the quickstart."""
 
 import os
-import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -13,17 +12,9 @@ from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rbn_fairseq.report.blocks import Table
+    from rbn_fairseq.report.runs import Run
 
 __all__ = ["quickstart", "report", "score", "table"]
-
-
-def _read_lines(path: Path) -> list[str]:
-    from rbn_fairseq.scoring import read_text
-
-    return read_text(path).removesuffix("\n").split("\n")
 
 
 @plain_errors()
@@ -71,52 +62,55 @@ def score(
     overwrite: Overwrite = False,
 ) -> None:
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
-    from rbn_fairseq.scoring import (
-        bleu,
-        detokenise,
-        fetch_references,
-        paired_bootstrap,
-        read_generated,
-        split_compounds,
-    )
+    from rbn_fairseq import scoring
 
-    if raw_reference is not None and test_set is not None:
-        raise ValueError("--raw-reference and --test-set both name references; give one of them.")
     if (test_set is None) != (language_pair is None):
         raise ValueError("--test-set and --language-pair go together; give both or neither.")
-    read = (generated, reference, raw_reference, against)
-    check_json(json, [path for path in read if path is not None], overwrite)
-    translations = read_generated(generated)
-    hypotheses = [translation.hypothesis for translation in translations]
-    references = [translation.reference for translation in translations]
+    read = [path for path in (generated, reference, raw_reference, against) if path is not None]
+    check_json(json, read, overwrite)
+    translations = scoring.read_generated(generated)
+    others = [] if against is None else scoring.read_generated(against)
+    ours, theirs = ([one.hypothesis for one in side] for side in (translations, others))
+    right = [one.reference for one in translations]
     if reference is not None:
-        references = _read_lines(reference)
+        right = scoring.read_text(reference).removesuffix("\n").split("\n")
     if test_set is not None and language_pair is not None:
-        plain = fetch_references(test_set, language_pair)
+        plain = scoring.fetch_references(test_set, language_pair)
     elif raw_reference is not None:
-        plain = _read_lines(raw_reference)
+        plain = scoring.read_text(raw_reference).removesuffix("\n").split("\n")
     else:
-        plain = detokenise(references, lang)
-    compared = [] if against is None else read_generated(against)
-    others = [translation.hypothesis for translation in compared]
-    texts = {"tokenised": (hypotheses, others, references, "none")}
+        plain = scoring.detokenise(right, lang)
+    texts: dict[str, tuple[Optional[str], list[list[str]]]]
+    texts = {"tokenised": ("none", [ours, theirs, right])}
     if compound_split:
-        split = (split_compounds(side) for side in (hypotheses, others, references))
-        texts["compound_split"] = (*split, "none")
-    texts["sacrebleu"] = (detokenise(hypotheses, lang), detokenise(others, lang), plain, None)
+        split = [scoring.split_compounds(side) for side in (ours, theirs, right)]
+        texts["compound_split"] = ("none", split)
+    detokenised = [scoring.detokenise(side, lang) for side in (ours, theirs)]
+    texts["sacrebleu"] = (None, [*detokenised, plain])
     scores: dict[str, dict[str, Any]] = {}
     out = console(json)
-    for kind, (ours, theirs, right, tokenize) in texts.items():
+    for kind, (tokenize, (ours, theirs, right)) in texts.items():
         named = {"lang": lang, "test_set": test_set} if kind == "sacrebleu" else {}
-        value = bleu(ours, right, tokenize, **named)
+        value = scoring.bleu(ours, right, tokenize, **named)
         scores[kind] = asdict(value)
         line = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
         if against is not None:
-            test = paired_bootstrap(ours, theirs, right, tokenize, lang, against=str(against))
+            test = scoring.paired_bootstrap(ours, theirs, right, tokenize, lang, str(against))
             scores[kind]["significance"] = asdict(test)
             line += f"\n{'':14} BLEU {test.bleu:.2f} against it, p = {test.p:.3f}"
         out.print(line, highlight=False, markup=False, soft_wrap=True)
     write_json(json, scores)
+
+
+def _read_runs(runs: list[str]) -> list["Run"]:
+    """Read save directories; what is missing or damaged is told on stderr."""
+    from rbn_fairseq.report.runs import name_runs, read_runs
+
+    read = read_runs(name_runs(runs))
+    for run in read:
+        for problem in run.problems:
+            typer.echo(f"{run.name}: {problem}", err=True)
+    return read
 
 
 @plain_errors()
@@ -141,99 +135,38 @@ def report(
     """
     from rbn_fairseq.report.content import sections
     from rbn_fairseq.report.export import check_directory, write_report
-    from rbn_fairseq.report.runs import name_runs, read_runs
     from rbn_fairseq.version import __version__, commit
 
-    check_directory("--output", output, overwrite)
-    read = read_runs(name_runs(runs))
-    for run in read:
-        for problem in run.problems:
-            typer.echo(f"{run.name}: {problem}", err=True)
+    check_directory(output, overwrite)
+    read = _read_runs(runs)
     version = " ".join(filter(None, (f"rbn_fairseq {__version__}", commit())))
     about = (("this page", f"`{shlex.join(['rbn', 'report', *runs])}`"), ("version", version))
-    page, *others = write_report(output, title, sections(read), about, overwrite)
+    page, *others = write_report(output, title, sections(read), about)
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
-
-
-def _averaged_epochs(path: Path) -> tuple[int, ...]:
-    """Return the epochs that an average of epoch checkpoints is of, ascending."""
-    from rbn_fairseq.checkpoints.files import read_checkpoint
-
-    averaged = (read_checkpoint(path, mmap=True).get("rbn_fairseq") or {}).get("averaged", ())
-    names = [Path(name).name for name in averaged]
-    matches = [re.fullmatch(r"checkpoint(\d+)\.pt", name) for name in names]
-    if not matches or None in matches:
-        raise ValueError(
-            f"`{path}` must be an average of epoch checkpoints, but it averages "
-            f"{', '.join(names) or 'nothing that it names'}. Make it with rbn average "
-            f"{path.parent} --last N, and evaluate the run again."
-        )
-    return tuple(sorted(int(match[1]) for match in matches if match))
-
-
-def _print_table(console: "Console", table: "Table") -> None:
-    """Print a table and its notes, narrow on a terminal, elsewhere as Markdown."""
-    from rich import box
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    texts = table.texts()
-    if console.is_terminal:
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-        for place, column in enumerate(texts):
-            words = column.replace(" ", "\n").replace("-", "-\n")
-            style = "dim" if table.is_paper(0, column) else ""
-            side: Literal["left", "right"] = "right" if place else "left"
-            grid.add_column(words, justify=side, no_wrap=True, style=style)
-        for row in texts.itertuples(index=False):
-            grid.add_row(*map(Text, row))
-        console.print(grid)
-    else:
-        sides = ["left", *["right"] * (len(texts.columns) - 1)]
-        drawn = texts.to_markdown(
-            index=False, tablefmt="pipe", colalign=sides, disable_numparse=True
-        )
-        console.print(Text(drawn), soft_wrap=True)
-    console.print()
-    for note in table.notes:
-        console.print(Text(note), soft_wrap=not console.is_terminal)
 
 
 @plain_errors()
 def table(
-    benchmark: Annotated[str, typer.Argument(help="iwslt14 or wmt16.")],
     runs: Annotated[
-        Path,
-        typer.Option(
-            help="Directory of the runs that `rbn run` trained and `rbn evaluate` scored, "
-            "PLACEMENT-NORM-seedSEED."
-        ),
+        list[str],
+        typer.Argument(metavar="[NAME=]DIR...", help="Save directories, as of `rbn report`."),
     ],
-    json: Json = None,
-    overwrite: Overwrite = False,
 ) -> None:
-    """Print the paper's table of BLEU from runs: mean and standard deviation over seeds.
+    """Print the paper's Tables 1, 2 (with 3) and 4 from runs: means over seeds, with n.
 
-    The paper's numbers stand beside ours where data, model and averaged epochs are the paper's.
-    Runs of mixed settings are refused. Not on a terminal, the table is Markdown.
+    BLEU is that of score.json, which `rbn evaluate` and `rbn score` write. The paper's own numbers
+    stand beside. Not on a terminal, tables are Markdown.
     """
-    from rbn_fairseq.report.evaluated import benchmark_table, read_evaluated, score_rows
-    from rbn_fairseq.report.paper import BENCHMARKS
+    from rich.markdown import Markdown
 
-    check_json(json, overwrite=overwrite)
-    if benchmark not in BENCHMARKS:
-        raise ValueError(
-            f"BENCHMARK: unknown benchmark `{benchmark}`. Known: {', '.join(BENCHMARKS)}."
-        )
-    if not runs.is_dir():
-        raise ValueError(
-            f"--runs: there is no directory `{runs}`. `rbn run {benchmark}` trains runs in "
-            f"runs/{benchmark}, or where its --runs says."
-        )
-    kinds = BENCHMARKS[benchmark].kinds
-    evaluated, others = read_evaluated(runs, kinds, _averaged_epochs)
-    _print_table(console(json), benchmark_table(benchmark, evaluated, others))
-    write_json(json, score_rows(evaluated, kinds))
+    from rbn_fairseq.report.compare import group_runs
+    from rbn_fairseq.report.export import to_markdown
+    from rbn_fairseq.report.tables import paper_tables
+
+    out = console()
+    for group in group_runs(_read_runs(runs)):
+        text = "\n".join([f"{group.title}\n", *map(to_markdown, paper_tables(group, {}))])
+        out.print(Markdown(text)) if out.is_terminal else typer.echo(text)
 
 
 @plain_errors()

@@ -26,7 +26,8 @@ class Table:
         title: its heading.
         numbers: a row a line, in full precision, as CSV has it; the first column names the row.
             What is missing is NaN, ``None`` or empty. Columns of :data:`SPREAD` and
-            :data:`SEEDS` are shown within the column before them, as ± and not.
+            :data:`SEEDS` are shown within the column before them: as ±, and where they are other
+            than the row's ``n``.
         digits: behind the decimal point, by column; a column without them is shown as it is.
         signed: columns whose positive numbers are shown with a plus.
         notes: paragraphs below it.
@@ -66,9 +67,12 @@ class Table:
         if digits is None:
             return f"{value:g}"
         text = f"{value:+.{digits}f}" if column in self.signed else f"{value:.{digits}f}"
-        spread = row.get(column + SPREAD)
-        has_spread = spread is not None and not math.isnan(spread)
-        return f"{text} ± {spread:.{digits}f}" if has_spread else text
+        spread, seeds = row.get(column + SPREAD), row.get(column + SEEDS)
+        if spread is not None and not math.isnan(spread):
+            text += f" ± {spread:.{digits}f}"
+        if pd.notna(seeds) and pd.notna(row.get("n")) and seeds != row["n"]:
+            text += f" (n = {seeds})"
+        return text
 
     def is_paper(self, row: int, column: str) -> bool:
         """Return whether a cell is the paper's own number, not measured here."""

@@ -9,22 +9,29 @@ from typing import Any
 import pandas as pd
 
 from rbn_fairseq.report.runs import Run
-from rbn_fairseq.report.setups import LENGTH, OF_NORM, PLACEMENTS, Setup, describe, matches
+from rbn_fairseq.report.setups import (
+    LENGTH,
+    OF_NORM,
+    PLACEMENTS,
+    Setup,
+    as_text,
+    describe,
+    matches,
+)
 
 __all__ = [
     "IDENTITY",
     "Group",
     "at_last_epoch",
-    "first_seeds",
     "gaps_by_epoch",
     "group_runs",
     "last_gaps",
     "last_layer",
-    "points",
+    "of_largest",
     "variants",
 ]
 
-FRAMES = ("valid", "train", "tid", "batching", "conditioning", "cost", "multipliers")
+_FRAMES = ("valid", "train", "tid", "batching", "conditioning", "cost")
 #: What each row of a group's frames says of its run.
 IDENTITY = ["placement", "norm", "label", "detail", "series", "seed"]
 _NAMES = {
@@ -51,8 +58,8 @@ class Group:
             ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
             in which series of the same norm and placement differ, in words), ``label`` (norm and
             detail), ``recipe`` (all settings but the norm's and the training's length, as text),
-            ``length``, ``epochs`` (of the last validation), ``directory`` (its name), and of
-            :class:`Run` ``seconds``, ``ended``, ``parameters`` and ``starts``.
+            ``length``, ``epochs`` (of the last validation), and of :class:`Run` ``seconds``,
+            ``parameters`` and ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of BLEU.
         twice: runs that are left out because another has their settings and seed, with a sentence.
@@ -79,21 +86,12 @@ class Group:
         return f"{placement}: {title}" if placement and len(self.placements) > 1 else title
 
     @property
-    def clock(self) -> pd.DataFrame:
-        """``update`` and ``minutes`` by run and epoch; epoch 0, before training, has 0 of both."""
-        start = pd.DataFrame({"run": self.runs.index, "epoch": 0, "update": 0, "minutes": 0.0})
-        parts = [start, self.frames["train"], self.frames["valid"].assign(minutes=float("nan"))]
-        ends = pd.concat([part[list(start)].astype(dict(start.dtypes)) for part in parts])
-        return ends.drop_duplicates(["run", "epoch"]).set_index(["run", "epoch"])
-
-    @property
     def bleu_kind(self) -> str:
         """The kind of BLEU that most runs have; of several, or without scores, that on tokens."""
         if not len(self.frames["scores"]):
             return "tokenised"
-        counts = self.frames["scores"]["kind"].value_counts()
-        kinds = [*_KINDS, *sorted(set(counts.index) - set(_KINDS))]
-        return max(kinds, key=lambda kind: (counts.get(kind, 0), -kinds.index(kind)))
+        counts = self.frames["scores"]["kind"].value_counts().reindex(_KINDS, fill_value=0)
+        return str(counts.idxmax())
 
     @property
     def bleu(self) -> pd.DataFrame:
@@ -128,12 +126,6 @@ class Group:
 # Grouping.
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
     """Name the settings that all of them know."""
     names = set.intersection(*(set(known) for known in settings))
@@ -147,7 +139,7 @@ def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> li
     short = {name: name.rpartition(".")[2] for name in differing}
     return [
         ", ".join(
-            f"{_NAMES.get(short[name], short[name])} {_text(chosen[name])}"
+            f"{_NAMES.get(short[name], short[name])} {as_text(chosen[name])}"
             for name in differing
             if chosen[name] is not None
         )
@@ -199,9 +191,8 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
     twice = [
         (
             str(run),
-            f"It has the settings and the seed {row['seed']} of "
-            f"{longest[row['series'], row['seed']]}, which has no fewer epochs and is counted "
-            "alone. Give one of the two.",
+            f"It has the settings and the seed of {longest[row['series'], row['seed']]}, which has "
+            "no fewer epochs and is counted alone.",
         )
         for run, row in runs[again].iterrows()
     ]
@@ -209,24 +200,20 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
 
 
 def _scores(runs: Sequence[Run]) -> pd.DataFrame:
-    rows = []
-    for run in runs:
-        for kind, score in run.scores.items():
-            test = score.get("significance") or {}
-            rows.append(
-                (run.name, kind, float(score["bleu"]), str(score.get("signature", "unknown")),
-                 test.get("p"), test.get("against"), test.get("samples"))
-            )  # fmt: skip
-    columns = ["run", "kind", "bleu", "signature", "p", "against", "samples"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = [
+        (run.name, kind, float(score["bleu"]), str(score.get("signature", "unknown")),
+         run.averaged_scores.get(kind, {}).get("bleu"))
+        for run in runs for kind, score in run.scores.items()
+    ]  # fmt: skip
+    columns = ["run", "kind", "bleu", "signature", "averaged"]
+    return pd.DataFrame(rows, columns=columns).astype({"averaged": float})
 
 
 def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
-            {**vars(setup), "epochs": run.last_epoch or 0, "directory": run.directory.name,
-             "seconds": run.seconds, "ended": run.ended, "parameters": run.parameters,
-             "starts": run.starts}
+            {**vars(setup), "epochs": run.last_epoch or 0, "seconds": run.seconds,
+             "parameters": run.parameters, "starts": run.starts}
             for run, setup in members
         ],
         index=pd.Index([run.name for run, _ in members], name="run"),
@@ -235,7 +222,7 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     by_name = {run.name: run for run, _ in members}
     runs = [by_name[name] for name in table.index]
     frames = {}
-    for name in FRAMES:
+    for name in _FRAMES:
         parts = [getattr(run, name).assign(run=run.name) for run in runs]
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
@@ -248,21 +235,15 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same data and model size together, in the order of their first.
 
-    Data are the same where their directory's name, languages and sizes of dictionaries are; a run
-    that does not tell its dictionaries has those of the first like it. Runs whose settings are
-    unknown make a group of their own. Settings that only some runs of a group
+    Data are the same where their directory's name, languages and sizes of dictionaries are. Runs
+    whose settings are unknown make a group of their own. Settings that only some runs of a group
     know are not compared. Of runs with the same settings and seed the longest is counted.
     """
-    setups = [describe(run) for run in runs]
-    known: dict[Any, tuple[tuple[str, int], ...]] = {}
-    for setup in setups:
-        if setup.vocabularies:
-            known.setdefault((setup.data, setup.sizes), setup.vocabularies)
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
-    for run, setup in zip(runs, setups, strict=True):
-        alike = (setup.data, setup.sizes)
-        vocabularies = setup.vocabularies or known.get(alike, ())
-        groups.setdefault((*alike, vocabularies), []).append((run, setup))
+    for run in runs:
+        setup = describe(run)
+        alike = (setup.data, setup.sizes, setup.vocabularies)
+        groups.setdefault(alike, []).append((run, setup))
     number = Counter(key[:2] for key in groups)
     comparable = []
     for (data, sizes, vocabularies), members in groups.items():
@@ -272,14 +253,6 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             data = f"{data} ({languages}, {types} types)"
         comparable.append(_make_group(data, members))
     return comparable
-
-
-def first_seeds(group: Group) -> pd.DataFrame:
-    """Return all runs: BN's before others', and of each the first seed before the second."""
-    runs = group.runs.assign(
-        nth=group.runs.groupby("series").cumcount(), other=group.runs["norm"] != "BN"
-    )
-    return runs.sort_values(["nth", "other"], kind="stable")
 
 
 # Means and gaps.
@@ -293,8 +266,7 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
         value: name of the column.
 
     Returns:
-        By series: ``mean``, ``std`` (n - 1), ``count``, ``epoch``, and whether some seed has a
-        ``later`` one.
+        By series: ``mean``, ``std`` (n - 1), ``count``.
     """
     frame = frame[frame[value].notna()]
     seeds = frame.groupby("series")["run"].transform("nunique")
@@ -302,10 +274,7 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     shared = frame[here == seeds]
     last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
     last = last.drop_duplicates(["run", "epoch"], keep="last")
-    by_series = last.groupby("series")
-    means = by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
-    latest = frame.groupby("series")["epoch"].max()
-    return means.assign(later=latest.reindex(means.index) > means["epoch"])
+    return last.groupby("series")[value].agg(["mean", "std", "count"])
 
 
 def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
@@ -325,10 +294,14 @@ def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") 
     return both.assign(gap=both[column] - both["mean"])[["run", "series", "epoch", "gap"]]
 
 
+def of_largest(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return each run's rows with its largest value of a column, such as its last update."""
+    return frame[frame[column] == frame.groupby("run")[column].transform("max")]
+
+
 def last_layer(group: Group) -> pd.DataFrame:
     """Return the rows of TID of each run's last batch norm, with TID in per cent."""
-    tid = group.frames["tid"]
-    last = tid[tid["depth"] == tid.groupby("run")["depth"].transform("max")].copy()
+    last = of_largest(group.frames["tid"], "depth").copy()
     columns = [name for name in last if name.endswith("_tid")]
     last[columns] *= 100
     return last
@@ -337,11 +310,10 @@ def last_layer(group: Group) -> pd.DataFrame:
 def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
-    ``nll``: mean over seeds at the epoch ``epoch``, the last that all seeds and their layer norms
-    have. ``bleu``: of trainings that ended at the same epoch and were scored with the same
-    signature; ``differ`` where the signatures differ.
+    ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``bleu``:
+    of trainings that ended at the same epoch and were scored with the same signature.
     """
-    nll = at_last_epoch(gaps_by_epoch(group), "gap")
+    nll = at_last_epoch(gaps_by_epoch(group), "gap")["mean"]
     scores = group.bleu[["run", "bleu", "signature", "epochs"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
@@ -349,33 +321,4 @@ def last_gaps(group: Group) -> pd.DataFrame:
     same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
     by_run = both[same].groupby(["series", "run"])[["bleu", "bleu_base"]].mean()
     bleu = (by_run["bleu_base"] - by_run["bleu"]).groupby("series").mean()
-    differ = (both["signature"] != both["signature_base"]).groupby(both["series"]).any()
-    gaps = pd.DataFrame({"nll": nll["mean"], "epoch": nll["epoch"], "bleu": bleu})
-    return gaps.assign(differ=differ.reindex(gaps.index, fill_value=False).astype(bool))
-
-
-def points(group: Group) -> pd.DataFrame:
-    """Return a row for each series with TID that has a layer norm to be compared with.
-
-    TID in per cent (``tid`` = mean + variance, ``var_tid``) and the gap ``nll`` are of one epoch,
-    the last that the seeds and layer norm have of both; the gap ``bleu`` is there where the
-    trainings ended with it. Fields of the series are there, too.
-    """
-    last, gaps = last_layer(group), gaps_by_epoch(group)
-    at = set(zip(last["run"], last["epoch"], strict=True))
-    known = [pair in at or pair[0] not in set(last["run"])
-             for pair in zip(gaps["run"], gaps["epoch"], strict=True)]  # fmt: skip
-    nll = at_last_epoch(gaps[pd.Series(known, gaps.index, dtype=bool)], "gap")
-    tid = last.merge(nll["epoch"].reset_index(), on=["series", "epoch"])
-    tid = tid.groupby("series")[["mean_tid", "var_tid"]].mean()
-    scored = group.bleu.groupby("series")["epochs"].agg(["min", "max"]).reindex(tid.index)
-    ended = (scored["min"] == nll["epoch"].reindex(tid.index)) & (scored["max"] == scored["min"])
-    table = pd.DataFrame(
-        {
-            "tid": tid["mean_tid"] + tid["var_tid"],
-            "var_tid": tid["var_tid"],
-            "nll": nll["mean"].reindex(tid.index),
-            "bleu": last_gaps(group)["bleu"].reindex(tid.index).where(ended),
-        }
-    )
-    return table.join(group.series)
+    return pd.DataFrame({"nll": nll, "bleu": bleu})

@@ -6,36 +6,31 @@ from dataclasses import replace
 import pandas as pd
 
 from rbn_fairseq.report.blocks import Figure, Missing, Section, Table
-from rbn_fairseq.report.compare import Group, group_runs, points
+from rbn_fairseq.report.compare import Group, group_runs
 from rbn_fairseq.report.figures.conditioning_figure import conditioning
 from rbn_fairseq.report.figures.cost_figure import cost_by_epoch, discrepancy_cost
-from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training, scatter
-from rbn_fairseq.report.figures.sources import by_buckets, by_processes, decomposition
+from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
+from rbn_fairseq.report.figures.sources import by_number, decomposition
 from rbn_fairseq.report.figures.style import Colours, setting_colours
-from rbn_fairseq.report.figures.tid_figure import (
-    average_tid,
-    depth_map,
-    deviation,
-    deviation_by_depth,
-)
-from rbn_fairseq.report.figures.training import losses, multipliers, validation
+from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
+from rbn_fairseq.report.figures.training import losses, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
 from rbn_fairseq.report.overview import findings, settings_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
-from rbn_fairseq.report.tables import ENOUGH, correlation_table, paper_tables, summary
+from rbn_fairseq.report.tables import paper_tables, summary
 
 __all__ = ["sections"]
 
 #: Sections of figures: title, text, and what draws them.
 _THEMES: tuple[tuple[str, str, tuple[Callable[[Group, Colours], list[Figure | Missing]], ...]], ...]
 _THEMES = (
-    ("Training", "Losses by epoch.", (losses, multipliers)),
+    ("Training", "Losses by epoch.", (losses,)),
     (
         "Training Inference Discrepancy",
         "How far the statistics of batches, which training uses, are from those of the "
         "population, which inference uses.",
-        (average_tid, deviation, deviation_by_depth, depth_map),
+        (average_tid, deviation, deviation_by_depth),
     ),
     (
         "TID and the gap to layer norm",
@@ -45,21 +40,20 @@ _THEMES = (
     (
         "Where TID comes from, and what it costs",
         "",
-        (decomposition, by_buckets, by_processes, discrepancy_cost, cost_by_epoch),
+        (decomposition, by_number, discrepancy_cost, cost_by_epoch),
     ),
     ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
 )
 
 
-def _seeds(group: Group) -> str:
+def _about(group: Group) -> str:
+    placement = group.placements[0] if len(group.placements) == 1 else ""
     number, settings = len(group.runs), group.runs["series"].nunique()
-    runs = "1 run" if number == 1 else f"{number} runs"
-    text = f"{runs} of {settings} {'setting' if settings == 1 else 'settings'}"
-    placement = f", {group.placements[0]}" if len(group.placements) == 1 else ""
-    text = f"{group.title}{placement}. {text}".replace(", .", ".")
-    if number == settings:
-        return f"{text}." if number == 1 else f"{text}, one seed each."
-    return f"{text}. In figures the bold line is the mean over seeds, thin lines are seeds."
+    text = f"{', '.join(filter(None, (group.title, placement)))}. "
+    text += f"Runs: {number}, settings: {settings}."
+    if number > settings:
+        text += " In figures the bold line is the mean over seeds, thin lines are seeds."
+    return text
 
 
 def _numbered(block: Table | Figure, number: int) -> Table | Figure:
@@ -99,7 +93,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     for number, group in enumerate(groups, 1):
         where = f" (group {number})" if several else ""
         parts: list[tuple[str, str, list[Table | Figure | Missing]]]
-        parts = [("Result", _seeds(group), [*validation(group, colours)])]
+        parts = [("Result", _about(group), [*validation(group, colours)])]
         parts.append(("Runs", "", [summary(group, colours)]))
         if any(group.placements):
             parts.append(("The paper’s tables", "", [*paper_tables(group, colours)]))
@@ -118,18 +112,6 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 opened = bool(lead) or number == 1
                 report.append(Section(f"{title}{where}", text, tuple(shown), lead, opened))
     report.sort(key=lambda section: not section.lead)  # what was found stands first
-    measured = [points(group).assign(group=group.title) for group in groups]
-    every = pd.concat(measured)
-    if every[["nll", "bleu"]].count().max() >= ENOUGH:
-        text = (
-            "Over all settings with batch norm that have a layer norm to be compared with, beside "
-            "the paper's own 20 settings."
-        )
-        both = (scatter(every, colours), correlation_table(every))
-        report.append(Section("Correlation of TID with the gap to layer norm", text, both))
-    else:
-        hint = f"Needs {ENOUGH} settings with batch norm, and LN with the same settings."
-        missing.append(("Correlation of TID with the gap to layer norm", hint, "all"))
     hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])
     hints = hints if several else hints.drop(columns="runs")
     report += _rest("not_measured", "Not measured", "Figures that are not drawn", "", hints)

@@ -5,8 +5,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.page import GENERATOR, Drawing, render, to_svg
 from rbn_fairseq.writing import write_whole
@@ -19,30 +17,17 @@ _SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "ν": r"$\nu$", "∞": r"$\infty
 
 
 def to_markdown(table: Table) -> str:
-    """Return the table between its title and its notes; the paper's numbers are in italics."""
+    """Return the table between its title and its notes."""
     texts = table.texts().replace(r"([|\\*_<`])", r"\\\1", regex=True)
-    for place in range(len(texts)):
-        for column in table.columns[1:]:
-            if table.is_paper(place, column) and texts.at[place, column]:
-                texts.at[place, column] = f"*{texts.at[place, column]}*"
     first, *others = table.columns
     sides = ["left", *("right" if table.is_number(column) else "left" for column in others)]
     drawn = texts.to_markdown(index=False, tablefmt="pipe", colalign=sides, disable_numparse=True)
-    below = ["*Italics*: the paper’s own numbers, not measured here."] * table.has_paper
-    return "\n\n".join([f"**{table.title}**", drawn, *below, *table.notes]) + "\n"
+    return "\n\n".join([f"**{table.title}**", drawn, *table.notes]) + "\n"
 
 
 def to_latex(table: Table) -> str:
-    """Return a ``table`` environment; it needs booktabs, and xcolor for the paper's numbers."""
-    texts = table.texts()
-
-    def grey(column: pd.Series) -> list[str]:
-        return [
-            "textcolor:{gray}--rwrap" if table.is_paper(place, str(column.name)) and text else ""
-            for place, text in enumerate(column)
-        ]
-
-    style = texts.style.hide(axis="index").apply(grey).format(escape="latex")
+    """Return a ``table`` environment; it needs booktabs."""
+    style = table.texts().style.hide(axis="index").format(escape="latex")
     style = style.format_index(escape="latex", axis=1)
     latex = style.to_latex(
         column_format="".join("r" if table.is_number(name) else "l" for name in table.columns),
@@ -53,29 +38,27 @@ def to_latex(table: Table) -> str:
     )
     for symbol, command in _SYMBOLS.items():
         latex = latex.replace(symbol, command)
-    latex = re.sub(r"(?<=& )-(?=\d)|(?<=gray}{)-(?=\d)", "$-$", latex)
-    packages = [r"\usepackage{booktabs}"] + [r"\usepackage{xcolor}"] * table.has_paper
-    return f"% Needs {', '.join(packages)}\n{latex}"
+    latex = re.sub(r"(?<=& )-(?=\d)", "$-$", latex)
+    return f"% Needs \\usepackage{{booktabs}}\n{latex}"
 
 
-def check_directory(option: str, directory: Path, overwrite: bool) -> None:
-    """Refuse, before any work, to replace a page that is not a report's.
+def check_directory(directory: Path, overwrite: bool) -> None:
+    """Refuse, before any work, to write over what no report made.
 
     Args:
-        option: that names the directory, for messages.
-        directory: for the report.
-        overwrite: whether the user has said that another page may go.
+        directory: that of --output.
+        overwrite: whether the user has said that other files may go.
 
     Raises:
-        ValueError: naming the page and the way out.
+        ValueError: naming what is there and the way out.
     """
     if directory.is_file():
-        raise ValueError(f"{option} `{directory}` is a file. Name a directory.")
-    page = directory / _PAGE
-    if page.exists() and not overwrite and not _is_ours(page):
+        raise ValueError(f"--output `{directory}` is a file. Name a directory.")
+    there = [name for name in (_PAGE, "figures", "tables") if (directory / name).exists()]
+    if there and not overwrite and not _is_ours(directory / _PAGE):
         raise ValueError(
-            f"{option} `{directory}` has another page, `{_PAGE}`. Name another directory, or give "
-            "--overwrite to replace it."
+            f"--output `{directory}` has `{there[0]}`, which no report made. Name another "
+            "directory, or give --overwrite to replace its files."
         )
 
 
@@ -84,7 +67,6 @@ def write_report(
     title: str,
     sections: Sequence[Section],
     about: Sequence[tuple[str, str]] = (),
-    overwrite: bool = False,
 ) -> list[Path]:
     """Write the page and beside it each figure as SVG, PNG and CSV, each table as CSV and more.
 
@@ -98,13 +80,9 @@ def write_report(
         title: the page's heading.
         sections: what the page shows; names of figures and of tables are unique.
         about: what was run on what, as pairs of a name and a text.
-        overwrite: whether files that no report made may be replaced.
 
     Returns:
         The files written, the page first.
-
-    Raises:
-        ValueError: if a file that no report made would be lost.
     """
     drawn: dict[str, Drawing] = {}
     files: dict[str, str | bytes] = {}
@@ -123,16 +101,8 @@ def write_report(
             files[f"tables/{block.name}.md"] = to_markdown(block)
             files[f"tables/{block.name}.tex"] = to_latex(block)
     page = render(title, sections, about, drawn=drawn)
-    check_directory("--output", directory, overwrite)
-    older = _files_of(directory / _PAGE)
-    foreign = [name for name in set(files) - older if (directory / name).exists()]
-    if foreign and not overwrite:
-        raise ValueError(
-            f"--output `{directory}` has `{min(foreign)}`, which no page of a report there names. "
-            "Name another directory, or give --overwrite to replace such files."
-        )
     # In this order a page names all files that are there, wherever it is interrupted.
-    for name in older - set(files):
+    for name in _files_of(directory / _PAGE) - set(files):
         (directory / name).unlink(missing_ok=True)
     write_whole(directory / _PAGE, page)
     for name, content in files.items():

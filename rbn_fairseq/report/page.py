@@ -2,9 +2,7 @@
 
 Figures of curves are drawn twice: as SVG for print and for browsers without scripts, and by
 ``page.js`` with uPlot (``vendor/``), so that values can be read off, settings hidden and axes
-chosen. uPlot is 50 kB and draws a panel in about a millisecond; Plotly's basic bundle is 1.2 MB,
-more than the rest of the page, and Vega-Lite with its runtime about 0.8 MB. What they have and
-uPlot has not, a tooltip and a legend for a figure of several panels, takes a hundred lines.
+chosen.
 """
 
 import base64
@@ -13,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import groupby
 from typing import Optional
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -61,16 +58,8 @@ def to_svg(canvas: Canvas) -> Drawing:
 
 
 def _inline(text: str) -> Markup:
-    """Mark what stands between backticks as code; options of the command line stay whole."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # the last has no partner
-        parts[-2:] = ["`".join(parts[-2:])]
-    for number, part in enumerate(parts):
-        text = f"<code>{escape(part)}</code>" if number % 2 else str(escape(part))
-        parts[number] = re.sub(
-            r"(?<![\w-])--[a-z][a-z-]*[a-z]", r'<span class="option">\g<0></span>', text
-        )
-    return Markup("".join(parts))
+    """Mark what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render(
@@ -114,7 +103,7 @@ def render(
 
     return environment.get_template("page.html").render(
         title=title,
-        sections=[(section, _rows(section)) for section in sections],
+        sections=sections,
         about=about,
         contents=len(sections) > _CONTENTS,
         drawings=drawn or {figure.name: to_svg(figure.draw()) for figure in figures},
@@ -127,11 +116,3 @@ def render(
         plots=Markup(files("rbn_fairseq.report").joinpath(_PLOTS).read_text(encoding="utf-8")),
         generator=GENERATOR,
     )
-
-
-def _rows(section: Section) -> list[list[Table | Figure | Sentences]]:
-    """Put figures that follow each other side by side."""
-    grouped = groupby(
-        enumerate(section.blocks), lambda it: -1 if isinstance(it[1], Figure) else it[0]
-    )
-    return [[block for _, block in group] for _, group in grouped]

@@ -14,10 +14,10 @@ import pandas as pd
 
 __all__ = [
     "LOG", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
-    "read_scores",
 ]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
+_AVERAGED_SCORE = "score_averaged_statistics.json"
 _NUMBER = (int, float)
 #: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
 #: deviations are fractions; costs are in bits per target token.
@@ -38,11 +38,6 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "cost": (
         {"statistics": str, "nll": _NUMBER, "cost": _NUMBER, "update": int},
         ("cost_random",),
-    ),
-    "multipliers": (
-        {"epoch": int, "update": int, "layer": str, "mean_multiplier": _NUMBER,
-         "std_multiplier": _NUMBER},
-        ("mean_gap", "std_gap"),
     ),
 }  # fmt: skip
 _TEXTS = ("layer", "place", "statistics", "population", "batching", "dropout")
@@ -79,8 +74,10 @@ class Run:
         tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth
             (1 is nearest to the input), mean_tid, var_tid and the like.
         batching: the same for batches made in several ways, named in ``batching``.
-        conditioning, cost, multipliers: the lines of these files.
+        conditioning, cost: the lines of these files.
         scores: what ``rbn score`` wrote, by kind of BLEU.
+        averaged_scores: the same of averaged statistics that were not recalibrated, which
+            ``rbn evaluate`` leaves.
         config: fairseq's configuration by group; empty without ``run.json``.
         vocabularies: languages, source first, and the sizes of their dictionaries.
         parameters: their number; ``None`` where unknown.
@@ -100,8 +97,8 @@ class Run:
     batching: pd.DataFrame
     conditioning: pd.DataFrame
     cost: pd.DataFrame
-    multipliers: pd.DataFrame
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    averaged_scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     vocabularies: tuple[tuple[str, int], ...] = ()
     parameters: Optional[int] = None
@@ -249,10 +246,9 @@ def _read_lines(directory: Path, file: str, kind: str, problems: list[str]) -> p
         except (ValueError, KeyError, TypeError, RecursionError):
             bad.append(number)
     if bad:
-        which = f"line {bad[0]}" if len(bad) == 1 else f"{len(bad)} lines, the first is {bad[0]}"
         problems.append(
-            f"`{path.name}`: left out {which}: half-written, without what every line must have, or "
-            "with a value of another type. Measure again to have them."
+            f"`{path.name}`: left out {len(bad)} lines, the first is {bad[0]}: half-written, or "
+            "without what every line must have. Measure again to have them."
         )
     frame = pd.DataFrame(rows, columns=[*needed, *optional])
     for name in frame.columns.difference(_TEXTS):
@@ -275,15 +271,11 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     frame = frame.assign(depth=frame["layer"].map(depths).astype(float))
     layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
     partial = layers < len(depths)
-    _note_left_out(file, frame[partial], "without layers that others have. Measure again", problems)
+    if partial.any():
+        problems.append(
+            f"`{file}.jsonl`: left out measurements that lack layers which others have."
+        )
     return frame[~partial].sort_values(["update", "depth"], kind="stable", ignore_index=True)
-
-
-def _note_left_out(file: str, rows: pd.DataFrame, why: str, problems: list[str]) -> None:
-    number = rows.groupby(_MEASUREMENT, dropna=False).ngroups if len(rows) else 0
-    if number:
-        what = "measurement" if number == 1 else "measurements"
-        problems.append(f"`{file}.jsonl`: left out {number} {what} {why}.")
 
 
 def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
@@ -293,8 +285,11 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     if len(ways):
         population, dropout = ways.size().idxmax()
         trained &= tid["population"].eq(population) & tid["dropout"].eq(dropout)
-    why = "at unknown epochs, or of other batches, population or dropout than most"
-    _note_left_out("tid", tid[~trained], why, problems)
+    if not trained.all():
+        problems.append(
+            "`tid.jsonl`: left out measurements at unknown epochs, or of other batches, population "
+            "or dropout than most."
+        )
     return tid[trained].astype({"epoch": int}).reset_index(drop=True)
 
 
@@ -317,15 +312,12 @@ def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
 
 
-def read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
+def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
     """Read what ``rbn score`` wrote, by kind of BLEU; nothing of a file that is damaged."""
     try:
         scores: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        for score in scores.values():
-            significance = score.get("significance")
-            numbers = [score["bleu"], *([significance["p"]] if significance else [])]
-            if not all(map(math.isfinite, numbers)):
-                raise ValueError("a number is not finite")
+        if not all(math.isfinite(score["bleu"]) for score in scores.values()):
+            raise ValueError("a number is not finite")
         return scores
     except FileNotFoundError:
         return {}
@@ -341,28 +333,16 @@ def _missing_files(directory: Path, config: Mapping[str, Any], valid: pd.DataFra
     if not directory.is_dir():
         return [f"There is no directory `{directory}`."]
     if not (directory / LOG).is_file():
-        return [
-            f"There is no `{directory / LOG}`, so no losses. `rbn train` writes it; with "
-            "fairseq-train give --log-format json and keep its output there."
-        ]
+        return [f"There is no `{directory / LOG}`, which `rbn train` writes, so no losses."]
     problems = []
     if not config:
         problems.append(
-            f"There is no `{RUN_FILE}`, which a training with --task translation_rbn writes, so "
-            "norm, placement, seed and data are unknown. The run is compared with no other."
+            f"There is no `{RUN_FILE}`, which a training with --task translation_rbn writes: "
+            "settings are unknown, the run is compared with no other."
         )
     if not len(valid):
         problems.append(f"`{LOG}` has no validation yet.")
     return problems
-
-
-def _missing_epochs(file: str, what: str, epochs: pd.Series, first: int) -> list[str]:
-    last = 0 if epochs.isna().all() else int(epochs.max())
-    missing = [str(epoch) for epoch in sorted({*range(first, last)} - {*epochs})]
-    if not missing:
-        return []
-    listed = ", ".join([*missing[:8], *["…"] * (len(missing) > 8)])
-    return [f"`{file}` has no {what} of epochs {listed}; curves join their neighbours."]
 
 
 def read_run(name: str, directory: Path) -> Run:
@@ -377,26 +357,17 @@ def read_run(name: str, directory: Path) -> Run:
     starts = content.get("starts", ())
     minutes = _minutes(train, [start["update"] for start in starts] or [0])
     train = train.assign(minutes=minutes)
-    tid = _of_training(_read_tid(directory, "tid", problems), problems)
-    others = {
-        kind: _read_lines(directory, kind, kind, problems)
-        for kind in ("conditioning", "cost", "multipliers")
-    }
-    batching = _read_tid(directory, "tid_batching", problems)
-    scores = read_scores(directory / SCORE, problems)
-    missing = _missing_files(directory, config, valid)
-    if config.get("dataset", {}).get("validate_interval", 1) == 1:
-        missing += _missing_epochs(LOG, "validation", valid["epoch"], 1)
-        missing += _missing_epochs("tid.jsonl", "measurement", tid["epoch"], 0)
     return Run(
         name,
         directory,
         valid,
         train,
-        tid,
-        batching,
-        **others,
-        scores=scores,
+        tid=_of_training(_read_tid(directory, "tid", problems), problems),
+        batching=_read_tid(directory, "tid_batching", problems),
+        conditioning=_read_lines(directory, "conditioning", "conditioning", problems),
+        cost=_read_lines(directory, "cost", "cost", problems),
+        scores=_read_scores(directory / SCORE, problems),
+        averaged_scores=_read_scores(directory / _AVERAGED_SCORE, problems),
         config=config,
         vocabularies=content.get("vocabularies", ()),
         parameters=content.get("parameters"),
@@ -404,7 +375,7 @@ def read_run(name: str, directory: Path) -> Run:
         seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,
         ended=ended,
         progress=progress,
-        problems=(*missing, *problems),
+        problems=(*_missing_files(directory, config, valid), *problems),
     )
 
 
@@ -442,8 +413,5 @@ def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
         )
     if not any(len(run.valid) or len(run.train) or len(run.tid) for run in runs):
         problems = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
-        raise ValueError(
-            "There is nothing to report: no run has a validation yet, or a measurement. A report "
-            f"needs DIR/{LOG}, the log of a training by `rbn train … --save-dir DIR`. {problems}"
-        )
+        raise ValueError(f"There is nothing to report: no validation, no measurement. {problems}")
     return runs

@@ -10,34 +10,19 @@ from typing import Any, Optional
 from rbn_fairseq.report.runs import Run
 
 __all__ = [
-    "BY_LENGTH", "FAMILIES", "LENGTH", "NORM_FAMILIES", "OF_NORM", "PLACEMENTS", "Family", "Setup",
-    "describe", "matches",
+    "BY_LENGTH", "FAMILIES", "LENGTH", "OF_NORM", "PLACEMENTS", "Setup", "as_text", "describe",
+    "matches",
 ]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Family:
-    """A norm of the paper: its name there, its plan, its name in scripts, its colour."""
-
-    name: str
-    plan: str
-    script: str
-    colour: str
-
-
-#: In the order of tables; colours are Okabe and Ito's, told apart by colour-blind readers too.
-NORM_FAMILIES = (
-    Family("LN", "layer", "ln", "#0072B2"),
-    Family("BN", "batch", "bn", "#D55E00"),
-    Family("RBN", "batch", "rbn", "#009E73"),  # with the penalty
-    Family("auto-RBN", "batch", "rbn_target", "#00513B"),  # with a target TID
-    Family("PN-only", "power", "pn", "#CC79A7"),
-    Family("PN+LS", "groupscale+power", "pn_ls", "#56B4E9"),
-    Family("BRN", "renorm", "brn", "#E69F00"),
-    Family("MABN", "mabn", "mabn", "#000000"),
-)
-#: The paper's names by plan.
-FAMILIES = {family.plan: family.name for family in reversed(NORM_FAMILIES)}
+#: The paper's names of norms by plan.
+FAMILIES = {
+    "layer": "LN",
+    "batch": "BN",  # with the penalty RBN
+    "power": "PN-only",
+    "groupscale+power": "PN+LS",
+    "renorm": "BRN",
+    "mabn": "MABN",
+}
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
 #: Behind a norm's name where batch norms have bins of lengths.
@@ -80,12 +65,7 @@ class Setup:
         data: name of its directory; empty where unknown.
         vocabularies: languages, source first, and the sizes of their dictionaries.
         sizes: of encoder and decoder, by name; empty where unknown.
-        mean_weight, std_weight: the penalty's lambda and nu.
-        convention: the penalty's.
         bottom: number of bottom encoder layers with batch norm, the others having layer norm.
-        depth: number of encoder layers.
-        mixing: number of length buckets that a training batch is drawn from; ``None`` where
-            batches are of random sentences.
         settings: what shapes the training, by names such as ``optimization.lr``.
     """
 
@@ -95,12 +75,7 @@ class Setup:
     data: str = ""
     vocabularies: tuple[tuple[str, int], ...] = ()
     sizes: tuple[tuple[str, Any], ...] = ()
-    mean_weight: float = 0.0
-    std_weight: float = 0.0
-    convention: str = "paper"
     bottom: Optional[int] = None
-    depth: int = 0
-    mixing: Optional[int] = 1
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -117,6 +92,13 @@ class Setup:
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether a setting's name matches one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def as_text(value: Any) -> str:
+    """Return a setting's value as text; ``None`` as none."""
+    if isinstance(value, list):
+        return " ".join(map(as_text, value))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,13 +153,13 @@ def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
     return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"
 
 
-def _bottom(model: Mapping[str, Any], depth: int) -> Optional[int]:
+def _bottom(model: Mapping[str, Any]) -> Optional[int]:
     """Return L of ``batch@0-(L-1):layer``; other plans have none."""
     plan = str(model["norm_encoder"])
     if model["norm_decoder"] != "layer" or model["norm_weight"] != "none" or _has_bins(model):
         return None
     if plan in ("layer", "batch"):
-        return depth if plan == "batch" else 0
+        return int(model["encoder_layers"]) if plan == "batch" else 0
     part = re.fullmatch(r"batch@0(?:-(\d+))?:layer", plan)
     return int(part[1] or 0) + 1 if part else None
 
@@ -191,29 +173,21 @@ def describe(run: Run) -> Setup:
 
 
 def _describe(run: Run) -> Setup:
-    flat = _flatten(run.config)
-    model, criterion, task = (run.config[name] for name in ("model", "criterion", "task"))
-    weights = [float(criterion.get(f"rbn_{kind}_weight") or 0) for kind in ("mean", "std")]
-    prefix = "R" if any(weights) else ""
+    model, criterion = run.config["model"], run.config["criterion"]
+    weighted = any(criterion.get(f"rbn_{kind}_weight") for kind in ("mean", "std"))
+    prefix = "R" if weighted else ""
     if criterion.get("rbn_target_tid") is not None:
         prefix = "auto-R"
-    depth = int(model["encoder_layers"])
     names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
     special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(model.get("norm_placement")))
-    mixing = str(task.get("length_mixing", 1))
     ours = "norm_encoder" in model
     return Setup(
         special or ("Pre-Norm" if model["encoder_normalize_before"] else "Post-Norm"),
         _norm_name(model, prefix) if ours else str(model["_name"]),
         int(run.config["common"]["seed"]),
-        _data_name(str(task["data"])),
+        _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
         tuple((name, int(model[name])) for name in names),
-        weights[0],
-        weights[1],
-        str(criterion.get("rbn_convention", "paper")),
-        _bottom(model, depth) if ours and not prefix else None,
-        depth,
-        None if mixing == "random" else int(mixing),
-        flat,
+        _bottom(model) if ours and not prefix else None,
+        _flatten(run.config),
     )

@@ -1,20 +1,16 @@
-"""Tables of runs: all runs, the paper's Tables 1 to 4, correlation of TID with the gap to LN."""
+"""Tables of runs: all runs, and the paper's Tables 1 to 4, its numbers beside ours."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
-from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer
-from rbn_fairseq.report.paper import PLACED, published_gaps, published_results
+from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer, of_largest
+from rbn_fairseq.report.paper import PLACED, published_results
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["ENOUGH", "correlation_table", "paper_tables", "summary"]
+__all__ = ["paper_tables", "summary"]
 
-#: Points that a correlation, and settings that a scatter of them, must have.
-ENOUGH = 3
 _GIVEN_LENGTH = (
     "TID given length: batches compared with the population of batches of like length, in the same "
     "unit."
@@ -30,105 +26,58 @@ _GAPS = (
     "at the last epoch that both have; BLEU only where both trainings ended at the same epoch and "
     "were scored with the same signature."
 )
-_MAIN = ("LN", "BN", "RBN")
-_OTHERS = ("PN-only", "PN+LS", "BRN", "MABN")
+_WITHOUT = "without recalibration"
+_FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")
 
 
-class _Cells:
-    """What the paper's tables show of each of a group's series.
+def _cells(group: Group) -> pd.DataFrame:
+    """Return what the paper's tables show, a row a series.
 
-    Attributes:
-        cells: a row a series: means over seeds of ``BLEU``, ``nll`` and the TID of the last layer,
-            each with its columns of :data:`SPREAD` and :data:`SEEDS`; ``BLEU gap`` and ``nll gap``
-            to layer norm; ``p``; and ``n``, the number of seeds.
-        notes: what a cell lacks, as series, column and text.
+    Means over seeds of ``BLEU``, ``nll`` and the TID of the last layer, each with its columns of
+    :data:`SPREAD` and :data:`SEEDS`; ``BLEU gap`` and ``nll gap`` to layer norm; and ``n``, the
+    number of seeds.
     """
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        seeds = group.runs.groupby("series").size()
-        last = last_layer(group)
-        means = {
-            "BLEU": group.bleu.groupby("series")["bleu"].agg(["mean", "std", "count"]),
-            "nll": at_last_epoch(group.frames["valid"], "nll_loss"),
-            **{name: at_last_epoch(last, name) for name in _TID.values()},
-        }
-        self.notes: list[tuple[Any, str, str]] = []
-        parts = []
-        for name, mean in means.items():
-            part = mean[["mean", "std", "count"]].astype({"count": "Int64"})
-            parts.append(part.set_axis([name, name + SPREAD, name + SEEDS], axis=1))
-            for series, row in mean.iterrows():
-                if row["count"] < seeds[series]:
-                    text = f"{row['count']:g} of {seeds[series]} seeds."
-                    self.notes.append((series, name, text))
-                if row.get("later", False):
-                    text = f"at epoch {row['epoch']:g}, the last that all seeds have."
-                    self.notes.append((series, name, text))
-        gaps = last_gaps(group)
-        parts.append(pd.DataFrame({"BLEU gap": -gaps["bleu"], "nll gap": gaps["nll"]}))
-        parts += [self._significance().rename("p"), seeds.astype("Int64").rename("n")]
-        self.cells = pd.concat(parts, axis=1)
-        pairs = group.pairs.melt("series", ["run", "baseline"], value_name="of")
-        ends = pairs["of"].map(group.runs["epochs"]).groupby(pairs["series"]).agg(set)
-        for series, row in gaps.iterrows():
-            if row["differ"]:
-                self.notes.append((series, "BLEU gap", "BLEU has other signatures than LN's."))
-            if pd.notna(row["nll"]) and ends[series] - {0} != {row["epoch"]}:
-                text = f"nll against LN's at epoch {row['epoch']:g}, the last that all have."
-                self.notes.append((series, "nll gap", text))
-
-    def _significance(self) -> "pd.Series[Any]":
-        """Return the paired bootstrap's p where it is against layer norm's; several as a text."""
-        runs, pairs = self.group.runs, self.group.pairs
-        directories = pairs["baseline"].map(runs["directory"]).groupby(pairs["run"]).agg(set)
-        p: dict[Any, list[float]] = {}
-        for row in self.group.bleu.dropna(subset=["p"]).itertuples():
-            if PurePath(str(row.against)).parent.name in directories.get(row.run, ()):
-                p.setdefault(row.series, []).append(row.p)
-            elif row.norm != "LN":
-                text = (
-                    f"a p is against {row.against}, which lies in no directory named as LN's run, "
-                    "and is left out."
-                )
-                self.notes.append((row.series, "p", text))
-        texts = {
-            series: values[0] if len(values) == 1 else ", ".join(f"{value:.3f}" for value in values)
-            for series, values in p.items()
-        }
-        several = any(len(values) > 1 for values in p.values())
-        return pd.Series(texts, dtype=object if several else float)
-
-    def look_up(self, series: pd.Series, columns: Mapping[str, str]) -> pd.DataFrame:
-        """Return columns, by their headings, of series; rows without a series (NaN) are empty."""
-        names = {
-            cell + suffix: heading + suffix
-            for heading, cell in columns.items()
-            for suffix in ("", SPREAD, SEEDS)
-            if cell + suffix in self.cells
-        }
-        return self.cells[list(names)].rename(columns=names).reindex(series).set_axis(series.index)
-
-    def notes_on(self, series: pd.Series, columns: Mapping[str, str]) -> list[str]:
-        """Return the notes on these cells."""
-        headings = {cell: heading for heading, cell in columns.items()}
-        labels = self.group.series["label"]
-        return [
-            f"{labels[number]}{f', {headings[cell]}' if cell + SEEDS in self.cells else ''}: {text}"
-            for shown in series
-            for number, cell, text in self.notes
-            if number == shown and cell in headings
-        ]
+    last, of_seeds = last_layer(group), ["mean", "std", "count"]
+    without = group.bleu.dropna(subset="averaged")
+    means = {
+        "BLEU": group.bleu.groupby("series")["bleu"].agg(of_seeds),
+        _WITHOUT: without.groupby("series")["averaged"].agg(of_seeds),
+        "nll": at_last_epoch(group.frames["valid"], "nll_loss"),
+        **{name: at_last_epoch(last, name) for name in _TID.values()},
+    }
+    parts = [
+        mean.astype({"count": "Int64"}).set_axis([name, name + SPREAD, name + SEEDS], axis=1)
+        for name, mean in means.items()
+    ]
+    gaps = last_gaps(group)
+    parts.append(pd.DataFrame({"BLEU gap": -gaps["bleu"], "nll gap": gaps["nll"]}))
+    parts.append(group.runs.groupby("series").size().astype("Int64").rename("n"))
+    return pd.concat(parts, axis=1)
 
 
-def _rows(group: Group, norms: Sequence[str], by: str = "norm") -> pd.DataFrame:
-    """Return a row for each series of these norms, by placement; an empty one where none is."""
+def _look_up(cells: pd.DataFrame, series: pd.Series, columns: Mapping[str, str]) -> pd.DataFrame:
+    """Return columns, by their headings, of series; rows without a series (NaN) are empty."""
+    names = {
+        cell + suffix: heading + suffix
+        for heading, cell in columns.items()
+        for suffix in ("", SPREAD, SEEDS)
+        if cell + suffix in cells
+    }
+    return cells[list(names)].rename(columns=names).reindex(series).set_axis(series.index)
+
+
+def _rows(group: Group, families: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each series of these norms, by placement; an empty one where none is.
+
+    Batch norms with bins of lengths stand with those without; ``name`` names the row.
+    """
     placements = [name for name in PLACED if name in group.placements] or list(PLACED)
-    every = pd.MultiIndex.from_product([placements, norms], names=["placement", by])
+    every = pd.MultiIndex.from_product([placements, families], names=["placement", "family"])
     series = group.series.reset_index()
     series["family"] = series["norm"].str.removesuffix(BY_LENGTH)
-    series = series.rename(columns={"norm": "norm" if by == "norm" else "full_norm"})
-    return every.to_frame(index=False).merge(series, how="left")
+    rows = every.to_frame(index=False).merge(series, how="left")
+    rows["label"] = rows["label"].fillna(rows["family"])
+    return rows.assign(name=rows["placement"].str.split("-").str[0] + "-" + rows["label"])
 
 
 def _datasets(group: Group) -> tuple[str, ...]:
@@ -137,133 +86,120 @@ def _datasets(group: Group) -> tuple[str, ...]:
 
 
 def _table(
-    cells: _Cells, number: int, title: str, frame: pd.DataFrame, notes: Iterable[str], **more: Any
+    group: Group,
+    number: int,
+    title: str,
+    frame: pd.DataFrame,
+    colours: Sequence[str] = (),
+    paper: frozenset[int] = frozenset(),
 ) -> Table:
-    """Return a table with the notes that its columns need.
-
-    Columns of TID given length are left out where no run has it, and so are the numbers of seeds.
-    """
+    """Return a table with the notes that its columns need, without those that no run fills."""
     empty = frame.columns[frame.isna().all()]
     optional = [
         column
         for column in empty
-        if "given length" in column or column.endswith(SEEDS) or column in ("p", "n")
-        or (column.startswith("paper") and not more.get("paper"))
-    ]  # fmt: skip
+        if "given length" in column or column.endswith(SEEDS) or column in (_WITHOUT, "n")
+    ]
     spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
     frame = frame.drop(columns=[*optional, *spreads])
-    general = [
+    notes = [
         "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
         "means of at least three seeds, of its own model and data."
     ]
     if any("BLEU" in column for column in frame):
-        signatures = sorted(set(cells.group.bleu["signature"]))
+        signatures = sorted(set(group.bleu["signature"]))
         if signatures:
-            general.append(f"BLEU: {cells.group.bleu_kind}, `{'`, `'.join(signatures)}`.")
-        general.append(_GAPS)
+            notes.append(f"BLEU: {group.bleu_kind}, `{'`, `'.join(signatures)}`.")
+        notes.append(_GAPS)
     if any("given length" in column for column in frame):
-        general.append(_GIVEN_LENGTH)
-    digits = {column: 3 if "nll" in column or column == "p" else 2 for column in frame}
-    digits = {column: number for column, number in digits.items() if column not in ("", "n")}
+        notes.append(_GIVEN_LENGTH)
+    digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
     signed = tuple(column for column in frame if " - " in column)
-    every = tuple(dict.fromkeys([*general, *notes]))
-    return Table(f"table{number}", title, frame, digits, signed, every, **more)
+    return Table(
+        f"table{number}", title, frame, digits, signed, tuple(notes), tuple(colours), paper
+    )
 
 
-def _gap_table(cells: _Cells) -> Table:
+def _gap_table(group: Group, cells: pd.DataFrame) -> Table:
     """Table 1: LN, BN, their gap, and BN's TID of the last layer."""
-    group = cells.group
-    rows = _rows(group, ["BN"], by="family").set_index("placement", drop=False)
+    rows = _rows(group, ["BN"])
     pairs = group.pairs.drop_duplicates("series").set_index("series")["baseline"]
-    layers = group.series.reset_index().query("norm == 'LN'").drop_duplicates("placement")
     baseline = rows["series"].map(pairs.map(group.runs["series"]))
-    without = rows["placement"].map(layers.set_index("placement")["series"])
-    baseline = baseline.where(rows["series"].notna(), without)
     heading = f"LN, BLEU ({group.bleu_kind})"
     columns = {"BN, BLEU": "BLEU", "BN - LN, BLEU": "BLEU gap", "BN - LN, nll": "nll gap"}
     columns |= {**_TID, "n": "n"}
-    names = [
-        ", ".join(filter(None, (row.placement, row.full_norm.removeprefix("BN").strip(), row.detail,
-                                "here")))
-        if pd.notna(row.series) else f"{row.placement}, here"
-        for row in rows.itertuples()
-    ]  # fmt: skip
-    layer = cells.look_up(baseline, {heading: "BLEU"})
-    ours = pd.concat([layer, cells.look_up(rows["series"], columns)], axis=1)
-    ours.insert(0, "", names)
+    layer = _look_up(cells, baseline, {heading: "BLEU"})
+    ours = pd.concat([layer, _look_up(cells, rows["series"], columns)], axis=1)
+    ours.insert(0, "", rows["name"])
     paper = published_results()
     theirs = pd.DataFrame(
         [
             {
                 "": f"{placement}, paper, {dataset}",
-                heading: paper.at[(placement, "LN", dataset), "performance"],
-                "BN, BLEU": paper.at[(placement, "BN", dataset), "performance"],
+                heading: paper.at[(placement, "LN", dataset), "bleu"],
+                "BN, BLEU": paper.at[(placement, "BN", dataset), "bleu"],
                 "mean TID, %": paper.at[(placement, "BN", dataset), "mean_tid"],
                 "variance TID, %": paper.at[(placement, "BN", dataset), "var_tid"],
-                "placement": placement,
             }
             for placement in rows["placement"].unique() for dataset in _datasets(group)
         ]
-    ).set_index("placement")  # fmt: skip
+    )  # fmt: skip
     theirs["BN - LN, BLEU"] = theirs["BN, BLEU"] - theirs[heading]
-    parts = [part.loc[[placement]].assign(paper=part is theirs)
-             for placement in rows["placement"].unique() for part in (ours, theirs)]  # fmt: skip
-    frame = pd.concat(parts, ignore_index=True)
-    is_paper = frame.pop("paper")
-    notes = cells.notes_on(baseline, {heading: "BLEU"}) + cells.notes_on(rows["series"], columns)
-    shown = frozenset(frame.index[is_paper])
-    return _table(cells, 1, "Paper's Table 1: BN against LN", frame, notes, paper=shown)
+    frame = pd.concat([ours, theirs], ignore_index=True)
+    shown = frozenset(range(len(ours), len(frame)))
+    return _table(group, 1, "Paper's Table 1: BN against LN", frame, paper=shown)
 
 
-def _performance_table(
-    cells: _Cells, colours: Mapping[str, str], number: int, norms: Sequence[str], title: str
+def _beside_paper(
+    group: Group,
+    cells: pd.DataFrame,
+    colours: Mapping[str, str],
+    number: int,
+    title: str,
+    families: Sequence[str],
+    columns: Mapping[str, str],
+    published: Mapping[str, str],
 ) -> Table:
-    """Table 2 or 3: a row a placement and norm, with the paper's number."""
-    rows = _rows(cells.group, norms)
-    columns = {
-        f"BLEU ({cells.group.bleu_kind})": "BLEU", "n": "n", "BLEU - LN's": "BLEU gap", "p": "p",
-        "valid nll": "nll", "nll - LN's": "nll gap",
-    }  # fmt: skip
-    frame = cells.look_up(rows["series"], columns)
-    details = (" (" + rows["detail"] + ")").where(rows["detail"].fillna("") != "", "")
-    frame.insert(0, "", rows["placement"].str.split("-").str[0] + "-" + rows["norm"] + details)
-    paper = published_results()["performance"]
-    for dataset in _datasets(cells.group):
-        keys = zip(rows["placement"], rows["norm"], strict=True)
-        frame[f"paper, {dataset}"] = [paper.get((*key, dataset)) for key in keys]
-    dots = tuple(colours.get(label, "") for label in rows["label"].fillna(rows["norm"]))
-    return _table(
-        cells, number, title, frame, cells.notes_on(rows["series"], columns), colours=dots
-    )
+    """Return a table with a row a placement and norm, and columns of the paper's numbers.
 
-
-def _tid_table(cells: _Cells, colours: Mapping[str, str]) -> Table:
-    """Table 4: TID of the last layer, BN and RBN."""
-    rows = _rows(cells.group, ["BN", "RBN"], by="family")
-    columns = {**_TID, "n": "n"}
-    frame = cells.look_up(rows["series"], columns)
-    label = rows["label"].fillna(rows["family"])
-    frame.insert(0, "", rows["placement"].str.split("-").str[0] + "-" + label)
+    ``columns`` are names of cells by heading; ``published`` names of the paper's numbers by what
+    stands behind the data set in headings.
+    """
+    rows = _rows(group, families)
+    frame = _look_up(cells, rows["series"], columns)
+    frame.insert(0, "", rows["name"])
     paper = published_results()
-    for dataset in _datasets(cells.group):
+    for dataset in _datasets(group):
         keys = [(*key, dataset) for key in zip(rows["placement"], rows["family"], strict=True)]
-        for name, kind in (("mean_tid", "mean"), ("var_tid", "var.")):
-            frame[f"paper, {dataset}, {kind}, %"] = [paper.at[key, name] for key in keys]
-    notes = cells.notes_on(rows["series"], columns)
-    dots = tuple(colours.get(name, "") for name in label)
-    return _table(cells, 4, "Paper's Table 4: TID of the last layer", frame, notes, colours=dots)
+        for heading, name in published.items():
+            frame[f"paper, {dataset}{heading}"] = paper[name].reindex(keys).to_numpy()
+    dots = [colours.get(label, "") for label in rows["label"]]
+    return _table(group, number, title, frame, dots)
 
 
 def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
-    """Return Tables 1 to 4 with the group's runs; Table 3 has the other norms that are there."""
-    cells = _Cells(group)
-    placed = set(group.runs.loc[group.runs["placement"].isin(PLACED), "norm"])
-    others = [norm for norm in _OTHERS if norm in placed]
-    others += sorted(placed - set(_MAIN) - set(others))
-    second = _performance_table(cells, colours, 2, _MAIN, "Paper's Table 2: LN, BN and RBN")
-    third = "Paper's Table 3: other norms"
-    thirds = [_performance_table(cells, colours, 3, others, third)] if others else []
-    return [_gap_table(cells), second, *thirds, _tid_table(cells, colours)]
+    """Return Tables 1, 2 and 4 with the group's runs; Table 2 has the norms of Table 3, too."""
+    cells = _cells(group)
+    placed = group.series.loc[group.series["placement"].isin(PLACED), "norm"]
+    present = set(placed.str.removesuffix(BY_LENGTH))
+    families = [norm for norm in _FAMILIES if norm in present or norm in _FAMILIES[:3]]
+    families += sorted(present - set(families))
+    performance = {
+        f"BLEU ({group.bleu_kind})": "BLEU", _WITHOUT: _WITHOUT, "n": "n",
+        "BLEU - LN's": "BLEU gap", "valid nll": "nll", "nll - LN's": "nll gap",
+    }  # fmt: skip
+    discrepancy = {", mean, %": "mean_tid", ", var., %": "var_tid"}
+    return [
+        _gap_table(group, cells),
+        _beside_paper(
+            group, cells, colours, 2, "Paper's Tables 2 and 3: LN, BN, RBN and other norms",
+            families, performance, {"": "bleu"},
+        ),
+        _beside_paper(
+            group, cells, colours, 4, "Paper's Table 4: TID of the last layer", ["BN", "RBN"],
+            {**_TID, "n": "n"}, discrepancy,
+        ),
+    ]  # fmt: skip
 
 
 def summary(group: Group, colours: Mapping[str, str]) -> Table:
@@ -271,9 +207,8 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     runs, valid = group.runs, group.frames["valid"]
     nll = valid.groupby("run")["nll_loss"]
     tid = group.frames["tid"]
-    latest = tid[tid["update"] == tid.groupby("run")["update"].transform("max")]
-    last = latest[latest["depth"] == latest.groupby("run")["depth"].transform("max")]
-    last = 100 * last.set_index("run")[["mean_tid", "var_tid"]]
+    latest = of_largest(tid, "update")
+    last = 100 * of_largest(latest, "depth").set_index("run")[["mean_tid", "var_tid"]]
     names = ["mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid"]
     average = 100 * latest.groupby("run")[names].agg(lambda values: values.mean(skipna=False))
     frame = pd.DataFrame(
@@ -327,65 +262,15 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
             f"{name} ({runs.at[name, 'epochs']} of {planned[name]})" for name in runs[fewer].index
         ]
         notes.append(f"Fewer epochs than planned: {', '.join(short)}.")
-    going = runs.index[~runs["ended"].astype(bool) & (runs["sizes"].map(len) > 0)]
-    if len(going):
-        notes.append(f"The logs of these do not say that the training ended: {', '.join(going)}.")
     dots = tuple(colours[label] for label in runs["label"])
     return Table("summary", "All runs", frame, digits, (), tuple(notes), dots)
 
 
 def _last_cost(group: Group) -> pd.Series:
     """Return the discrepancy cost as inference has it: with running statistics where measured."""
-    cost = group.frames["cost"]
-    cost = cost[cost["update"] == cost.groupby("run")["update"].transform("max")]
+    cost = of_largest(group.frames["cost"], "update")
     table = cost.pivot_table(index="run", columns="statistics", values="cost", aggfunc="last")
     ways = [way for way in ("running", "recalibrated", "pooled") if way in table]
     if not ways:
         return pd.Series(dtype=float)
     return table[ways].bfill(axis=1).iloc[:, 0]
-
-
-def correlation_table(measured: pd.DataFrame) -> Table:
-    """Return the correlation of total TID with the gap to LN, ours and the paper's.
-
-    Args:
-        measured: rows of :func:`rbn_fairseq.report.compare.points`, with their group's title.
-    """
-    titles = list(dict.fromkeys(measured["group"]))
-    rows = []
-    for title in titles:
-        part = measured[measured["group"] == title]
-        where = f", {title}" if len(titles) > 1 else ""
-        for gap, label in (("bleu", "BLEU"), ("nll", "valid nll")):
-            rows.append(_coefficients(f"here, {label}{where}", part["tid"], part[gap]))
-    theirs, first = published_gaps(), len(rows)
-    rows.append(_coefficients("paper, all metrics", theirs["tid"], theirs["gap"]))
-    rows[-1]["Pearson"] = None  # their units differ
-    for metric, part in theirs.groupby("metric", sort=False):
-        rows.append(_coefficients(f"paper, {metric}", part["tid"], part["gap"]))
-    notes = (
-        "Total TID of the last layer (mean + variance) against the gap to layer norm, positive = "
-        "worse than LN in the metric's own unit. n counts settings, each a mean over its seeds; "
-        "the gap is to the same seed's LN where there is one, else to LN's mean. Settings of one "
-        "data set and one layer norm are not independent: with a handful of them a coefficient "
-        "says little.",
-        "The paper's metrics have different units (points of BLEU, perplexity, F1, accuracy), so "
-        "all 20 of its settings together have ranks only.",
-    )
-    frame = pd.DataFrame(rows)
-    paper = frozenset(range(first, len(rows)))
-    digits = {"Spearman": 2, "Pearson": 2}
-    title = "Correlation of TID with the gap to LN"
-    return Table("correlation", title, frame, digits, tuple(digits), notes, (), paper)
-
-
-def _coefficients(name: str, tid: pd.Series, gap: pd.Series) -> dict[str, Any]:
-    pairs = pd.DataFrame({"tid": tid, "gap": gap}).astype(float)
-    pairs = pairs.replace([float("inf"), float("-inf")], float("nan")).dropna()
-    defined = len(pairs) >= ENOUGH and (pairs.nunique() > 1).all()
-    return {
-        "settings": name,
-        "n": len(pairs),
-        "Spearman": pairs["tid"].rank().corr(pairs["gap"].rank()) if defined else None,
-        "Pearson": pairs["tid"].corr(pairs["gap"]) if defined else None,
-    }

@@ -25,6 +25,3 @@ for seed in "$@"; do
 done
 
 bash results/keep.sh results/target/runs "$work"/{auto,rbn6}*-seed[0-9]
-rbn report results/target/runs/auto1-seed* --output "$work/report-target" \
-    --title "IWSLT14 De-En, 48.8k-pair subset, a target instead of a grid"
-cp "$work/report-target/figures/multipliers.png" results/target

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Usage: bash scripts/iwslt14/table.sh [OPTIONS]
+# Usage: bash scripts/iwslt14/table.sh [--runs DIR]
 #
-# Prints the rows of the paper's Table 2 for IWSLT14 De-En from the runs that
-# scripts/iwslt14/evaluate.sh scored: mean and standard deviation over seeds, and
-# the paper's number where data, model and epochs are the paper's.
+# Prints the paper's Tables 1, 2 and 4 for IWSLT14 De-En from the runs that
+# scripts/iwslt14/evaluate.sh scored: means and standard deviations over seeds,
+# the paper's numbers beside them.
 #
 #   --runs DIR      the runs (runs/iwslt14; those of `--preset small` are in runs/iwslt14-small)
-#   --json FILE     also write the scores as JSON, an entry a run; --overwrite one that is there
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
-call_rbn table iwslt14 --runs "$PWD/runs/iwslt14" "$@" # of two, the last counts
+runs=$PWD/runs/iwslt14
+[[ ${1:-} != --runs ]] || runs=$(from_caller "$2")
+call_rbn table "$runs"/*/

@@ -53,15 +53,15 @@ def test_foreign_files_are_not_lost(main, tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "summary.csv").write_text("mine")
     with pytest.raises(ValueError, match="--overwrite"):
-        write_report(tmp_path, "T", few(main))
-    assert (tmp_path / "tables" / "summary.csv").read_text() == "mine"
+        check_directory(tmp_path, overwrite=False)
     (tmp_path / "index.html").write_text("<html>mine</html>")
+    with pytest.raises(ValueError, match="index.html"):
+        check_directory(tmp_path, overwrite=False)
+    check_directory(tmp_path, overwrite=True)
+    write_report(tmp_path, "T", few(main))
+    check_directory(tmp_path, overwrite=False)  # it is a report's now
     with pytest.raises(ValueError, match="--output"):
-        check_directory("--output", tmp_path, overwrite=False)
-    check_directory("--output", tmp_path, overwrite=True)
-    write_report(tmp_path, "T", few(main), overwrite=True)
-    with pytest.raises(ValueError, match="--output"):
-        check_directory("--output", tmp_path / "index.html", overwrite=True)
+        check_directory(tmp_path / "index.html", overwrite=True)
 
 
 def test_texts_of_others_are_escaped(make):
@@ -100,7 +100,7 @@ def test_without_torch_and_fairseq(main, tmp_path):
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Blocked())\n"
         "from pathlib import Path\n"
-        "from rbn_fairseq.report import content, evaluated, export, runs\n"
+        "from rbn_fairseq.report import content, export, runs\n"
         f"read = runs.read_runs([('bn', Path({str(main[1].directory)!r}))])\n"
         f"export.write_report(Path({str(tmp_path / 'out')!r}), 'T', content.sections(read)[:5])\n"
     )

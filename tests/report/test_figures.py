@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from matplotlib.colors import to_rgb
 
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.style import norm_colours, setting_colours
@@ -15,16 +14,12 @@ from run_directories import WAYS, run_maker, tid_line, write_lines
 def full(tmp_path_factory, blocks):
     """Blocks of runs with everything that there are figures of."""
     make = run_maker(tmp_path_factory.mktemp("runs"))
-    penalised = {"criterion.rbn_target_tid": "1,2"}
     runs = [make("ln", nll=(5.0, 4.0, 3.0), bleu=30.0)]
     runs += [make(f"bn{seed}", "BN", seed=seed, nll=(5.0, 3.75, 3.5), bleu=28.5, tid=(0.02, 0.10))
              for seed in (1, 2)]  # fmt: skip
     runs += [make("part", "batch@0:layer", nll=(5.0, 4.0, 3.25), bleu=29.0, tid=(0.01, 0.05))]
     runs += [make(f"rbn{weight}", "RBN", weights=(weight, 0), nll=(5.0, 4.0, 2.75), bleu=31.0,
                   tid=(0.01, 0.04)) for weight in (1, 60)]  # fmt: skip
-    runs += [
-        make("auto", "BN", changes=penalised, nll=(5.0, 4.0, 3.0), bleu=30.0, tid=(0.01, 0.01))
-    ]
     for run in runs:
         rows = [
             {"epoch": epoch, "update": 100 * epoch, "layer": layer, "place": "stream",
@@ -43,19 +38,13 @@ def full(tmp_path_factory, blocks):
         {"update": 100 * epoch, "statistics": way, "nll": 4.0 + cost, "cost": cost}
         for epoch in (1, 2, 3) for way, cost in WAYS.items()
     ])  # fmt: skip
-    write_lines(runs[-1].directory / "multipliers.jsonl", [
-        {"epoch": epoch, "update": epoch, "layer": layer, "mean_multiplier": 0.5,
-         "std_multiplier": 0.25, "mean_gap": 0.01, "std_gap": None}
-        for epoch in (1, 2) for layer in ("a", "b")
-    ])  # fmt: skip
     return blocks([read_run(run.name, run.directory) for run in runs])
 
 
 NAMES = {
-    "validation", "figure1", "multipliers", "figure4", "figure2_top", "figure2_bottom",
-    "figure2_map", "figure3_left", "figure3_right", "figure5", "batching", "buckets",
-    "processes", "cost", "cost_by_epoch", "figure6_post_norm_stream",
-    "figure7_post_norm_stream", "tid_against_gap",
+    "validation", "figure1", "figure4", "figure2_top", "figure2_bottom", "figure3_left",
+    "figure3_right", "figure5", "batching", "buckets", "processes", "cost", "cost_by_epoch",
+    "figure6_post_norm_stream", "figure7_post_norm_stream",
 }  # fmt: skip
 
 
@@ -142,7 +131,7 @@ def test_a_loss_that_is_not_finite_is_drawn_at_the_edge(make, blocks):
     figure = blocks([make("ln", nll=(5.0, float("nan"), float("inf")))])["figure1"]
     canvas = figure.draw()
     labels = [text.get_text() for legend in canvas.legends for text in legend.get_texts()]
-    assert any("NaN" in label for label in labels) and any("infinite" in it for it in labels)
+    assert any("not finite" in label for label in labels)
 
 
 def test_groups_have_figures_of_their_own(make, blocks):
@@ -150,13 +139,10 @@ def test_groups_have_figures_of_their_own(make, blocks):
     assert {"figure1", "figure1_2", "table2", "table2_2"} <= set(made)
 
 
-def test_colours(make):
+def test_colours():
     colours = norm_colours(["LN", "BN", "BN@0", "BN@0-3", "rms", "prms"])
     assert colours["LN"] == norm_colours(["LN"])["LN"] and len(set(colours.values())) == 6
-    pale, less = (sum(to_rgb(colours[name])) for name in ("BN@0", "BN@0-3"))
-    assert pale > less > sum(to_rgb(colours["BN"]))
-    many = norm_colours([f"norm{number}" for number in range(9)])
-    assert len(set(many.values())) == 9
+    assert len(set(norm_colours([f"norm {number}" for number in range(20)]).values())) == 20
 
 
 def test_settings_of_one_norm_have_colours_of_their_own():
@@ -192,7 +178,7 @@ def test_panels_say_what_the_picture_shows(full, make, blocks):
 
 def test_a_dollar_sign_in_a_name_is_drawn_as_it_is(make, blocks):
     run = make("a$b$c", "BN", tid=(0.02, 0.1))
-    blocks([run])["figure2_map"].draw().draw_without_rendering()
+    blocks([run])["figure4"].draw().draw_without_rendering()
 
 
 def test_a_curve_that_ends_early_has_no_mean_there(make, blocks):

@@ -151,7 +151,7 @@ def test_axes_are_chosen_for_all_figures(visit):
 def test_dark_mode(visit):
     colour = """() => {
       const canvas = document.querySelector("canvas").getContext("2d");
-      const text = document.querySelector("#figure-figure2_map svg text");
+      const text = document.querySelector("#figure-figure4 svg text");
       const [red, green, blue] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g);
       return [+red, getComputedStyle(text).fill, canvas.canvas.toDataURL()];
     }"""
@@ -199,7 +199,7 @@ def test_without_scripts_there_are_pictures(browser, report):
 def test_the_message_stands_first_and_the_page_is_small(visit, report):
     page = visit()
     lead = page.locator(".lead").first
-    assert lead.inner_text().startswith("RBN has the lowest validation loss")
+    assert lead.inner_text().startswith("RBN is ahead in validation loss")
     assert lead.bounding_box()["y"] < 200
     assert page.locator("#figure-validation canvas").first.bounding_box()["y"] < 700
     assert HOSTILE in page.locator("#table-summary + .scroll").inner_text()

@@ -42,9 +42,10 @@ def test_paths_are_those_of_the_caller(stand_in, tmp_path):
 
 
 def test_runs_of_the_table(stand_in, tmp_path):
+    for name in ("a", "b c"):
+        (tmp_path / "r" / name).mkdir(parents=True)
     out = succeed("wmt16/table.sh", "--runs", "r", cwd=tmp_path, path=stand_in)
-    runs = ["--runs", str(ROOT / "runs" / "wmt16"), "--runs", f"{tmp_path}/r"]  # the last counts
-    assert out.splitlines() == [str(ROOT), "table", "wmt16", *runs]
+    assert out.splitlines() == [str(ROOT), "table", f"{tmp_path}/r/a/", f"{tmp_path}/r/b c/"]
 
 
 @pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])

@@ -1,13 +1,12 @@
 """The price of TID in validation loss, by way of normalising: at the end, and through training."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import IDENTITY, Group
+from rbn_fairseq.report.compare import IDENTITY, Group, of_largest
 from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
@@ -39,7 +38,7 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
     if not len(cost):
         hint = "`rbn cost SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/cost.jsonl` measures it."
         return [Missing(title, hint)]
-    cost = cost[cost["update"] == cost.groupby("run")["update"].transform("max")]
+    cost = of_largest(cost, "update")
     cost = cost.drop_duplicates(["run", "statistics"], keep="last")
     means = cost.groupby(["series", "statistics"])["cost"].mean().unstack()
     seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
@@ -48,10 +47,9 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
         "trained), in bits per target token: what TID costs. Below 0: the population's are "
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
         "the final weights; pooled: over all tokens. Each run's last checkpoint that was measured; "
-        "means over seeds, each of which is a point."
+        "means over seeds, each of which is a point. Length-conditional: as recalibrated, for each "
+        "bin of sentence lengths."
     )
-    if "length-conditional" in means:
-        caption += " Length-conditional: as recalibrated, for each bin of sentence lengths."
     notes = ()
     if len(means) > _BARS:
         notes = (f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.",)
@@ -65,15 +63,12 @@ def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours)
     ways = [way for way in _WAYS if way in means and means[way].notna().any()]
     with sheet(1, 1, width=max(6.0, 1.0 + 1.6 * len(ways)), height=3.4) as (canvas, ((axes,),)):
         width = 0.8 / len(means)
-        hatches: Sequence[str] = ("", "//", "..", "xx")
-        seen: dict[str, int] = {}
         for number, (at, row) in enumerate(means.iterrows()):
             about = group.series.loc[at]
-            colour = colours[about["label"]]
-            seen[colour] = seen.get(colour, -1) + 1
             places = [n + (number - (len(means) - 1) / 2) * width for n in range(len(ways))]
-            style = {"color": colour, "edgecolor": "white", "hatch": hatches[seen[colour] % 4]}
             label = group.placed(about["placement"], about["label"])
+            hatch = "//" if about["placement"] == "Pre-Norm" else ""
+            style = {"color": colours[about["label"]], "edgecolor": "white", "hatch": hatch}
             axes.bar(places, row[ways], width, label=label, **style)
             for place, way in zip(places, ways, strict=True):
                 points = seeds.get((at, way), [])

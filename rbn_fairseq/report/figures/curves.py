@@ -1,6 +1,5 @@
 """Curves by setting: a thin line a seed, the mean bold, the paper's numbers grey and dashed."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -87,8 +86,8 @@ def panel(
     return Panel(title, quantity or column, x_label or x, unit, curves, **style)
 
 
-def _draw_points(axes: Axes, points: pd.Series, edge: set[str], level: float, **style: Any) -> None:
-    """Draw values by x; what is not finite as a marker near the top edge, told in ``edge``."""
+def _draw_points(axes: Axes, points: pd.Series, level: float, **style: Any) -> None:
+    """Draw values by x; what is not finite as a cross near the top edge."""
     finite = points.where(np.isfinite(points))
     if finite.notna().any():
         # None on dashes, which it would make look alike.
@@ -97,17 +96,14 @@ def _draw_points(axes: Axes, points: pd.Series, edge: set[str], level: float, **
         axes.plot(
             finite.index, finite, marker=marker, markersize=6 if len(finite) == 1 else 3, **style
         )
-    for x, y in points[finite.isna()].items():
-        kind = "nan" if math.isnan(y) else "infinite"
-        edge.add(kind)
+    for x in points.index[finite.isna()]:
         axes.plot(
-            [x], [level], {"nan": "x", "infinite": "^"}[kind], color=style["color"],
-            markersize=6, transform=axes.get_xaxis_transform(), clip_on=False,
+            [x], [level], "x", color=style["color"], markersize=6,
+            transform=axes.get_xaxis_transform(), clip_on=False,
         )  # fmt: skip
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    edge: set[str] = set()
     for height, curve in enumerate(panel.curves):
         several = curve.points["run"].nunique() > 1
         style = {"color": curve.colour, "linestyle": curve.dash}
@@ -119,23 +115,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             )
         for _, seed in curve.points.groupby("run") if several and not panel.band else ():
             seed = seed.set_index("x")["value"]
-            _draw_points(axes, seed, edge, level, linewidth=0.6, alpha=0.5, **style)
+            _draw_points(axes, seed, level, linewidth=0.6, alpha=0.5, **style)
         style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
         style |= {"alpha": 0.6} if curve.many else {}
-        _draw_points(axes, curve.mean, edge, level, label=curve.label, **style)
+        _draw_points(axes, curve.mean, level, label=curve.label, **style)
     if panel.line is not None:
         axes.axhline(panel.line, color="black", linewidth=0.8)
     for number, (value, name) in enumerate(panel.references):
         dash = ("--", ":")[number % 2]
         axes.axhline(value, color=GREY, linestyle=dash, linewidth=1, label=f"paper: {name}")
-        axes.annotate(
-            f"{value:g}", (1, value), xycoords=("axes fraction", "data"), xytext=(3, 0),
-            textcoords="offset points", va="center", fontsize=8, color=GREY,
-        )  # fmt: skip
-    for kind, marker in (("infinite", "^"), ("nan", "x")):
-        if kind in edge:
-            name = {"nan": "not a number (NaN)", "infinite": "infinite"}[kind]
-            axes.plot([], [], marker, color=GREY, markersize=6, label=f"{name}, at the top edge")
+    if not np.isfinite(panel.values).all():
+        axes.plot([], [], "x", color=GREY, markersize=6, label="not finite, at the top edge")
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     _set_axes(axes, panel)
 
@@ -146,12 +136,7 @@ def _set_axes(axes: Axes, panel: Panel) -> None:
         plain_log(axes.yaxis) if finite.max() < 1e3 * finite.min() else axes.set_yscale("log")
     elif panel.zero:
         axes.set_ylim(bottom=0)
-    places = {place for curve in panel.curves for place in curve.points["x"]}
-    if len(places) == 1:
-        (place,) = places
-        axes.set(xlim=(place - 0.5, place + 0.5), xticks=[place])
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:
@@ -180,10 +165,13 @@ def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
 
 
 def _with_clock(group: Group, panel: Panel) -> Panel:
-    """Add updates and minutes to curves by epoch."""
+    """Add updates and minutes to curves by epoch; epoch 0, before training, has 0 of both."""
     if panel.x != "epoch":
         return panel
-    clock = group.clock
+    start = pd.DataFrame({"run": group.runs.index, "epoch": 0, "update": 0, "minutes": 0.0})
+    parts = [start, group.frames["train"], group.frames["valid"].assign(minutes=float("nan"))]
+    ends = pd.concat([part[list(start)].astype(dict(start.dtypes)) for part in parts])
+    clock = ends.drop_duplicates(["run", "epoch"]).set_index(["run", "epoch"])
     curves = [replace(curve, points=curve.points.join(clock, on=["run", "x"]))
               for curve in panel.curves]  # fmt: skip
     return replace(panel, curves=curves)

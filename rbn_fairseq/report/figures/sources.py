@@ -1,8 +1,5 @@
 """Where TID comes from: sampling of sentences, batches by length, how many batches are joined."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,31 +7,43 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import Group, first_seeds
-from rbn_fairseq.report.figures.style import (
-    GREY,
-    Colours,
-    legend_below,
-    plain_log,
-    sheet,
-)
+from rbn_fairseq.report.compare import Group, of_largest
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
 
-__all__ = ["by_buckets", "by_processes", "decomposition"]
+__all__ = ["by_number", "decomposition"]
 
 _KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
-_PARTS = {"sentence sampling": "#56B4E9", "length bucketing": "#E69F00"}
-_LINES = {"permuted tokens": "-", "independent tokens": ":", "as trained, given length": "--"}
+_PARTS = {
+    "sampling": ("sentence sampling", "#56B4E9"),
+    "bucketing": ("length bucketing", "#E69F00"),
+}
+_LINES = {
+    "permuted": ("permuted tokens", "-"),
+    "independent": ("independent tokens", ":"),
+    "given_length": ("as trained, given length", "--"),
+}
+_UNIT = "_squared_percent"  # behind the names of parts and lines in CSV
 _MEASURE = (
     "`rbn tid SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/tid_batching.jsonl` with "
     "`--tid-batching {}` measures it."
 )
-
-
-def _latest(group: Group) -> pd.DataFrame:
-    """Return the measurements of each run's last checkpoint, by way of making batches."""
-    frame = group.frames["batching"]
-    return frame[frame["update"] == frame.groupby("run")["update"].transform("max")]
+#: By kind of --tid-batching KIND:NUMBER: the figure's name, the number's symbol, what it counts,
+#: heading and caption.
+_NUMBERS = {
+    "mixed": (
+        "buckets", "K", "length buckets", "TID by number of length buckets in a batch",
+        "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
+        "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
+        "without; runs on random batches have none, and are left out. Dotted: random batches.",
+    ),
+    "joint": (
+        "processes", "W", "processes", "TID by number of processes with --norm-sync",
+        "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
+        "statistics together; the models were trained as their runs say, without --length-mixing. "
+        "Dotted: random batches of one process.",
+    ),
+}  # fmt: skip
 
 
 def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -46,38 +55,34 @@ def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
     squared = (100 * by_way) ** 2
     trained = measured[measured["batching"] == "as-trained"].drop_duplicates("depth", keep="last")
     trained = trained.set_index("depth").sort_index()
-    missing = pd.Series(np.nan, squared.index)
-    return pd.DataFrame(
-        {
-            "sentence sampling": squared["random"],
-            "length bucketing": squared["as-trained"] - squared["random"],
-            "permuted tokens": squared.get("permuted", missing),
-            "independent tokens": (100 * trained[f"independent_{name}"]) ** 2,
-            "as trained, given length": (
-                100 * trained[name.replace("_tid", "_conditional_tid")]
-            ) ** 2,
-        }
-    )  # fmt: skip
+    given_length = trained[name.replace("_tid", "_conditional_tid")]
+    parts = {
+        "sampling": squared["random"],
+        "bucketing": squared["as-trained"] - squared["random"],
+        "permuted": squared.get("permuted", pd.Series(np.nan, squared.index)),
+        "independent": (100 * trained[f"independent_{name}"]) ** 2,
+        "given_length": (100 * given_length) ** 2,
+    }
+    return pd.DataFrame(parts).add_suffix(_UNIT).reset_index().astype({"depth": int})
 
 
 def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Squared TID by layer as stacked bars, a row a run."""
     title = "Where TID comes from"
-    latest = _latest(group)
+    latest = of_largest(group.frames["batching"], "update")
     ways = latest.groupby("run")["batching"].agg(set)
-    runs = [run for run in first_seeds(group).index
-            if {"as-trained", "random"} <= ways.get(run, set())]  # fmt: skip
+    runs = [run for run in group.runs.index if {"as-trained", "random"} <= ways.get(run, set())]
     if not runs:
         return [Missing(title, _MEASURE.format("as-trained` and `--tid-batching random"))]
-    shown = runs[:_RUNS]
     parts = [
-        _squares(latest[latest["run"] == run], kind).reset_index().assign(run=run, kind=kind)
+        _squares(latest[latest["run"] == run], kind).assign(run=run, kind=kind)
         for run in runs
         for kind in _KINDS
     ]
-    notes = []
-    if len(runs) > len(shown):
-        notes.append(f"Drawn: the first {len(shown)} of {len(runs)} runs; CSV has all.")
+    numbers = pd.concat(parts)
+    numbers = numbers[["run", "kind", *numbers.columns.drop(["run", "kind"])]]
+    if numbers["given_length" + _UNIT].isna().all():
+        numbers = numbers.drop(columns="given_length" + _UNIT)
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
         "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
@@ -89,23 +94,18 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
         "trained of n tokens; real sentences are stratified, and random batches may lie below. "
         "Dashed: batches as trained, compared with the population of batches of like length."
     )
-    short = ("sampling", "bucketing", "permuted", "independent", "given_length")
-    names = dict(zip(parts[0].columns[1:6], short, strict=True))
-    numbers = pd.concat(parts).rename(columns={column: f"{to}_squared_percent"
-                                               for column, to in names.items()})  # fmt: skip
-    numbers = numbers[["run", "kind", "depth", *(f"{column}_squared_percent" for column in short)]]
-    numbers = numbers.astype({"depth": int})
-    if numbers["given_length_squared_percent"].isna().all():
-        numbers = numbers.drop(columns="given_length_squared_percent")
-    draw = lambda: _draw_parts(group, latest, shown)  # noqa: E731
-    return [Figure("batching", title, caption, draw, numbers, tuple(notes))]
+    notes = ()
+    if len(runs) > _RUNS:
+        notes = (f"Drawn: the first {_RUNS} of {len(runs)} runs; CSV has all.",)
+    draw = lambda: _draw_parts(group, numbers, runs[:_RUNS])  # noqa: E731
+    return [Figure("batching", title, caption, draw, numbers, notes)]
 
 
-def _draw_parts(group: Group, latest: pd.DataFrame, shown: Sequence[str]) -> Canvas:
+def _draw_parts(group: Group, numbers: pd.DataFrame, shown: list[str]) -> Canvas:
     with sheet(len(shown), len(_KINDS)) as (canvas, grid):
         for row, run in zip(grid, shown, strict=True):
             for axes, kind in zip(row, _KINDS, strict=True):
-                _bars(axes, _squares(latest[latest["run"] == run], kind))
+                _bars(axes, numbers[(numbers["run"] == run) & (numbers["kind"] == kind)])
                 heading = group.placed(group.runs.at[run, "placement"], f"{run}, {kind} TID²")
                 axes.set(
                     title=heading, xlabel="batch norm, from input to output", ylabel="TID², %²"
@@ -116,76 +116,61 @@ def _draw_parts(group: Group, latest: pd.DataFrame, shown: Sequence[str]) -> Can
 
 
 def _bars(axes: Axes, squares: pd.DataFrame) -> None:
-    depths, base = squares.index, squares["sentence sampling"]
-    for name, colour in _PARTS.items():
-        part = squares[name]
+    depths, base = squares["depth"], squares["sampling" + _UNIT]
+    for name, (label, colour) in _PARTS.items():
+        part = squares[name + _UNIT]
         # A negative part hangs from zero, beside what stands on it.
-        bottom = base.where(part >= 0, 0) if name == "length bucketing" else 0
-        axes.bar(depths, part, 0.7, bottom=bottom, color=colour, label=name)
-    for name, dash in _LINES.items():
-        if squares[name].notna().any():
+        bottom = base.where(part >= 0, 0) if name == "bucketing" else 0
+        axes.bar(depths, part, 0.7, bottom=bottom, color=colour, label=label)
+    for name, (label, dash) in _LINES.items():
+        if name + _UNIT in squares and squares[name + _UNIT].notna().any():
             ends = [depth + side for depth in depths for side in (-0.45, 0.45, 0.45)]
-            heights = [h for value in squares[name] for h in (value, value, np.nan)]
-            axes.plot(ends, heights, dash, color="black", linewidth=1.4, label=name)
+            heights = [h for value in squares[name + _UNIT] for h in (value, value, np.nan)]
+            axes.plot(ends, heights, dash, color="black", linewidth=1.4, label=label)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xticks(depths)
     axes.grid(axis="x", visible=False)
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """What a batch is made of, as ``--tid-batching KIND:NUMBER`` says it, and the figure of it."""
-
-    kind: str
-    symbol: str
-    label: str
-    name: str
-    title: str
-    caption: str
-
-
-_DRAWN = (
-    "Grey: proportional to 1/sqrt({}), through the first run's batches as trained. Dotted: random "
-    "batches{}. A line a run; logarithmic axes."
-)
-_BUCKETS = _Axis(
-    "mixed", "K", "length buckets", "buckets",
-    "TID by number of length buckets in a batch",
-    "TID of the last batch norm where each batch is drawn from K random length buckets; K = 1 "
-    "is fairseq's own batching. Batches as trained stand at the K of --length-mixing, 1 "
-    "without; runs on random batches have none, and are left out. " + _DRAWN.format("K", ""),
-)  # fmt: skip
-_PROCESSES = _Axis(
-    "joint", "W", "processes", "processes",
-    "TID by number of processes with --norm-sync",
-    "TID of the last batch norm where W of fairseq's batches, one of each process, have their "
-    "statistics together; the models were trained as their runs say, without --length-mixing. "
-    + _DRAWN.format("W", " of one process"),
-)  # fmt: skip
+def by_number(group: Group, colours: Colours) -> list[Figure | Missing]:
+    """TID of the last layer by number of length buckets, and of processes, that make a batch."""
+    blocks: list[Figure | Missing] = []
+    for kind, (name, symbol, counted, title, caption) in _NUMBERS.items():
+        points = _numbered(group, kind)
+        if not len(points):
+            blocks.append(
+                Missing(title, _MEASURE.format(f"as-trained` and `--tid-batching {kind}:4"))
+            )
+            continue
+        caption += (
+            f" Grey: proportional to 1/sqrt({symbol}), through the first run's batches as trained. "
+            "A line a run; logarithmic axes."
+        )
+        texts = points["number"].map(lambda number: "random" if np.isnan(number) else f"{number:g}")
+        numbers = pd.DataFrame(
+            {"run": points["run"], "norm": points["norm"], symbol: texts,
+             "mean_tid_last": points["mean_tid"], "var_tid_last": points["var_tid"]}
+        )  # fmt: skip
+        draw = lambda points=points, axis=(symbol, counted): _draw_numbers(  # noqa: E731
+            group, points, axis, colours
+        )
+        blocks.append(Figure(name, title, caption, draw, numbers))
+    return blocks
 
 
-def by_buckets(group: Group, colours: Colours) -> list[Figure | Missing]:
-    """TID of the last layer against K, the number of length buckets a batch is drawn from."""
-    return _by_number(_BUCKETS, group, colours)
-
-
-def by_processes(group: Group, colours: Colours) -> list[Figure | Missing]:
-    """TID of the last layer against W, the number of processes that share statistics."""
-    return _by_number(_PROCESSES, group, colours)
-
-
-def _numbered(axis: _Axis, group: Group) -> pd.DataFrame:
+def _numbered(group: Group, kind: str) -> pd.DataFrame:
     """Return the last batch norm's TID by run and ``number``; that of random batches has none.
 
     ``trained`` is the number that the training's own batches have. Runs without one are left out:
     on random batches, and on mixed ones where batches of the training were to be joined.
     """
-    latest = _latest(group)
-    last = latest[latest["depth"] == latest.groupby("run")["depth"].transform("max")]
+    last = of_largest(of_largest(group.frames["batching"], "update"), "depth")
     last = last.drop_duplicates(["run", "batching"], keep="last")
-    mixing = last["run"].map(group.runs["mixing"]).astype(float)
-    trained = mixing if axis.kind == "mixed" else mixing.where(mixing == 1)
-    number = last["batching"].str.extract(f"^{axis.kind}:([1-9][0-9]*)$")[0].astype(float)
+    settings = last["run"].map(group.runs["settings"])
+    mixing = settings.map(lambda chosen: chosen.get("task.length_mixing", 1))
+    mixing = pd.to_numeric(mixing, errors="coerce")  # `random` has no number
+    trained = mixing if kind == "mixed" else mixing.where(mixing == 1)
+    number = last["batching"].str.extract(f"^{kind}:([1-9][0-9]*)$")[0].astype(float)
     as_trained = last["batching"] == "as-trained"
     points = last.assign(trained=trained, number=number.mask(as_trained, trained))
     points = points[points["number"].notna() | (points["batching"] == "random")]
@@ -194,26 +179,15 @@ def _numbered(axis: _Axis, group: Group) -> pd.DataFrame:
     points = points[~points.duplicated(["run", "number"]) | (points["batching"] == "random")]
     numbers = points.groupby("run")["number"].nunique()
     measured = set(last.loc[as_trained & trained.notna(), "run"]) & set(numbers.index[numbers > 1])
-    order = {run: place for place, run in enumerate(first_seeds(group).index) if run in measured}
-    points = points[points["run"].isin(order)]
-    return points.assign(order=points["run"].map(order)).sort_values(["order", "number"])
+    points = points[points["run"].isin(measured)]
+    order = group.runs.index.get_indexer(points["run"])
+    return points.assign(order=order).sort_values(["order", "number"])
 
 
-def _by_number(axis: _Axis, group: Group, colours: Colours) -> list[Figure | Missing]:
-    points = _numbered(axis, group)
-    if not len(points):
-        way = f"as-trained` and `--tid-batching {axis.kind}:4"
-        return [Missing(axis.title, _MEASURE.format(way))]
-    texts = points["number"].map(lambda number: "random" if np.isnan(number) else f"{number:g}")
-    numbers = pd.DataFrame(
-        {"run": points["run"], "norm": points["norm"], axis.symbol: texts,
-         "mean_tid_last": points["mean_tid"], "var_tid_last": points["var_tid"]}
-    )  # fmt: skip
-    draw = lambda: _draw_numbers(axis, group, points, colours)  # noqa: E731
-    return [Figure(axis.name, axis.title, axis.caption, draw, numbers)]
-
-
-def _draw_numbers(axis: _Axis, group: Group, points: pd.DataFrame, colours: Colours) -> Canvas:
+def _draw_numbers(
+    group: Group, points: pd.DataFrame, axis: tuple[str, str], colours: Colours
+) -> Canvas:
+    symbol, counted = axis
     numbered = points[points["number"].notna()]
     ticks = sorted(set(numbered["number"]))
     first = numbered[numbered["run"] == numbered["run"].iloc[0]].set_index("number")
@@ -222,7 +196,7 @@ def _draw_numbers(axis: _Axis, group: Group, points: pd.DataFrame, colours: Colo
         for axes, (kind, name) in zip(row, _KINDS.items(), strict=True):
             start = 100 * first.at[start_at, name]
             law = [start * np.sqrt(start_at / number) for number in ticks]
-            axes.plot(ticks, law, "-.", color=GREY, label=f"1/sqrt({axis.symbol})")
+            axes.plot(ticks, law, "-.", color=GREY, label=f"1/sqrt({symbol})")
             for run, line in numbered.groupby("run", sort=False):
                 about = line.iloc[0]
                 style = {"color": colours[about["label"]], "linewidth": 1.4}
@@ -239,7 +213,7 @@ def _draw_numbers(axis: _Axis, group: Group, points: pd.DataFrame, colours: Colo
             axes.xaxis.set_major_locator(FixedLocator(ticks))
             axes.set(
                 title=f"{kind} TID, last layer",
-                xlabel=f"{axis.symbol}, {axis.label}",
+                xlabel=f"{symbol}, {counted}",
                 ylabel="TID, % of ‖σ‖",
             )
         legend_below(canvas, canvas.axes)

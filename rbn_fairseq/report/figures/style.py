@@ -1,18 +1,16 @@
 """What all figures share: colours, fonts, the sheet they are drawn on, the legend below."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-from rbn_fairseq.report.setups import NORM_FAMILIES
 
 __all__ = [
     "GREY", "STYLE", "THEMED", "Colours", "legend_below", "norm_colours", "plain_log",
@@ -42,33 +40,35 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "rbn_fairseq",  # the same figure, the same file
     "svg.fonttype": "none",  # letters are text: to be found, copied and read aloud
 }
-_KNOWN = {family.name: family.colour for family in NORM_FAMILIES}
-_OTHERS = ("#8C6D31", "#7B4FB5", "#9AA300", "#A0A0A0")
+#: Okabe and Ito's colours, told apart by colour-blind readers too.
+_KNOWN = {
+    "LN": "#0072B2",
+    "BN": "#D55E00",
+    "RBN": "#009E73",
+    "auto-RBN": "#00513B",
+    "PN-only": "#CC79A7",
+    "PN+LS": "#56B4E9",
+    "BRN": "#E69F00",
+    "MABN": "#000000",
+}
+_SPARE = ("#8C6D31", "#7B4FB5", "#9AA300", "#A0A0A0", "#CC79A7", "#56B4E9", "#E69F00")
 _SETTINGS = 8  # of one norm, that have a colour each
 
 
-def _tint(colour: str, strength: float) -> str:
-    """Mix with white; 1 = the colour itself."""
-    return to_hex([1 - strength * (1 - part) for part in to_rgb(colour)])
+def _spare(number: int, used: Collection[str]) -> list[str]:
+    """Return so many colours that are not used yet."""
+    spare = [colour for colour in _SPARE if colour not in used]
+    if number > len(spare):
+        scale = matplotlib.colormaps["turbo"].resampled(number + 2)
+        return [to_hex(scale(place + 1)) for place in range(number)]
+    return spare[:number]
 
 
 def norm_colours(norms: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each norm; the paper's norms always have the same.
-
-    ``BN@0-3`` and its like are tints of BN, the paler the fewer layers have it.
-    """
-    colours: dict[str, str] = {}
-    for family in ("BN", "RBN", "auto-RBN"):
-        partial = sorted({norm for norm in norms if norm.startswith(f"{family}@")})
-        for number, norm in enumerate(partial, 1):
-            colours[norm] = _tint(_KNOWN[family], 0.25 + 0.6 * number / len(partial))
-    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN and norm not in colours]
-    if len(others) <= len(_OTHERS):
-        colours |= dict(zip(others, _OTHERS, strict=False))
-    else:
-        scale = matplotlib.colormaps["cividis"].resampled(len(others))
-        colours |= {norm: to_hex(scale(number)) for number, norm in enumerate(others)}
-    return {norm: _KNOWN.get(norm) or colours[norm] for norm in norms}
+    """Return a colour for each norm; the paper's norms always have the same."""
+    known = {norm: _KNOWN[norm] for norm in norms if norm in _KNOWN}
+    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN]
+    return known | dict(zip(others, _spare(len(others), known.values()), strict=True))
 
 
 def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
@@ -88,12 +88,7 @@ def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
         for number, (norm, label) in enumerate(settings)
         if norm in norms[:number] and norms.count(norm) <= _SETTINGS
     ]
-    palette = (*(family.colour for family in NORM_FAMILIES[4:7]), *_OTHERS)
-    free = [colour for colour in palette if colour not in colours.values()]
-    if len(later) > len(free):
-        scale = matplotlib.colormaps["turbo"].resampled(len(later) + 2)
-        free = [to_hex(scale(number + 1)) for number in range(len(later))]
-    by_label = dict(zip(later, free, strict=False))
+    by_label = dict(zip(later, _spare(len(later), colours.values()), strict=True))
     return colours | {label: by_label.get(label, colours[norm]) for norm, label in settings}
 
 
@@ -115,17 +110,6 @@ def sheet(
         text.set_parse_math("$" not in text.get_text())
 
 
-def _columns(labels: Sequence[str], room: float) -> int:
-    """How many columns of a legend fit into so many characters; it is filled column by column."""
-    for number in range(len(labels), 1, -1):
-        short, longer = divmod(len(labels), number)
-        ends = [short * n + min(n, longer) for n in range(number + 1)]
-        columns = [labels[a:b] for a, b in zip(ends, ends[1:], strict=False)]
-        if sum(max(map(len, column)) + 10 for column in columns) <= room:
-            return number
-    return 1
-
-
 def plain_log(axis: Axis) -> None:
     """Make an axis logarithmic, with ticks that read as numbers: 0.2, 0.5, 1."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -142,12 +126,12 @@ def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
-    number = _columns(list(entries), 13 * canvas.get_figwidth())
+    characters = 10 + max(map(len, entries))
     canvas.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=number,
+        ncols=max(1, min(len(entries), int(13 * canvas.get_figwidth() / characters))),
         fontsize=9,
         columnspacing=1.2,
         handlelength=3.5,  # two periods of dots and dashes

@@ -1,8 +1,6 @@
 """Figure 5: BLEU over the penalty's two weights."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,40 +10,28 @@ from matplotlib.figure import Figure as Canvas
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import Group, at_last_epoch, variants
 from rbn_fairseq.report.figures.style import Colours, sheet
-from rbn_fairseq.report.setups import OF_NORM, matches
 
 __all__ = ["penalty_weights"]
 
-_WEIGHTS = ("criterion.rbn_mean_weight", "criterion.rbn_std_weight")
-_PAIR = ["mean_weight", "std_weight"]
-_NORM = tuple(name for name in OF_NORM if not name.startswith("criterion."))
+_WEIGHTS = {"criterion.rbn_mean_weight": "lambda", "criterion.rbn_std_weight": "nu"}
 
 
-def _norm_options(settings: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in settings.items() if matches(name, _NORM)})
+def _grids(group: Group) -> list[pd.DataFrame]:
+    """Put series together that differ in the weights only; BN is their corner (0, 0).
 
-
-def _grids(group: Group) -> list[tuple[str, str, pd.DataFrame]]:
-    """Put together what differs in the weights only; BN is their corner (0, 0).
-
-    Returns:
-        Placement, the settings in which a map differs from the placement's others, its series.
+    Each grid says in ``setting`` in what it differs from the placement's others.
     """
-    grids = []
     series = group.series
+    for option, name in _WEIGHTS.items():
+        series[name] = [float(chosen.get(option) or 0) for chosen in series["settings"]]
+    grids = []
     for placement in group.placements:
         here = series[series["placement"] == placement]
-        for detail, line in variants(here[here["norm"] == "RBN"], _WEIGHTS):
-            first = line.iloc[0]
-            corner = here[
-                (here["norm"] == "BN")
-                & (here["recipe"] == first["recipe"])
-                & (here["length"] == first["length"])
-                & (here["settings"].map(_norm_options) == _norm_options(first["settings"]))
-            ]
-            grid = pd.concat([line, corner])
-            if len(grid[_PAIR].drop_duplicates()) >= 3:
-                grids.append((placement, detail, grid))
+        for detail, line in variants(here[here["norm"] == "RBN"], tuple(_WEIGHTS)):
+            alike = variants(pd.concat([line, here[here["norm"] == "BN"]]), ("criterion.rbn_*",))
+            grid = next(part for _, part in alike if line.index[0] in part.index)
+            if len(grid[["lambda", "nu"]].drop_duplicates()) >= 3:
+                grids.append(grid.assign(setting=detail))
     return grids
 
 
@@ -56,39 +42,32 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     if not grids:
         hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
         return [Missing(title, hint)]
-    series = {number for *_, grid in grids for number in grid.index}
-    runs = group.runs.index[group.runs["series"].isin(series)]
+    runs = group.runs.index[group.runs["series"].isin(pd.concat(grids).index)]
     in_bleu = set(runs) <= set(group.bleu["run"])
     by_series = group.bleu.groupby("series")["bleu"].agg(["mean", "count"])
     means = by_series if in_bleu else at_last_epoch(group.frames["valid"], "nll_loss")
     unit = f"BLEU ({group.bleu_kind})" if in_bleu else "valid nll, bits per target token"
     name = "bleu" if in_bleu else "nll"
-    maps, parts = [], []
-    for placement, detail, grid in grids:
-        convention = grid["convention"].iloc[0]
-        cells = grid[[*_PAIR]].join(means[["mean", "count"]], how="inner")
-        heading = group.placed(placement, detail or f"convention {convention}")
-        table = cells.drop_duplicates(_PAIR, keep="last").pivot(
-            index="std_weight", columns="mean_weight", values="mean"
-        )
-        maps.append((heading, table))
-        parts.append(cells.assign(placement=placement, convention=convention, setting=detail))
+    means = means[["mean", "count"]].set_axis([name, "seeds"], axis=1)
+    columns = ["placement", "setting", "lambda", "nu", name, "seeds"]
+    maps = [grid.join(means, how="inner")[columns] for grid in grids]
     caption = (
         f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
         "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
         "and moderate weights of both are best."
     )
-    columns = {"mean_weight": "lambda", "std_weight": "nu", "mean": name, "count": "seeds"}
-    numbers = pd.concat(parts)[["placement", "convention", "setting", *columns]]
-    numbers = numbers.rename(columns=columns)
-    draw = lambda: _draw(maps, unit, in_bleu)  # noqa: E731
-    return [Figure("figure5", title, caption, draw, numbers)]
+    draw = lambda: _draw(maps, unit, name)  # noqa: E731
+    return [Figure("figure5", title, caption, draw, pd.concat(maps))]
 
 
-def _draw(maps: Sequence[tuple[str, pd.DataFrame]], unit: str, in_bleu: bool) -> Canvas:
+def _draw(maps: Sequence[pd.DataFrame], unit: str, name: str) -> Canvas:
     with sheet(1, len(maps), width=5.2, height=4.0) as (canvas, (row,)):
-        for axes, (heading, table) in zip(row, maps, strict=True):
-            _draw_map(axes, heading, table, unit, in_bleu)
+        for axes, cells in zip(row, maps, strict=True):
+            heading = ", ".join(filter(None, cells[["placement", "setting"]].iloc[0]))
+            table = cells.drop_duplicates(["lambda", "nu"], keep="last").pivot(
+                index="nu", columns="lambda", values=name
+            )
+            _draw_map(axes, heading, table, unit, name == "bleu")
         return canvas
 
 
