@@ -6,9 +6,10 @@ import typer
 
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitorConfig
 from rbn_fairseq.cli.options import Json, Overwrite
+from rbn_fairseq.diagnostics import collect_moments
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 from rbn_fairseq.measuring.batches import collate, draw_batches
-from rbn_fairseq.measuring.tid_records import How, measure_layers, norm_records
+from rbn_fairseq.measuring.tid_records import How, norm_records
 from rounds import milliseconds, summarise, take_turns
 from script import DEVICE, Data, Device, Options, Rounds, Threads, begin, show
 from trainers import DEFAULTS, dtype_of, make_trainer, train, training_batches
@@ -34,7 +35,8 @@ def main(
     samples = list(collate(dataset, drawn, trainer.model))
 
     def measure() -> None:
-        layers = measure_layers(EncoderDecoder(), trainer.model, dataset, drawn)
+        batches = collate(dataset, drawn, trainer.model)
+        layers = collect_moments(trainer.model, batches, EncoderDecoder().run_norms)
         norm_records(layers, 1, 1, How(batches=len(drawn)))
 
     turns = {

@@ -1,6 +1,8 @@
-"""Attention of rows of real tokens: sentences in groups of like length."""
+"""Attention of rows of real tokens: sentences in groups of like length, or all in one launch."""
 
+import logging
 from collections.abc import Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Any, NamedTuple, Optional
 
@@ -10,12 +12,23 @@ from torch import Tensor
 
 from rbn_fairseq.norms import BatchLayout
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+if varlen_attn is not None and "window_size" not in signature(varlen_attn).parameters:
+    varlen_attn = None  # its first version, which says otherwise what is causal
+
 __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
+
+logger = logging.getLogger(__name__)
 
 # A group of fewer rows takes in sentences that are a little longer, for which keys are masked: a
 # call takes as long as the attention of so many rows.
 _FEW_ROWS = 256
 _LONGER = 1.25
+
+_logged: set[str] = set()
 
 
 class Rows(NamedTuple):
@@ -76,16 +89,18 @@ def cut_groups(source: Sequence[int], target: Sequence[int]) -> list[int]:
 
 
 class Side:
-    """The rows of one side of an attention.
+    """The rows of one side of an attention: of its groups, and of its sentences.
 
     Attributes:
         groups: in the order of the rows.
         longest: rows of the longest sentence.
+        starts: first row of each sentence, and the end, ``(B + 1,)``, int32.
     """
 
     def __init__(self, layout: BatchLayout, cuts: Sequence[int]) -> None:
         self.groups: list[Rows] = []
         self.longest = max(layout.counts, default=0)
+        self.starts = F.pad(layout.lengths.cumsum(0), (1, 0)).to(torch.int32)
         row, spread, offsets = 0, 0, layout.offsets()
         for first, end in pairwise(cuts):
             counts = layout.counts[first:end]
@@ -111,6 +126,28 @@ class Side:
         ]
 
 
+def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
+    """Choose how rows attend: all sentences in one launch, or group by group.
+
+    torch's attention of sentences of many lengths is for GPUs, half precision, heads of a multiple
+    of 8 channels up to 256, and no dropout.
+    """
+    chosen = (
+        varlen_attn is not None
+        and rows.is_cuda
+        and rows.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0
+        and rows.shape[1] % (8 * heads) == 0
+        and rows.shape[1] <= 256 * heads
+        and torch.cuda.get_device_capability(rows.device) >= (8, 0)
+    )
+    way = "in one launch (varlen_attn)" if chosen else "in groups of sentences of like length"
+    if way not in _logged:
+        _logged.add(way)
+        logger.info("attention: %s", way)
+    return chosen
+
+
 def _attend(
     attention: Any, x: Tensor, memory: Tensor, queries: Side, keys: Side, causal: bool
 ) -> Tensor:
@@ -127,6 +164,13 @@ def _attend(
     heads, module = attention.num_heads, attention.dropout_module
     dropout = module.p if module.training or module.apply_during_inference else 0.0
     q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
+    if by_varlen(q, heads, dropout):
+        apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
+        window = (-1, 0) if causal else (-1, -1)
+        y = varlen_attn(
+            *apart, queries.starts, keys.starts, queries.longest, keys.longest, window_size=window
+        )
+        return attention.out_proj(y.flatten(1))
     parts = []
     split = queries.split(q), keys.split(k), keys.split(v)
     for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):

@@ -72,7 +72,10 @@ def test_data_may_come_last(data_bin, tmp_path):
     "arguments, words",
     [
         (options(without=["--max-tokens"]), ["--max-tokens", "--batch-size"]),
-        (options("--source-lang", "fr"), ["dict.fr.txt", "dict.de.txt, dict.en.txt", "--source-lang"]),
+        (
+            options("--source-lang", "fr"),
+            ["dict.fr.txt", "dict.de.txt, dict.en.txt", "--source-lang"],
+        ),
         (options("--max-tokens", 10), ["--max-tokens 10", "longer"]),
         (options("--max-tokens", 3), ["nothing to train on", "longer"]),
         (options("--valid-subset", "nosuch"), ["`nosuch`", "rbn doctor --data"]),
