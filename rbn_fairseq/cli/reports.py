@@ -125,7 +125,9 @@ def report(
         ),
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Directory to write to.")],
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Runs",
+    title: Annotated[
+        Optional[str], typer.Option(help="Heading of the page.", show_default="data and norms")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Draw the paper's figures and tables from runs: a page, and every figure and table as files.
@@ -133,7 +135,7 @@ def report(
     What was not measured is named with what measures it, and the paper's own numbers stand beside
     in grey. A report that is in DIR already is replaced.
     """
-    from rbn_fairseq.report.content import sections
+    from rbn_fairseq.report.content import heading, sections
     from rbn_fairseq.report.export import check_directory, write_report
     from rbn_fairseq.version import __version__, commit
 
@@ -141,7 +143,7 @@ def report(
     read = _read_runs(runs)
     version = " ".join(filter(None, (f"rbn_fairseq {__version__}", commit())))
     about = (("this page", f"`{shlex.join(['rbn', 'report', *runs])}`"), ("version", version))
-    page, *others = write_report(output, title, sections(read), about)
+    page, *others = write_report(output, title or heading(read), sections(read), about)
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
 
 

@@ -20,7 +20,7 @@ from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.tables import paper_tables, summary
 
-__all__ = ["sections"]
+__all__ = ["heading", "sections"]
 
 #: Sections of figures: title, text, and what draws them.
 _THEMES: tuple[tuple[str, str, tuple[Callable[[Group, Colours], list[Figure | Missing]], ...]], ...]
@@ -72,6 +72,15 @@ def _problems(runs: Sequence[Run], groups: Sequence[Group]) -> pd.DataFrame:
     rows += [(run.name, unread) for run in runs if run.config and not describe(run).sizes]
     rows += [problem for group in groups for problem in group.twice]
     return pd.DataFrame(rows, columns=["run", "problem"])
+
+
+def heading(runs: Sequence[Run]) -> str:
+    """Return what the runs are of in a line: data, and up to five norms."""
+    setups = [describe(run) for run in runs]
+    data = [setup.data for setup in setups if setup.data]
+    norms = list(dict.fromkeys(setup.norm for setup in setups))
+    more = [f"{len(norms) - 5} more"] if len(norms) > 5 else []
+    return f"{' and '.join(dict.fromkeys(data)) or 'Runs'}: {', '.join([*norms[:5], *more])}"
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:

@@ -48,41 +48,62 @@ def _values(frame: pd.DataFrame, column: str) -> tuple[int, dict[int, "pd.Series
     return int(shared.max()), {key: part[column] for key, part in last.groupby("series")}
 
 
-def _half(values: "pd.Series[float]") -> float:
-    """Return half the 95 % interval of a mean, by Student's t; infinite for a single value."""
-    number = len(values)
-    return np.inf if number < 2 else stdtrit(number - 1, 0.975) * values.std() / np.sqrt(number)
+def _interval(values: "pd.Series[float]") -> tuple[float, float]:
+    """Return the 95 % interval of a mean, by Student's t; without bounds for fewer than three."""
+    mean, number = values.mean(), len(values)
+    if number < 3:
+        return -np.inf, np.inf
+    half = stdtrit(number - 1, 0.975) * values.std() / np.sqrt(number)
+    return mean - half, mean + half
 
 
 def _against_layer_norm(gaps: "pd.Series[float]") -> str:
-    """Say a difference to LN, and of more than one seed how sure it is."""
-    side, sign = ("below", -1) if gaps.mean() < 0 else ("above", 1)
-    mean, half = sign * gaps.mean(), _half(gaps)
-    text = f"{mean:.3f} {side} LN"
-    if len(gaps) > 1:
-        includes = ", which includes 0" if mean <= half else ""
-        text += f" (95 % interval {mean - half:.3f} to {mean + half:.3f}{includes}; "
-        text += f"{len(gaps)} seeds)"
-    return text.replace("-", "−").replace("−0.000", "0.000")
+    """Say a difference to LN, and how sure it is; of one seed nothing, two are told one by one."""
+    side, away = ("below", -gaps) if gaps.mean() < 0 else ("above", gaps)
+    low, high = _interval(away)
+    sure = ""
+    if len(gaps) == 2:
+        sure = f" (two seeds: {' and '.join(f'{gap:.3f}' for gap in away)})"
+    elif len(gaps) > 2:
+        includes = ", which includes 0" if low <= 0 else ""
+        sure = f" (95 % CI {low:.3f} to {high:.3f}{includes}; {len(gaps)} seeds)"
+    return f"{away.mean():.3f} {side} LN{sure}".replace("-", "−").replace("−0.000", "0.000")
 
 
-def _ranking(labels: "pd.Series[str]", epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
+def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
     """Say which setting is ahead at an epoch, by how much against LN and how surely."""
+    labels = group.series["label"]
     first, *later = sorted(values, key=lambda series: values[series].mean())
     best = labels[first] if values[first].mean() < 0 else "LN"
+    baselines = group.pairs.loc[group.pairs["series"].isin(values), "baseline"]
+    several = group.runs.loc[baselines, "series"].nunique() > 1
+    verdict = "gains most on the LN of its settings" if several else "is ahead in validation loss"
     told = [
         f"{labels[one]} is {_against_layer_norm(values[one])}" for one in (first, *later)[:_NAMED]
     ]
     if len(values) > _NAMED:
         told.append(f"{len(values) - _NAMED} more are in the tables")
-    text = f"{best} is ahead in validation loss after epoch {epoch}. In {_UNIT}, {'; '.join(told)}."
-    if all(len(gaps) == 1 for gaps in values.values()):
-        return f"{text} One seed each: cannot tell how much of this is chance."
-    if best != "LN" and later:
-        apart = (values[first] - values[later[0]]).dropna()
-        if abs(apart.mean()) <= _half(apart) or not len(apart):
-            text += f" These seeds do not tell {best} from {labels[later[0]]}."
-    return text
+    head = f"{best} {verdict} after epoch {epoch}."
+    apart = (values[first] - values[later[0]]).dropna() if best != "LN" and later else []
+    if len(apart) > 2:
+        second, (low, high) = labels[later[0]], _interval(apart)
+        told.append(f"{best} minus {second}: 95 % CI {low:.3f} to {high:.3f}".replace("-", "−"))
+        if low <= 0 <= high:
+            head = f"{best} and {second} are level after epoch {epoch}."
+    few = min(map(len, values.values())) < 3
+    chance = " Fewer than three seeds: how much of this is chance is not known." if few else ""
+    return f"{head} In {_UNIT}, {'; '.join(told)}.{chance}"
+
+
+def _still_falls(valid: pd.DataFrame, epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
+    """Warn of a ranking while losses fall faster than they differ."""
+    valid = valid[valid["series"].isin(values)]
+    before, after = (
+        valid.loc[valid["epoch"] == one, "nll_loss"].mean() for one in (epoch - 1, epoch)
+    )
+    if before - after > max(abs(gaps.mean()) for gaps in values.values()):
+        return f"Losses still fell by {before - after:.2f} in the last epoch: the order may change."
+    return ""
 
 
 def _losses(group: Group, placement: str) -> str:
@@ -99,7 +120,8 @@ def _losses(group: Group, placement: str) -> str:
     if not values:
         texts = ["The runs have no validation of the same epoch, so they are not compared."]
     elif len(gaps):
-        texts = [_ranking(labels, epoch, values)]
+        texts = [_ranking(group, epoch, values)]
+        texts += filter(None, [_still_falls(valid, epoch, values)])
     else:
         means = pd.Series({labels[one]: values[one].mean() for one in values}).sort_values()
         losses = "; ".join(f"{label} {mean:.3f}" for label, mean in means.head(_NAMED + 1).items())
@@ -126,7 +148,10 @@ def _discrepancy(group: Group, placement: str) -> list[str]:
     ]
     if not texts:
         return []
-    return [f"TID of the last batch norm, mean and variance: {'; '.join(texts)}."]
+    return [
+        "Training Inference Discrepancy (TID) of the last batch norm, mean and variance, lower is "
+        f"better: {'; '.join(texts)}."
+    ]
 
 
 def findings(group: Group) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ const AXES = { epoch: "epoch", update: "update", minutes: "minutes of training" 
 const ROWS = 16; // of a tooltip
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5]; // between ticks
 const state = { x: "epoch", difference: true, hidden: new Set() };
+const dark = matchMedia("(prefers-color-scheme: dark)");
 const renders = [];
 const renderAll = () => renders.forEach((render) => render());
 
@@ -160,8 +161,8 @@ function plot(panel, holder, tip) {
   const xs = [...new Set(lines.flatMap((line) => [...line.points.keys()]))].sort((a, b) => a - b);
   const style = ({ curve, thin }) => ({
     stroke: resolve(curve.colour),
-    width: thin ? 0.75 : curve.many ? 1 : curve.runs.length > 1 ? 2.5 : 1.75,
-    alpha: thin || curve.many ? 0.7 : 1,
+    width: thin ? 1 : curve.many ? 1 : curve.runs.length > 1 ? 2.5 : 1.75,
+    alpha: thin || curve.many ? (dark.matches ? 0.9 : 0.6) : 1,
     dash: curve.dash.map((length) => 1.5 * length),
     points: { show: !thin && !curve.many && xs.length <= 30, size: 5, fill: resolve(curve.colour) },
   });
@@ -296,7 +297,7 @@ function makeLive(figure, panels) {
 }
 
 for (const [name, panels] of Object.entries(PANELS)) makeLive(document.getElementById(`figure-${name}`), panels);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", renderAll);
+dark.addEventListener("change", renderAll);
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));
 
 // The list of contents shows where the reader is; a link opens the section that it leads to.

@@ -83,9 +83,9 @@ class Setup:
         """The model's size in words; the encoder's where the decoder's is the same."""
         size = dict(self.sizes)
         words = [f"{size['encoder_layers']} + {size['decoder_layers']} layers"]
-        for name, key in zip(("width", "feed-forward", "heads"), _SIZES[1:], strict=True):
+        for text, key in zip(("width {}", "feed-forward {}", "{} heads"), _SIZES[1:], strict=True):
             both = (size[f"encoder_{key}"], size[f"decoder_{key}"])
-            words.append(f"{name} {' + '.join(map(str, dict.fromkeys(both)))}")
+            words.append(text.format(" + ".join(map(str, dict.fromkeys(both)))))
         return ", ".join(words)
 
 

@@ -41,7 +41,7 @@ def test_setup(make):
     changes = {"task.data": "data/iwslt/bin", "model.norm_placement": "sub"}
     setup = describe(make("x", "RBN", "Pre-Norm", 3, changes, weights=(60, 0)))
     assert (setup.placement, setup.seed, setup.data) == ("Sub-LN", 3, "iwslt/bin")
-    assert setup.size == "2 + 2 layers, width 128, feed-forward 256, heads 4"
+    assert setup.size == "2 + 2 layers, width 128, feed-forward 256, 4 heads"
 
 
 def test_a_model_that_is_not_ours(tmp_path):

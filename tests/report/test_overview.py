@@ -23,18 +23,30 @@ def test_an_interval_of_three_seeds(make, group):
     gaps = [base - loss for loss, base in zip(losses, LAYER, strict=True)]
     low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
     assert text.startswith("BN is ahead in validation loss after epoch 2.")
-    assert f"BN is 0.123 below LN (95 % interval {low:.3f} to {high:.3f}; 3 seeds)" in text
+    assert f"BN is 0.123 below LN (95 % CI {low:.3f} to {high:.3f}; 3 seeds)" in text
 
 
 def test_what_seeds_cannot_tell(make, group):
     runs = [*seeds(make, "ln", "LN", LAYER), *seeds(make, "bn", "BN", (3.9, 4.3, 4.0))]
     assert "which includes 0" in findings(group(runs))[0]
     runs += seeds(make, "rbn", "RBN", (3.5, 4.4, 3.9))
-    assert "do not tell RBN from BN" in findings(group(runs))[0]
+    text, *_ = findings(group(runs))
+    assert text.startswith("RBN and BN are level after epoch 2.")
+    low, high = stats.ttest_1samp([3.5 - 3.9, 4.4 - 4.3, 3.9 - 4.0], 0).confidence_interval(0.95)
+    assert f"RBN minus BN: 95 % CI {low:.3f} to {high:.3f}".replace("-", "−") in text
+    two = [*seeds(make, "l", "LN", LAYER[:2]), *seeds(make, "b", "BN", (3.5, 3.9))]
+    assert "(two seeds: 0.500 and 0.300)" in findings(group(two))[0]
     one = [make("x", nll=(4.0,)), make("y", "BN", nll=(4.5,))]
     text, *_ = findings(group(one))
     assert text.startswith("LN is ahead") and "BN is 0.500 above LN" in text
-    assert "cannot tell" in text
+    assert "Fewer than three seeds" in text
+
+
+def test_losses_that_still_fall(make, group):
+    early = [make("x", nll=(5.0, 4.0)), make("y", "BN", nll=(4.8, 3.9))]
+    assert "still fell by 0.90 in the last epoch" in findings(group(early))[0]
+    late = [make("v", nll=(4.1, 4.0)), make("w", "BN", nll=(3.6, 3.5))]
+    assert "still fell" not in findings(group(late))[0]
 
 
 def test_what_is_not_compared(make, group, tmp_path):
@@ -56,7 +68,7 @@ def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, group):
     runs = [make(f"{kind}{lr}", kind, nll=(nll,), changes={"optimization.lr": [lr]})
             for kind, lr, nll in losses]  # fmt: skip
     text, *_ = findings(group(runs))
-    assert text.startswith("BN (lr 1) is ahead")
+    assert text.startswith("BN (lr 1) gains most on the LN of its settings")
     assert "BN (lr 1) is 0.500 below LN; BN (lr 2) is 0.100 below LN" in text
 
 

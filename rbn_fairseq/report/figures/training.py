@@ -4,6 +4,7 @@ from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
+from rbn_fairseq.report.setups import BY_LENGTH
 
 __all__ = ["losses", "validation"]
 
@@ -25,9 +26,14 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
     ]  # fmt: skip
     caption = (
         "Negative log-likelihood on the validation sentences, in bits per target token, without "
-        "label smoothing and penalty; lower is better. Minus LN’s: that of the LN with the same "
-        "seed and settings, or the mean of its seeds; below 0: better than LN."
+        "label smoothing and penalty; lower is better. The difference is to the LN with the same "
+        "seed and settings, or to the mean of its seeds; below 0: better than LN."
     )
+    if group.series["label"].str.contains(BY_LENGTH).any():
+        caption += (
+            f" BN{BY_LENGTH} keeps running statistics for bins of sentence lengths, for inference; "
+            "its training is BN's."
+        )
     title = "Validation loss"
     hint = "Needs `train.log`, which `rbn train` writes."
     return figure_of_curves(group, "validation", title, caption, grid, hint)
