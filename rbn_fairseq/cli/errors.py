@@ -4,13 +4,11 @@ import argparse
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-__all__ = ["MISSING_DATA", "explain", "explain_usage", "plain_errors"]
+__all__ = ["MISSING_DATA", "explain", "explain_usage"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
@@ -37,15 +35,6 @@ class _Raised(NamedTuple):
             and re.search(r"\braise\b", self.line) is not None
             and any(Path(self.file).resolve().is_relative_to(d) for d in (_PACKAGE, *directories))
         )
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn the system's refusal of a file, such as a full disk, into a user's error."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"{error.strerror or error}: `{error.filename or 'a file'}`.") from error
 
 
 def explain(error: BaseException) -> Optional[str]:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rbn_fairseq.cli.errors import plain_errors
-
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
 
@@ -58,7 +56,6 @@ def _check_archive(path: Path) -> None:
 
 
 @app.command()
-@plain_errors()
 def iwslt14(
     archive: Annotated[
         Optional[Path], typer.Option(metavar="FILE", help="WIT3's archive de-en.tgz.")
@@ -92,7 +89,6 @@ def iwslt14(
 
 
 @app.command()
-@plain_errors()
 def wmt16(
     archive: Annotated[
         Path,

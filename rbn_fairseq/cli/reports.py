@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.errors import plain_errors
 from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["quickstart", "report", "score", "table"]
 
 
-@plain_errors()
 def score(
     generated: Annotated[
         Path, typer.Argument(help="What `rbn generate` or fairseq-generate printed.")
@@ -113,7 +111,6 @@ def _read_runs(runs: list[str]) -> list["Run"]:
     return read
 
 
-@plain_errors()
 def report(
     runs: Annotated[
         list[str],
@@ -147,7 +144,6 @@ def report(
     typer.echo(f"wrote {page} and {len(others)} files of figures and tables beside it")
 
 
-@plain_errors()
 def table(
     runs: Annotated[
         list[str],
@@ -171,7 +167,6 @@ def table(
         out.print(Markdown(text)) if out.is_terminal else typer.echo(text)
 
 
-@plain_errors()
 def quickstart(
     data: Annotated[
         Optional[str],

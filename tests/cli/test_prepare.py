@@ -57,7 +57,7 @@ def test_full_disk(capsys, monkeypatch, text, tmp_path):
     line = user_error(
         capsys, "prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out"
     )
-    assert "No space left on device: `" in line and "train.de" in line
+    assert "No space left on device: " in line and "train.de" in line
 
 
 def test_full_disk_under_fairseq(capsys, monkeypatch, text, tmp_path):
