@@ -84,9 +84,9 @@ def measurements(run: Path) -> dict[str, Any]:
 
 
 def interval(values: pd.Series) -> str:
-    """Return mean, sample standard deviation and Student's 95 % interval of paired values."""
+    """Return the mean of paired values; of three or more also their spread and 95 % interval."""
     text = f"{values.mean():+.3f}"
-    if len(values) > 1:
+    if len(values) > 2:
         half = stats.t.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5
         low, high = values.mean() - half, values.mean() + half
         text += f" ± {values.std():.3f}, 95 % [{low:+.3f}, {high:+.3f}]"
