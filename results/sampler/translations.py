@@ -84,6 +84,9 @@ if __name__ == "__main__":
         "valid_bleu4": by_penalty[tuned],
         "tuned": score(best(sentences, tuned), right),
         "lenpen_1": score(best(sentences, 1.0), right),
-        "signatures": [str(BLEU().get_signature()), str(CHRF().get_signature())],
+        "signatures": [
+            str(BLEU(references=[right]).get_signature()),
+            str(CHRF(references=[right]).get_signature()),
+        ],
     }
     json.dump(result, sys.stdout, indent=1)
