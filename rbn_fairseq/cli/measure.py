@@ -180,7 +180,7 @@ def cost(
     records: list[dict[str, Any]] = []
     for label, path in chosen:
         session = open_session(path, data, computing)
-        costs = cost_of_checkpoint(session, batches, seed, length_bins, "quantiles", progress)
+        costs = cost_of_checkpoint(session, batches, seed, length_bins, progress)
         for record in costs:
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)

@@ -15,14 +15,12 @@ __all__ = [
     "TID",
     "average_tid",
     "conditional_tid",
-    "decompose",
     "deviation",
     "distance",
     "independent_tid",
     "measure_tid",
     "near_eps",
     "spread",
-    "squared_share",
     "tid",
     "tid_error",
 ]
@@ -166,27 +164,6 @@ def independent_tid(counts: Tensor) -> TID:
     """
     counts = counts.double()
     return TID(counts.rsqrt().mean().item(), (2 * counts).rsqrt().mean().item())
-
-
-def squared_share(part: TID, whole: TID) -> TID:
-    """Return ``part^2 / whole^2``; NaN where the whole is 0."""
-    ratios = (p / w if w else float("nan") for p, w in zip(part, whole, strict=True))
-    return TID(*(ratio**2 for ratio in ratios))
-
-
-def decompose(as_trained: TID, random: TID) -> tuple[TID, TID]:
-    """Split squared TID: ``as_trained^2 = random^2 + (as_trained^2 - random^2)``.
-
-    Squares, because variances of independent influences on a batch's statistics add up; TID is
-    the mean, not the root mean square, of a length, so that they do so about.
-
-    Returns:
-        Shares as fractions, which sum to 1: of sentence sampling, what batches of random sentences
-        have as well, and of length bucketing, what batches of the training have more, since
-        sentences share them by length; negative where random batches have more.
-    """
-    sampling = squared_share(random, as_trained)
-    return sampling, TID(1 - sampling.mean, 1 - sampling.var)
 
 
 def deviation(moments: LayerMoments, estimate: str = "mean-of-batches") -> tuple[float, float]:

@@ -89,8 +89,10 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
         )
 
 
-def bins_to_compare(session: Session, number: int, rule: str) -> Optional[LengthBins]:
-    """Cut the training lengths into bins, fewer where there are not so many different ones.
+def bins_to_compare(session: Session, number: int) -> Optional[LengthBins]:
+    """Cut the training lengths into bins of equal numbers of tokens.
+
+    Into fewer where there are not so many different lengths.
 
     Returns:
         The bins; ``None`` for one, and where the encoder has no norm that could have them.
@@ -98,9 +100,7 @@ def bins_to_compare(session: Session, number: int, rule: str) -> Optional[Length
     if not encoder_batch_norms(session.model):
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
-    if rule == QUANTILES:
-        number = min(number, len(np.unique(lengths)))
-    return cut_bins(lengths, number, rule)
+    return cut_bins(lengths, min(number, len(np.unique(lengths))), QUANTILES)
 
 
 def give_length_bins(session: Session, number: int, rule: str) -> Optional[LengthBins]:

@@ -148,7 +148,6 @@ def cost_of_checkpoint(
     number: int,
     seed: int,
     length_bins: int,
-    length_edges: str,
     progress: Callable[[Sequence[Any], str], Iterable[Any]] = lambda batches, label: batches,
 ) -> list[dict[str, Any]]:
     """Return the discrepancy cost of a checkpoint, a record for each way of normalising.
@@ -158,10 +157,9 @@ def cost_of_checkpoint(
         number: of training batches for estimates; 0 = all.
         seed: of their draw, and of the random batches.
         length_bins: number of bins of sentence lengths; 1 = without ``length-conditional``.
-        length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
         progress: wraps batches, with a label, to show how far it is.
     """
-    model, bins = session.model, bins_to_compare(session, length_bins, length_edges)
+    model, bins = session.model, bins_to_compare(session, length_bins)
     training = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(training, "training batches"), model)
     with binned(model, bins):

@@ -153,7 +153,8 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
         run: what :func:`describe_run` returned.
         start: what :func:`describe_start` returned.
     """
-    path, starts = directory / RUN_FILE, [start]
-    if start["update"] and path.exists():
-        starts = [*json.loads(path.read_text(encoding="utf-8"))["starts"], start]
-    write_whole(path, json.dumps({**run, "starts": starts}, indent=1) + "\n")
+    path, starts = directory / RUN_FILE, []
+    if start["update"]:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # no reason to end a training
+            starts = list(json.loads(path.read_text(encoding="utf-8"))["starts"])
+    write_whole(path, json.dumps({**run, "starts": [*starts, start]}, indent=1) + "\n")

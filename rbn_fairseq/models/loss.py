@@ -37,17 +37,28 @@ class Loss(NamedTuple):
     nll: Tensor
 
 
-def pack_targets(target: Tensor, layout: BatchLayout) -> Tensor:
+def pack_targets(target: Tensor, layout: BatchLayout, tokens: Optional[int] = None) -> Tensor:
     """Return the targets of rows, ``(N,)``, of ``target: (B, T)``.
 
+    Args:
+        target: padding where there is none.
+        layout: of the rows.
+        tokens: number of targets, by which the data count the loss; ``None`` = not known.
+
     Raises:
-        ValueError: if ``target`` is not of the layout's padded shape.
+        ValueError: if ``target`` is not of the layout's padded shape, or has more targets than
+            there are rows.
     """
     if target.shape != layout.positions:
         raise ValueError(
             f"`target` has shape {tuple(target.shape)}, but `prev_output_tokens` had "
             f"{tuple(layout.positions or ())}. Give a target for each position, padding where "
             "there is none."
+        )
+    if tokens is not None and tokens > layout.rows:
+        raise ValueError(
+            f"`target` has {tokens} tokens, but `prev_output_tokens` only {layout.rows}: the "
+            "others would have no loss. Pad both alike."
         )
     return layout.pack(target)
 
@@ -71,7 +82,7 @@ def label_smoothed_loss(x: Tensor, weight: Tensor, layout: BatchLayout, wanted: 
     Raises:
         ValueError: as :func:`pack_targets`.
     """
-    target = pack_targets(wanted.target, layout)
+    target = pack_targets(wanted.target, layout, wanted.tokens)
     if target.is_cpu or wanted.tokens != layout.rows:  # else none is padding
         real = target.ne(wanted.padding)
         if not real.all():

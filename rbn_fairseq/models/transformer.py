@@ -144,13 +144,14 @@ class RBNTransformerModel(TransformerModelBase):
         """Return the targets of an output of :meth:`forward`, ``(N,)`` in training, or ``(B, T)``.
 
         Raises:
-            ValueError: if the targets have another shape than the decoder's tokens.
+            ValueError: if the targets have another shape than the decoder's tokens, or are more.
         """
         target: Tensor = sample["target"]
         layout = net_output[1].get("layout") if isinstance(net_output[1], dict) else None
         if layout is None:
             return target
-        return pack_targets(target, layout) if net_output[0].dim() == 2 else target
+        packed = pack_targets(target, layout, sample.get("ntokens"))
+        return packed if net_output[0].dim() == 2 else target
 
     def warn(self, task: Any) -> None:
         """Warn of batch statistics in the decoder, and of a task that does not maintain them."""

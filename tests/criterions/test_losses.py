@@ -196,3 +196,12 @@ def test_targets_of_another_width_are_refused(kind, options):
     given["target"] = torch.cat([given["target"], given["target"][:, :1]], 1)
     with pytest.raises(ValueError, match=r"`target` has shape \(7, 7\).*\(7, 6\)"):
         criterion(kind, options)(ours.train(), given)
+
+
+@EVERY
+def test_more_targets_than_rows_are_refused(kind, options):
+    ours, _ = models()
+    given = sample()
+    given["net_input"]["prev_output_tokens"][3, 3:] = 1
+    with pytest.raises(ValueError, match="the others would have no loss"):
+        criterion(kind, options)(ours.train(), given)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import nn
@@ -76,3 +77,10 @@ def test_a_new_training_in_its_place_forgets_earlier_starts(tmp_path):
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
     write_run_file(tmp_path, {}, {"update": 0})
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
+def test_a_damaged_file_ends_no_training(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    write_run_file(tmp_path, {}, {"update": 5})
+    assert [start["update"] for start in read(tmp_path)["starts"]] == [5]
