@@ -49,10 +49,8 @@ def _values(frame: pd.DataFrame, column: str) -> tuple[int, dict[int, "pd.Series
 
 
 def _interval(values: "pd.Series[float]") -> tuple[float, float]:
-    """Return the 95 % interval of a mean, by Student's t; without bounds for fewer than three."""
+    """Return the 95 % interval of a mean, by Student's t; of three values or more."""
     mean, number = values.mean(), len(values)
-    if number < 3:
-        return -np.inf, np.inf
     half = stdtrit(number - 1, 0.975) * values.std() / np.sqrt(number)
     return mean - half, mean + half
 
@@ -60,11 +58,11 @@ def _interval(values: "pd.Series[float]") -> tuple[float, float]:
 def _against_layer_norm(gaps: "pd.Series[float]") -> str:
     """Say a difference to LN, and how sure it is; of one seed nothing, two are told one by one."""
     side, away = ("below", -gaps) if gaps.mean() < 0 else ("above", gaps)
-    low, high = _interval(away)
     sure = ""
     if len(gaps) == 2:
         sure = f" (two seeds: {' and '.join(f'{gap:.3f}' for gap in away)})"
     elif len(gaps) > 2:
+        low, high = _interval(away)
         includes = ", which includes 0" if low <= 0 else ""
         sure = f" (95 % CI {low:.3f} to {high:.3f}{includes}; {len(gaps)} seeds)"
     return f"{away.mean():.3f} {side} LN{sure}".replace("-", "−").replace("−0.000", "0.000")
@@ -87,7 +85,8 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
     apart = (values[first] - values[later[0]]).dropna() if best != "LN" and later else []
     if len(apart) > 2:
         second, (low, high) = labels[later[0]], _interval(apart)
-        told.append(f"{best} minus {second}: 95 % CI {low:.3f} to {high:.3f}".replace("-", "−"))
+        bounds = f"{low:.3f} to {high:.3f}".replace("-", "−")
+        told.append(f"{best} minus {second}: 95 % CI {bounds}")
         if low <= 0 <= high:
             head = f"{best} and {second} are level after epoch {epoch}."
     few = min(map(len, values.values())) < 3

@@ -5,6 +5,7 @@ import math
 
 from scipy import stats
 
+from rbn_fairseq.report.content import heading
 from rbn_fairseq.report.overview import findings
 from rbn_fairseq.report.runs import read_run
 
@@ -34,6 +35,9 @@ def test_what_seeds_cannot_tell(make, group):
     assert text.startswith("RBN and BN are level after epoch 2.")
     low, high = stats.ttest_1samp([3.5 - 3.9, 4.4 - 4.3, 3.9 - 4.0], 0).confidence_interval(0.95)
     assert f"RBN minus BN: 95 % CI {low:.3f} to {high:.3f}".replace("-", "−") in text
+    runs = [*runs[:6], *seeds(make, "pn", "power", (3.2, 3.5, 3.3))]
+    text, *_ = findings(group(runs))
+    assert text.startswith("PN-only is ahead") and "; PN-only minus BN: 95 % CI −" in text
     two = [*seeds(make, "l", "LN", LAYER[:2]), *seeds(make, "b", "BN", (3.5, 3.9))]
     assert "(two seeds: 0.500 and 0.300)" in findings(group(two))[0]
     one = [make("x", nll=(4.0,)), make("y", "BN", nll=(4.5,))]
@@ -70,6 +74,12 @@ def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, group):
     text, *_ = findings(group(runs))
     assert text.startswith("BN (lr 1) gains most on the LN of its settings")
     assert "BN (lr 1) is 0.500 below LN; BN (lr 2) is 0.100 below LN" in text
+
+
+def test_the_heading_names_data_and_at_most_five_norms(main, make):
+    assert heading(main) == "iwslt14: LN, BN, RBN"
+    more = [make(plan, plan) for plan in ("rms", "group", "instance", "power", "mabn")]
+    assert heading([*main, *more]).endswith(": LN, BN, RBN, rms, group, 3 more")
 
 
 def test_tid_of_the_last_norm(main, group):
