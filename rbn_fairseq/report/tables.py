@@ -34,8 +34,8 @@ def _cells(group: Group) -> pd.DataFrame:
     """Return what the paper's tables show, a row a series.
 
     Means over seeds of ``BLEU``, ``nll`` and the TID of the last layer, each with its columns of
-    :data:`SPREAD` and :data:`SEEDS`; ``BLEU gap`` and ``nll gap`` to layer norm; and ``n``, the
-    number of seeds.
+    :data:`SPREAD`, which two seeds do not have, and :data:`SEEDS`; ``BLEU gap`` and ``nll gap`` to
+    layer norm; and ``n``, the number of seeds.
     """
     last, of_seeds = last_layer(group), ["mean", "std", "count"]
     without = group.bleu.dropna(subset="averaged")
@@ -46,7 +46,9 @@ def _cells(group: Group) -> pd.DataFrame:
         **{name: at_last_epoch(last, name) for name in _TID.values()},
     }
     parts = [
-        mean.astype({"count": "Int64"}).set_axis([name, name + SPREAD, name + SEEDS], axis=1)
+        mean.assign(std=mean["std"].where(mean["count"] > 2))
+        .astype({"count": "Int64"})
+        .set_axis([name, name + SPREAD, name + SEEDS], axis=1)
         for name, mean in means.items()
     ]
     gaps = last_gaps(group)
@@ -103,8 +105,8 @@ def _table(
     spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
     frame = frame.drop(columns=[*optional, *spreads])
     notes = [
-        "Mean over seeds ± sample standard deviation (n - 1), n seeds. The paper's numbers are "
-        "means of at least three seeds, of its own model and data."
+        "Mean over seeds ± sample standard deviation (n - 1) of three or more. The paper's numbers "
+        "are means of at least three seeds, of its own model and data."
     ]
     if any("BLEU" in column for column in frame):
         signatures = sorted(set(group.bleu["signature"]))
