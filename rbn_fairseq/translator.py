@@ -108,6 +108,13 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
         ValueError: if that is not known, or not as it was at the training's start.
     """
     pieces = read_pieces(data)
+    if pieces is None:
+        raise ValueError(
+            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
+            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
+            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
+            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
+        )
     try:
         run = json.loads((checkpoint.parent / RUN_FILE).read_text(encoding="utf-8"))
         trained = run["data"].get("pieces")
@@ -118,13 +125,6 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
             f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
             f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data, "
             "or the right codes with --bpe and its options."
-        )
-    if pieces is None:
-        raise ValueError(
-            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
-            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
-            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
-            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
         )
     codes = CODES[pieces["bpe"]]
     return {**pieces, codes: str(data / pieces[codes])}

@@ -35,7 +35,7 @@ def check_data(
         )
     first = path.split(os.pathsep)[0]
     if not os.path.isdir(first):
-        raise ValueError(f"The data directory `{first}` is no directory. {way_out}")
+        raise ValueError(f"There is no data directory `{first}`. {way_out}")
     pattern = "dict.txt" if monolingual else "dict.*.txt"
     files = sorted(path.name for path in Path(first).glob(pattern))
     wanted = [f"dict.{language}.txt" for language in languages if language is not None]

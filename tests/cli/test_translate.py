@@ -85,3 +85,5 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert "gone" in line and "--bpe subword_nmt --bpe-codes" in line
     (data / "pieces.json").write_text("[]")
     assert "damaged" in refusal(trained / "run", "--data", data, "eins")
+    (data / "pieces.json").unlink()
+    assert "does not say how" in refusal(trained / "run", "--data", data, "eins")
