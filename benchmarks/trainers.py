@@ -14,7 +14,7 @@ from fairseq.trainer import Trainer
 
 import rbn_fairseq
 from rbn_fairseq.measuring.batches import collate, draw_batches
-from rbn_fairseq.models.config import PRESETS
+from rbn_fairseq.models.kinds import TRANSLATION
 
 #: Options of fairseq-train that all settings share where the user gives none.
 DEFAULTS = (
@@ -66,7 +66,7 @@ def fairseq_options(common: Sequence[str]) -> list[str]:
     own = ["--task", "translation", "--arch", "transformer"]
     if cfg.criterion._name == "label_smoothed_cross_entropy_rbn":
         own += ["--criterion", "label_smoothed_cross_entropy"]
-    for name in PRESETS["rbn_transformer"]:
+    for name in TRANSLATION.presets["rbn_transformer"]:
         option, value = f"--{name.replace('_', '-')}", getattr(cfg.model, name)
         own += [option] * value if isinstance(value, bool) else [option, str(value)]
     return own

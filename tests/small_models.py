@@ -7,11 +7,12 @@ import pytest
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 from torch.nn import functional
 
 import runs
-from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.models import RBNTransformerLanguageModel, RBNTransformerModel
 
 SIZES = {
     f"{side}_{name}": size
@@ -63,6 +64,16 @@ def build(model=RBNTransformerModel, pad=1, **options):
     settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
     vars(settings).update(SIZES | options)
     return model.build_model(settings, task(pad))
+
+
+def build_language_model(model=RBNTransformerLanguageModel, **options):
+    """A language model with the same first weights for the same options, or fairseq's own."""
+    torch.manual_seed(3)
+    settings = TransformerLanguageModelConfig(max_target_positions=50, tokens_per_sample=50)
+    sizes = {name: size for name, size in SIZES.items() if name.startswith("decoder")}
+    widths = {f"decoder_{end}_dim": sizes["decoder_embed_dim"] for end in ("input", "output")}
+    settings = argparse.Namespace(**vars(settings) | sizes | widths | options)
+    return model.build_model(settings, task())
 
 
 def everywhere(name):

@@ -1,4 +1,4 @@
-"""The conditioning monitor: C_p and C_max of encoder layers' input features during training."""
+"""The conditioning monitor: C_p and C_max of layers' input features during training."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.diagnostics.conditioning import conditioning
 from rbn_fairseq.measuring.records import write_records
-from rbn_fairseq.models.transformer import RBNTransformerModel
+from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = ["ConditioningConfig", "ConditioningMonitor", "parse_layers", "record_features"]
@@ -30,24 +30,25 @@ class ConditioningConfig(FairseqDataclass):
     conditioning_interval: int = field(
         default=500,
         metadata={
-            "help": "conditioning monitor: measure the conditioning of encoder layers' input "
-            "features (C_50, C_80, C_max) every so many updates; 0 = never"
+            "help": "conditioning monitor: measure the conditioning of layers' input features "
+            "(C_50, C_80, C_max), of the encoder or, where there is none, of the decoder, every "
+            "so many updates; 0 = never"
         },
     )
     conditioning_layers: Optional[str] = field(
         default=None,
         metadata={
-            "help": "conditioning monitor: encoder layers to measure, counted from 1 and joined "
+            "help": "conditioning monitor: layers to measure, counted from 1 and joined "
             "by colons, such as 2:4:6 (in YAML in quotes); default: three spread over the depth"
         },
     )
 
 
 def parse_layers(text: Optional[str], depth: int) -> list[int]:
-    """Read ``--conditioning-layers`` for an encoder of ``depth`` layers, counted from 1.
+    """Read ``--conditioning-layers`` for a stack of ``depth`` layers, counted from 1.
 
     Raises:
-        ValueError: for what is not a list of layers, or a layer that the encoder has not.
+        ValueError: for what is not a list of layers, or a layer that the stack has not.
     """
     if text is None:
         return sorted({-(-part * depth // 3) for part in (1, 2, 3)} - {0})  # rounded up
@@ -55,7 +56,7 @@ def parse_layers(text: Optional[str], depth: int) -> list[int]:
     parts = text.split(":")
     if not known.keys() >= set(parts):
         raise ValueError(
-            "--conditioning-layers must be encoder layers joined by colons, such as 2:4:6 (in YAML "
+            "--conditioning-layers must be layers joined by colons, such as 2:4:6 (in YAML "
             f"in quotes: it is a time there), each between 1 and {depth}, but is `{text}`."
         )
     return sorted({known[part] for part in parts})
@@ -71,7 +72,7 @@ def record_features(
     passes to self-attention. Nothing stays on the modules afterwards.
 
     Args:
-        stack: layers of an ``rbn_transformer``'s encoder.
+        stack: layers of a model's encoder or decoder.
         layers: which of them, counted from 1. Those that LayerDrop skips are not among the results.
 
     Yields:
@@ -102,7 +103,7 @@ def record_features(
 
 
 class ConditioningMonitor(Callback):
-    """Measures the conditioning of encoder layers' input features during training.
+    """Measures the conditioning of layers' input features during training.
 
     At every ``--conditioning-interval`` updates it looks at the forward that training does anyway
     (dropout on, the first batch of an update, process 0's), and writes a line per layer and place
@@ -116,19 +117,19 @@ class ConditioningMonitor(Callback):
     _measured: Optional[int] = None
 
     def on_model(self, model: nn.Module) -> None:
-        """Choose the layers (``ValueError`` for such as the encoder has not)."""
+        """Choose the layers (``ValueError`` for such as there are not)."""
         options = self.training.options
         if options.conditioning_interval < 0:
             raise ValueError(
                 f"--conditioning-interval must be >= 0, but is {options.conditioning_interval}. "
                 "0 turns the measurement off."
             )
-        if isinstance(model, RBNTransformerModel):
+        if isinstance(model, RBNModel):
             depth = len(self.training.adapter.monitored_layers(model))
             layers = parse_layers(options.conditioning_layers, depth)
             self._layers = layers if options.conditioning_interval else ()
         elif options.conditioning_interval:
-            logger.info("Conditioning is not measured: the model is no rbn_transformer.")
+            logger.info("Conditioning is not measured: the model is none of this plugin's.")
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
         """Remember the epoch."""

@@ -12,8 +12,8 @@ from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
 from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
+from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
-from rbn_fairseq.models.transformer import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
@@ -41,7 +41,7 @@ class Start(Callback):
 
     def check_criterion(self, criterion_cfg: Any) -> None:
         """Refuse a criterion that cannot read the model's rows of real tokens (``ValueError``)."""
-        if isinstance(self.training.model, RBNTransformerModel):
+        if isinstance(self.training.model, RBNModel):
             refuse(OF_CRITERION, criterion_cfg, self.training.model)
 
     def on_criterion(self, criterion: Any) -> None:
@@ -80,11 +80,10 @@ class Start(Callback):
         norms = getattr(getattr(model, "cfg", None), "norms", None)
         if norms is None:  # a model of fairseq's
             return
-        stacks = (norms.encoder, model.cfg.encoder), (norms.decoder, model.cfg.decoder)
         sides = (
             f"{stack.side} {stack.layers}"
-            + (f", final {stack.final}" if sizes.normalize_before else "")
-            for stack, sizes in stacks
+            + (f", final {stack.final}" if getattr(model.cfg, stack.side).normalize_before else "")
+            for stack in norms.stacks
         )
         parts = ["; ".join(sides)]
         if norms.placement != "standard":

@@ -6,10 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.models.folding import fold_norms
+from rbn_fairseq.models.kinds import SIDES
+from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.models.transformer import RBNTransformerModel
 
 __all__ = ["fold_checkpoint"]
@@ -24,16 +27,18 @@ def _dictionary(types: int) -> Dictionary:
 
 def _build(state: dict[str, Any]) -> nn.Module:
     """Build the model of a checkpoint in fp64, without the data that it was trained on."""
-    sides = ("encoder", "decoder")
-    sizes = (len(state["model"][f"{side}.embed_tokens.weight"]) for side in sides)
-    source, target = map(_dictionary, sizes)
+    settings = state["cfg"]["model"]
+    kind: Any = ARCH_MODEL_REGISTRY.get(settings["_name"], RBNTransformerModel)
+    names = [f"{side}.embed_tokens.weight" for side in kind.kind.sides]
+    if not state["model"].keys() >= {*names}:
+        raise ValueError("A model with --adaptive-input cannot be folded. Use it as it is.")
+    source, *_, target = (_dictionary(len(state["model"][name])) for name in names * 2)
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, provides=lambda what: True
     )
     # What --encoder-embed-path started from is in the weights; its file may be gone.
-    paths = {f"{side}_embed_path": None for side in sides}
-    cfg = Namespace(**{**state["cfg"]["model"], **paths})
-    model = RBNTransformerModel.build_model(cfg, task).double()
+    paths = {f"{side}_embed_path": None for side in SIDES}
+    model: nn.Module = kind.build_model(Namespace(**{**settings, **paths}), task).double()
     model.load_state_dict(state["model"])
     return model
 
@@ -57,13 +62,14 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
     model = _build(state)
     folding = fold_norms(model)
     if not folding.vanished and not folding.left:
-        plan = settings.get("norm_encoder", "layer")
         raise ValueError(
-            f"There is nothing to fold in `{path}` (--norm-encoder {plan}): its model has no norm "
-            "with running statistics, or has them by sentence length (--norm-batch-length-bins), "
-            "which no linear layer can take in. Use the checkpoint as it is."
+            f"There is nothing to fold in `{path}` ({describe_plans(settings)}): its model has no "
+            "norm with running statistics, or has them by sentence length "
+            "(--norm-batch-length-bins), which no linear layer can take in. Use the checkpoint as "
+            "it is."
         )
-    dtype = state["model"]["encoder.embed_tokens.weight"].dtype
+    weights = (value for name, value in state["model"].items() if name.endswith("fc1.weight"))
+    dtype = next(weights).dtype
     state["model"] = model.to(dtype).state_dict()
     broken = [name for name, value in state["model"].items() if not value.isfinite().all()]
     if broken:

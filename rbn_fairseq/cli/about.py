@@ -40,7 +40,7 @@ def options(user_dir: UserDir = None) -> None:
     from rbn_fairseq.callbacks.base import options_of
     from rbn_fairseq.criterions.options import RBNPenaltyConfig
     from rbn_fairseq.models.config import norm_fields
-    from rbn_fairseq.tasks.translation_rbn import CALLBACKS
+    from rbn_fairseq.tasks.callbacks import CALLBACKS
 
     # With the options of norms that a user registered.
     norms = dataclasses.make_dataclass("norms", [*norm_fields()], bases=(FairseqDataclass,))

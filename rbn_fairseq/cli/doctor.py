@@ -67,10 +67,12 @@ def _check_registration() -> Iterator[tuple[str, str]]:
             f"--force-reinstall --no-deps ve-fairseq=={_FAIRSEQ}.",
         )
         return
+    from rbn_fairseq.models.kinds import KINDS
+
     wanted = {
-        "model rbn_transformer": MODEL_REGISTRY,
+        **{f"model {name}": MODEL_REGISTRY for name in KINDS},
         "criterion label_smoothed_cross_entropy_rbn": CRITERION_REGISTRY,
-        "task translation_rbn": TASK_REGISTRY,
+        **{f"task {kind.task}": TASK_REGISTRY for kind in KINDS.values()},
     }
     missing = [name for name, registry in wanted.items() if name.split()[1] not in registry]
     if missing:

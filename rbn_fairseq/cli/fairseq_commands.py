@@ -104,8 +104,11 @@ def _run(name: str, arguments: list[str]) -> None:
 
 def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
     """Return the options that put the plugin in, or the user's own code, which comes on top."""
+    from rbn_fairseq.models.kinds import TRANSLATION, kind_of
+
     package = Path(rbn_fairseq.__file__).resolve().parent
-    task = [] if has(arguments, "--task") else ["--task", "translation_rbn"]
+    kind = kind_of(value_of(arguments, "--arch", "-a")) or TRANSLATION
+    task = [] if has(arguments, "--task") else ["--task", kind.task]
     return ["--user-dir", str(user_dir or package), *task]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
+from rbn_fairseq.models.state_dicts import describe_plans
 
 __all__ = ["check_checkpoint", "check_data_directory"]
 
@@ -31,12 +32,10 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
     model = _plain(cfg.get("model")) or args
     name = str(model.get("_name") or model.get("arch") or "unknown")
     ours = name.startswith("rbn_")
-    plan = "".join(
-        f", --norm-{side} {model.get(f'norm_{side}', 'layer')}" for side in ("encoder", "decoder")
-    )
+    plans = f", {describe_plans(model)}" if ours else ""
     history = state.get("optimizer_history") or [{}]
     updates = _plain(history[-1]).get("num_updates", "?")
-    yield "ok", f"checkpoint `{path}`: {name}{plan if ours else ''}, {updates} updates"
+    yield "ok", f"checkpoint `{path}`: {name}{plans}, {updates} updates"
     yield from _check_weights(_plain(state["model"]))
     origin = _origin(_plain(state.get("rbn_fairseq")))
     if origin:
@@ -109,17 +108,21 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]]) -> Finding
         data: the directory.
         state: content of the checkpoint; ``None`` without one.
     """
+    monolingual = (data / "dict.txt").is_file()
     try:
-        check_data(str(data))
+        check_data(str(data), monolingual=monolingual)
     except ValueError as error:
         yield "problem", str(error)
         return
     dictionaries, pairs = {}, {}
     try:
-        for path in sorted(data.glob("dict.*.txt")):
-            dictionaries[path.name[len("dict.") : -len(".txt")]] = Dictionary.load(str(path))
-        for path in sorted(data.glob("*.*-*.*.idx")):
+        for path in sorted(data.glob("dict.txt" if monolingual else "dict.*.txt")):
+            language = path.name.removeprefix("dict.").removesuffix("txt").removesuffix(".")
+            dictionaries[language] = Dictionary.load(str(path))
+        for path in sorted(data.glob("*.idx" if monolingual else "*.*-*.*.idx")):
             part, _, language = path.stem.rpartition(".")
+            if monolingual:
+                part, language = language, ""
             prefix = str(path.with_suffix(""))
             sentences = data_utils.load_indexed_dataset(prefix, dictionaries[language])
             sentences[len(sentences) - 1]  # a truncated file lacks it
@@ -127,11 +130,13 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]]) -> Finding
     except Exception as error:  # of many kinds: whatever a damaged file makes fairseq and numpy say
         yield "problem", f"`{path}` cannot be read ({error}): make the data again."
         return
-    sizes = ", ".join(f"{lang} {len(words)} types" for lang, words in dictionaries.items())
+    sizes = ", ".join(f"{lang} {len(words)} types".strip() for lang, words in dictionaries.items())
     yield "ok", f"data `{data}`: {sizes}"
     for part, numbers in pairs.items():
         text = f"{part} has " + " and ".join(f"{n:,} of {lang}" for lang, n in numbers.items())
-        if len(numbers) == 2 and len(set(numbers.values())) == 1:
+        if monolingual:
+            yield "ok", f"{part} has {numbers['']:,} lines"
+        elif len(numbers) == 2 and len(set(numbers.values())) == 1:
             yield "ok", text
         else:
             yield "problem", f"{text}, which are no pairs: make it again."

@@ -2,8 +2,16 @@
 
 import fairseq  # noqa: F401 - which registers this and its sister packages
 
+from rbn_fairseq.criterions.adaptive_loss_rbn import AdaptiveLossRBN
+from rbn_fairseq.criterions.cross_entropy_rbn import CrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
 
-__all__ = ["LabelSmoothedCrossEntropyRBN", "RBNPenalty", "RBNPenaltyConfig"]
+__all__ = [
+    "AdaptiveLossRBN",
+    "CrossEntropyRBN",
+    "LabelSmoothedCrossEntropyRBN",
+    "RBNPenalty",
+    "RBNPenaltyConfig",
+]

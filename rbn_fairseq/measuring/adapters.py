@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fairseq.data import Dictionary
 from torch import nn
 
-from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.measuring.data_bin import WAY_OUT, check_data
 from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["DecoderOnly", "EncoderDecoder", "TaskAdapter"]
@@ -28,11 +28,12 @@ class TaskAdapter(ABC):
     monitored_stack: str
 
     @abstractmethod
-    def check_data(self, cfg: Any) -> None:
+    def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a data directory that fairseq-preprocess did not fill for this kind of task.
 
         Args:
             cfg: the task's configuration.
+            way_out: what to do where there is no such directory.
 
         Raises:
             ValueError: naming the directory and what is missing.
@@ -77,9 +78,10 @@ class EncoderDecoder(TaskAdapter):
 
     monitored_stack = "encoder"
 
-    def check_data(self, cfg: Any) -> None:
+    def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of both languages."""
-        check_data(cfg.data, [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")])
+        languages = [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")]
+        check_data(cfg.data, languages, way_out)
 
     def dictionaries(self, task: Any) -> list[Dictionary]:
         """Return the source and the target dictionary."""
@@ -112,9 +114,9 @@ class DecoderOnly(TaskAdapter):
 
     monitored_stack = "decoder"
 
-    def check_data(self, cfg: Any) -> None:
+    def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without ``dict.txt``."""
-        check_data(cfg.data, monolingual=True)
+        check_data(cfg.data, way_out=way_out, monolingual=True)
 
     def dictionaries(self, task: Any) -> list[Dictionary]:
         """Return the dictionary."""

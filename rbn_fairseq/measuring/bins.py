@@ -115,7 +115,8 @@ def give_length_bins(session: Session, number: int, rule: str) -> Optional[Lengt
         ValueError: if the encoder has no batch norm, the decoder has one, or the lengths cannot be
             cut like that.
     """
-    decoder = any(type(part) is BatchNorm for part in session.model.decoder.modules())
+    parts = dict(session.model.named_modules())
+    decoder = any(name.startswith("decoder.") and type(parts[name]) is BatchNorm for name in parts)
     if not encoder_batch_norms(session.model) or (number > 1 and decoder):
         raise ValueError(
             "--length-bins needs `batch` norms in the encoder and none in the decoder: other "

@@ -8,13 +8,22 @@ from typing import Any, Optional
 
 from fairseq.data import Dictionary
 
-__all__ = ["check_data", "fingerprint", "refuse_other_dictionaries", "share_a_dictionary"]
+__all__ = [
+    "WAY_OUT",
+    "check_data",
+    "fingerprint",
+    "refuse_other_dictionaries",
+    "share_a_dictionary",
+]
+
+
+WAY_OUT = "Make one with fairseq-preprocess."
 
 
 def check_data(
     path: Optional[str],
     languages: Iterable[Optional[str]] = (),
-    way_out: str = "Make one with fairseq-preprocess.",
+    way_out: str = WAY_OUT,
     monolingual: bool = False,
 ) -> None:
     """Refuse a data directory that fairseq-preprocess did not fill.

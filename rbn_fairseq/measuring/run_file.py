@@ -1,7 +1,6 @@
 """Writes ``SAVE_DIR/run.json``: configuration, data, versions and machine of a training."""
 
 import argparse
-import dataclasses
 import json
 import math
 import os
@@ -21,7 +20,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from rbn_fairseq.models.config import PRESETS, config_class, fill_preset
+from rbn_fairseq.models.config import complete
+from rbn_fairseq.models.kinds import KINDS, kind_of
 from rbn_fairseq.pieces import read_pieces
 from rbn_fairseq.version import __version__, commit
 from rbn_fairseq.writing import write_whole
@@ -53,13 +53,10 @@ def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
     The options of another model than ours are returned as they are.
     """
     name = str(model.get("_name") or model.get("arch"))
-    if "norm_encoder" not in model and name not in PRESETS:
-        return dict(model)
-    fields = {item.name: item.default for item in dataclasses.fields(config_class())}
-    given = {key: value for key, value in model.items() if key in fields and value is not None}
-    full = argparse.Namespace(**fields | given)
-    fill_preset(full, PRESETS.get(name, PRESETS["rbn_transformer"]))
-    return {**_plain(full), "_name": name}
+    kind = kind_of(name)
+    if kind is None and "norm_encoder" in model:  # an architecture of the user's own
+        kind = KINDS["rbn_transformer"]
+    return dict(model) if kind is None else {**_plain(complete(kind, model)), "_name": name}
 
 
 def _pieces(data: Any) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import mix, parse_mixing
-from rbn_fairseq.measuring.data_bin import check_data
+from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["Session", "open_session"]
@@ -95,10 +97,17 @@ def open_session(
     state = read_checkpoint(path) if state is None else state
     cfg = own_settings(path, state)
     refuse_folded(path, state, "Give the checkpoint that was folded.")
+    name = cfg["task"]["_name"]
+    adapter = getattr(TASK_REGISTRY.get(name), "adapter", None)
+    if adapter is None:
+        raise ValueError(
+            f"`{path}` was trained with --task {name}, of which it is not known how to measure it: "
+            "the task is not this plugin's, or --user-dir is missing."
+        )
     if data is None:
-        check_data(cfg["task"]["data"], way_out="Say with --data where it is now.")
+        adapter.check_data(SimpleNamespace(**cfg["task"]), "Say with --data where it is now.")
     else:
-        check_data(str(data))
+        adapter.check_data(SimpleNamespace(data=str(data)))
     # As fairseq's checkpoint_utils.load_checkpoint_to_cpu makes of a file.
     full = OmegaConf.create(cfg, flags={"allow_objects": True})
     overwrite_args_by_name(full, {"data": os.path.abspath(data or cfg["task"]["data"])})
@@ -107,9 +116,8 @@ def open_session(
     )
     if not has_population_norm(model):
         raise ValueError(
-            f"The model of `{path}` has no norm with running statistics (its plan is "
-            f"`--norm-encoder {cfg['model'].get('norm_encoder', 'layer')}`): there is nothing to "
-            "measure or to estimate."
+            f"The model of `{path}` has no norm with running statistics "
+            f"({describe_plans(cfg['model'])}): there is nothing to measure or to estimate."
         )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)

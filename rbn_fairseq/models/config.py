@@ -1,8 +1,8 @@
-"""The options of the model: fairseq's own for a Transformer, and the norms'."""
+"""The options of the models: fairseq's own for a Transformer, and the norms'."""
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, get_type_hints
 
@@ -10,59 +10,20 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
+from rbn_fairseq.models.kinds import KINDS, SIDES, TRANSLATION, ModelKind
 from rbn_fairseq.models.linear import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS, on_registration
 
 __all__ = [
-    "PRESETS",
     "NormConfig",
     "RBNConfig",
     "StackPlan",
+    "complete",
     "config_class",
     "fill_preset",
     "norm_fields",
     "resolve",
 ]
-
-_BASE = {
-    "encoder_embed_dim": 512,
-    "encoder_ffn_embed_dim": 2048,
-    "encoder_layers": 6,
-    "encoder_attention_heads": 8,
-    "encoder_normalize_before": False,
-    "decoder_embed_dim": 512,
-    "decoder_ffn_embed_dim": 2048,
-    "decoder_layers": 6,
-    "decoder_attention_heads": 8,
-    "decoder_normalize_before": False,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-}
-
-
-def _both(**sizes: Any) -> dict[str, Any]:
-    return {
-        f"{side}_{name}": size for name, size in sizes.items() for side in ("encoder", "decoder")
-    }
-
-
-# The sizes are those of fairseq's architectures of the same name; `tiny` is for CPUs.
-_POST = {
-    "rbn_transformer": _BASE,
-    "rbn_transformer_tiny": _BASE
-    | _both(embed_dim=128, ffn_embed_dim=256, layers=2, attention_heads=4),
-    "rbn_transformer_iwslt_de_en": _BASE | _both(ffn_embed_dim=1024, attention_heads=4),
-    "rbn_transformer_wmt_en_de": _BASE,
-    "rbn_transformer_wmt_en_de_big": _BASE
-    | _both(embed_dim=1024, ffn_embed_dim=4096, attention_heads=16)
-    | {"dropout": 0.3},
-}
-PRESETS: dict[str, dict[str, Any]] = _POST | {
-    f"{name}_pre": preset | _both(normalize_before=True)
-    for name, preset in _POST.items()
-    if name != "rbn_transformer"
-}
 
 #: Options of fairseq for other layers, attention or weights than norms are planned for.
 _UNSUPPORTED = (
@@ -79,40 +40,42 @@ _UNSUPPORTED = (
 _Field = tuple[str, Any, Any]
 
 
-def _fairseq_fields() -> Iterator[_Field]:
-    """Yield fairseq's options under their flat names (``encoder_layers``).
+def _fairseq_fields(kind: ModelKind) -> Iterator[_Field]:
+    """Yield the options that a kind takes over of fairseq, under flat names (``encoder_layers``).
 
     What a preset sets is Optional with None for "not given": only so can a named architecture,
     reached through argparse or through Hydra, respect what the user gives and fill the rest.
     """
-    for item in dataclasses.fields(TransformerConfig):
+    filled = {"decoder_input_dim", "decoder_output_dim", *kind.presets[kind.name]}
+    absent = tuple(f"{side}_" for side in SIDES if side not in kind.sides)
+    for item in dataclasses.fields(kind.base):
         if dataclasses.is_dataclass(item.default):  # fairseq puts the nested class here
             nested = [(f"{item.name}_{sub.name}", sub) for sub in dataclasses.fields(item.default)]
         else:
             nested = [(item.name, item)]
         for name, sub in nested:
-            if sub.name == "_name":
+            if sub.name == "_name" or name in kind.left_out or name.startswith(absent):
                 continue
-            late = name in _BASE or name in ("decoder_input_dim", "decoder_output_dim")
-            kind = Optional[sub.type] if late else sub.type
+            late = name in filled
+            type_ = Optional[sub.type] if late else sub.type
             default = None if late else sub.default
-            yield name, kind, field(default=default, metadata=dict(sub.metadata))
+            yield name, type_, field(default=default, metadata=dict(sub.metadata))
 
 
-def norm_fields() -> Iterator[_Field]:
-    """Yield the norms' options: name, type, field."""
+def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
+    """Yield the options of the norms of a model with these stacks: name, type, field."""
     plan = (
         "norms of the {side} layers: a norm such as `layer`, `batch` or `a+b`, or a plan such as "
         "`batch@0-3:batch@4.ffn:layer`; `rbn norms` lists them"
     )
     final = "norm behind the last {side} layer (Pre-Norm only), such as `layer`, `batch` or `a+b`"
     for name, text in (("norm_{side}", plan), ("norm_{side}_final", final)):
-        for side in ("encoder", "decoder"):
+        for side in sides:
             help = text.format(side=side)
             yield name.format(side=side), str, field(default="layer", metadata={"help": help})
     placement = (
         "where norms stand and how residuals are added: `standard`, Post- or Pre-Norm by "
-        "--encoder-normalize-before and --decoder-normalize-before; `deepnorm`, Post-Norm with "
+        f"{_before(sides)}; `deepnorm`, Post-Norm with "
         "residuals and first weights scaled by depth (Wang et al., 2022, DeepNet); `sub`, Pre-Norm "
         "with a second norm of the same kind inside every sublayer, before the attention's output "
         "projection and before fc2, and first weights scaled by depth (Wang et al., 2022, "
@@ -120,12 +83,13 @@ def norm_fields() -> Iterator[_Field]:
     )
     kind = ChoiceEnum(("standard", "deepnorm", "sub"))
     yield "norm_placement", kind, field(default="standard", metadata={"help": placement})
-    weight = (
-        "weights of the encoder layers' linear maps: as they are, `wn` (weight normalisation) or "
-        "`cwn` (centred weight normalisation)"
-    )
-    kind = ChoiceEnum(WEIGHT_NORMS)
-    yield "norm_weight", kind, field(default="none", metadata={"help": weight})
+    if "encoder" in sides:
+        weight = (
+            "weights of the encoder layers' linear maps: as they are, `wn` (weight normalisation) "
+            "or `cwn` (centred weight normalisation)"
+        )
+        kind = ChoiceEnum(WEIGHT_NORMS)
+        yield "norm_weight", kind, field(default="none", metadata={"help": weight})
     sync = "batch statistics of all processes together instead of each process's own"
     yield "norm_sync", bool, field(default=False, metadata={"help": sync})
     for name, norm in NORMS.items():
@@ -138,27 +102,36 @@ def norm_fields() -> Iterator[_Field]:
             yield f"norm_{name}_{option.name}", kind, item
 
 
-def config_class() -> type[FairseqDataclass]:
-    """Return fairseq's options for a Transformer and those of all norms, in one flat dataclass.
+def _before(sides: Sequence[str]) -> str:
+    return " and ".join(f"--{side}-normalize-before" for side in sides)
+
+
+_classes: dict[str, type[FairseqDataclass]] = {}  # by kind
+
+
+def config_class(kind: ModelKind = TRANSLATION) -> type[FairseqDataclass]:
+    """Return fairseq's options for a kind of model and those of all norms, in one flat dataclass.
 
     A subclass of fairseq's own nested TransformerConfig cannot be composed by fairseq-train.
     """
-    return RBNTransformerConfig
+    return _classes[kind.name]
 
 
-def _make_config() -> None:
-    global RBNTransformerConfig  # by this name processes that are started find it
-    RBNTransformerConfig = dataclasses.make_dataclass(
-        "RBNTransformerConfig",
-        [*_fairseq_fields(), *norm_fields()],
-        bases=(FairseqDataclass,),
-        namespace={"__module__": __name__},
-    )
+def _make_configs() -> None:
+    for name, kind in KINDS.items():
+        words = name.removeprefix("rbn_").split("_")
+        made = dataclasses.make_dataclass(
+            f"RBN{''.join(map(str.title, words))}Config",
+            [*_fairseq_fields(kind), *norm_fields(kind.sides)],
+            bases=(FairseqDataclass,),
+            namespace={"__module__": __name__},
+        )
+        _classes[name] = made
+        globals()[made.__name__] = made  # by this name processes that are started find it
 
 
-RBNTransformerConfig: type[FairseqDataclass]
-_make_config()
-on_registration(_make_config)
+_make_configs()
+on_registration(_make_configs)
 
 
 @dataclass(frozen=True)
@@ -183,19 +156,24 @@ class NormConfig:
     """Which norms a model has, and where.
 
     Attributes:
-        encoder, decoder: the norms of each.
+        encoder, decoder: the norms of each; ``None`` where the model has no such stack.
         placement: arrangement of norms and residuals, ``standard``, ``deepnorm`` or ``sub``.
         weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
     """
 
-    encoder: StackPlan
-    decoder: StackPlan
+    encoder: Optional[StackPlan]
+    decoder: Optional[StackPlan]
     placement: str
     weight: str
     sync: bool
     options: Mapping[str, Any]
+
+    @property
+    def stacks(self) -> list[StackPlan]:
+        """The norms of each stack that there is."""
+        return [stack for stack in (self.encoder, self.decoder) if stack is not None]
 
 
 class RBNConfig(TransformerConfig):
@@ -211,53 +189,61 @@ def fill_preset(cfg: Any, preset: Mapping[str, Any]) -> None:
             setattr(cfg, name, value)
 
 
-def resolve(cfg: Any) -> RBNConfig:
+def complete(kind: ModelKind, given: Mapping[str, Any]) -> argparse.Namespace:
+    """Return all options of a model: as given, as its architecture says, or by default.
+
+    Args:
+        kind: of the model.
+        given: options, perhaps of an older version that lacks some; others are left out.
+    """
+    full = argparse.Namespace()
+    for item in dataclasses.fields(config_class(kind)):
+        value, default = given.get(item.name), item.default
+        if str(default).startswith("${"):  # another option's value, which `given` has
+            default = None
+        setattr(full, item.name, default if value is None else value)
+    architecture = given.get("_name") or given.get("arch") or kind.name
+    fill_preset(full, kind.presets.get(architecture, kind.presets[kind.name]))
+    return full
+
+
+def resolve(cfg: Any, kind: ModelKind = TRANSLATION) -> RBNConfig:
     """Complete and check a config, and give it the nested form that fairseq's modules read.
 
     Args:
         cfg: DictConfig or Namespace, perhaps of an older version that lacks some fields.
+        kind: of the model.
 
     Raises:
         ValueError: if a norm's parameter is outside its range, options contradict each other, or
             one of fairseq's is not supported.
     """
-    full = _filled(cfg)
-    _check(full)
-    return _nested(full)
+    full = complete(kind, dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg)))
+    if "decoder" in kind.sides:
+        full.decoder_input_dim = full.decoder_input_dim or full.decoder_embed_dim
+        full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
+    _check(kind, full)
+    return _nested(kind, full)
 
 
-def _filled(cfg: Any) -> argparse.Namespace:
-    """Return all options: as given, as the preset says, or by default."""
-    given = dict(cfg) if isinstance(cfg, DictConfig) else dict(vars(cfg))
-    full = argparse.Namespace()
-    for item in dataclasses.fields(config_class()):
-        value = given.get(item.name)
-        setattr(full, item.name, item.default if value is None else value)
-    fill_preset(full, PRESETS.get(given.get("_name") or given.get("arch") or "", _BASE))
-    full.decoder_input_dim = full.decoder_input_dim or full.decoder_embed_dim
-    full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
-    return full
-
-
-def _check(full: argparse.Namespace) -> None:
+def _check(kind: ModelKind, full: argparse.Namespace) -> None:
     for name in _UNSUPPORTED:
-        if getattr(full, name):
+        if getattr(full, name, None):
             raise ValueError(
-                f"--{name.replace('_', '-')} does not go with rbn_transformer, whose norms are "
+                f"--{name.replace('_', '-')} does not go with {kind.name}, whose norms are "
                 "planned for fairseq's plain layers. Leave it out."
             )
-    before = (full.encoder_normalize_before, full.decoder_normalize_before)
+    before = [getattr(full, f"{side}_normalize_before") for side in kind.sides]
     placement = str(full.norm_placement)
     if (placement == "deepnorm" and any(before)) or (placement == "sub" and not all(before)):
-        kind, do = ("Post-Norm", "leave out") if placement == "deepnorm" else ("Pre-Norm", "give")
+        name, do = ("Post-Norm", "leave out") if placement == "deepnorm" else ("Pre-Norm", "give")
         raise ValueError(
-            f"--norm-placement {placement} is a {kind} arrangement: {do} "
-            "--encoder-normalize-before and --decoder-normalize-before, which an architecture "
-            "with `_pre` sets."
+            f"--norm-placement {placement} is a {name} arrangement: {do} "
+            f"{_before(kind.sides)}, which an architecture with `_pre` sets."
         )
 
 
-def _nested(full: argparse.Namespace) -> RBNConfig:
+def _nested(kind: ModelKind, full: argparse.Namespace) -> RBNConfig:
     """Split options into fairseq's and the norms'."""
     options = {
         name: norm.options_type(
@@ -275,12 +261,13 @@ def _nested(full: argparse.Namespace) -> RBNConfig:
             final=getattr(full, f"norm_{side}_final"),
             depth=getattr(full, f"{side}_layers"),
         )
-        for side in ("encoder", "decoder")
+        for side in kind.sides
     }
     norms = NormConfig(
-        **stacks,
+        encoder=stacks.get("encoder"),
+        decoder=stacks.get("decoder"),
         placement=str(full.norm_placement),
-        weight=str(full.norm_weight),
+        weight=str(getattr(full, "norm_weight", "none")),
         sync=full.norm_sync,
         options=options,
     )

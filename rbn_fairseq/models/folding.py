@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rbn_fairseq.models.linear import readers_of_encoder, readers_of_norms
+from rbn_fairseq.models.linear import readers_of_norms, readers_of_stack
 from rbn_fairseq.norms import Affine, Composition, NoNorm, NormPlan, PopulationNorm
 
 __all__ = ["Folding", "fold_norms"]
@@ -35,10 +35,10 @@ def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
     output projection, which has no bias and may be the embedding.
     """
     readers: dict[nn.Module, list[nn.Linear]] = {}
-    cross = readers_of_encoder(model.decoder)
-    for stack, behind in ((model.encoder, cross), (model.decoder, [])):
+    for side in model.kind.sides:
+        stack = getattr(model, side)
         if stack.layers[0].normalize_before:
-            readers.update(readers_of_norms(stack, behind))
+            readers.update(readers_of_norms(stack, readers_of_stack(model, side)))
     return {norm[-1] if isinstance(norm, Composition) else norm: readers[norm] for norm in readers}
 
 
@@ -66,16 +66,13 @@ def _settings(model: Any) -> dict[str, str]:
         for part in model.modules()
         if isinstance(part, PopulationNorm) and not part.by_length
     }
-    norms, cfg = model.cfg.norms, model.cfg
-    return {
-        "norm_encoder": _rename(norms.encoder.layers, running, cfg.encoder.normalize_before),
-        "norm_decoder": _rename(norms.decoder.layers, running, cfg.decoder.normalize_before),
-        "norm_encoder_final": _rename(
-            norms.encoder.final, running, bool(readers_of_encoder(model.decoder))
-        ),
-        "norm_decoder_final": _rename(norms.decoder.final, running, False),
-        "norm_weight": "none",
-    }
+    settings = {"norm_weight": "none"} if "encoder" in model.kind.sides else {}
+    for stack in model.cfg.norms.stacks:
+        vanish = getattr(model.cfg, stack.side).normalize_before
+        settings[f"norm_{stack.side}"] = _rename(stack.layers, running, vanish)
+        read = bool(readers_of_stack(model, stack.side))
+        settings[f"norm_{stack.side}_final"] = _rename(stack.final, running, read)
+    return settings
 
 
 @torch.no_grad()

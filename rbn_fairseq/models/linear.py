@@ -15,8 +15,8 @@ __all__ = [
     "WEIGHT_NORMS",
     "centre_weights",
     "normalise_weights",
-    "readers_of_encoder",
     "readers_of_norms",
+    "readers_of_stack",
 ]
 
 
@@ -36,9 +36,16 @@ def _readers_in_layer(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]
         yield layer.fc2_norm, [layer.fc2]
 
 
-def readers_of_encoder(decoder: Any) -> list[nn.Linear]:
-    """Return the linear layers by which a decoder reads the encoder's output."""
-    layers = [decoder.layers[index] for index in range(len(decoder.layers))]  # all, with LayerDrop
+def readers_of_stack(model: Any, side: str) -> list[nn.Linear]:
+    """Return the linear layers that read the output of a model's encoder or decoder.
+
+    The encoder's are in the decoder. The decoder's is the output projection, which is not one of
+    them: it may be the embedding.
+    """
+    if side == "decoder" or "decoder" not in model.kind.sides:
+        return []
+    stack = model.decoder.layers
+    layers = [stack[index] for index in range(len(stack))]  # all, with LayerDrop
     attentions = [layer.encoder_attn for layer in layers if layer.encoder_attn is not None]
     return [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
 
@@ -118,9 +125,9 @@ def centre_weights(model: Any) -> None:
     Raises:
         ValueError: where what follows is not a linear layer.
     """
-    cross = readers_of_encoder(model.decoder)
-    for side, stack, behind in (("encoder", model.encoder, cross), ("decoder", model.decoder, [])):
-        for norm, linear in readers_of_norms(stack, behind):
+    for side in model.kind.sides:
+        stack = getattr(model, side)
+        for norm, linear in readers_of_norms(stack, readers_of_stack(model, side)):
             parts = list(norm) if isinstance(norm, Composition) else [norm]
             moving = [isinstance(part, MovingAverageBatchNorm) for part in parts]
             if any(moving[:-1]) or (moving[-1] and not linear):

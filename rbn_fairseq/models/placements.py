@@ -32,8 +32,13 @@ def deepnorm(
 
     Source: Wang et al., 2022, DeepNet (arXiv:2203.00555), for an encoder-decoder: encoder
     ``alpha = 0.81 (N^4 M)^(1/16)``, ``beta = 0.87 (N^4 M)^(-1/16)``; decoder ``alpha =
-    (3 M)^(1/4)``, ``beta = (12 M)^(-1/4)``.
+    (3 M)^(1/4)``, ``beta = (12 M)^(-1/4)``. A stack alone (the other has 0 layers): ``alpha =
+    (2 N)^(1/4)``, ``beta = (8 N)^(-1/4)``.
     """
+    if not (encoder_layers and decoder_layers):
+        layers = encoder_layers + decoder_layers
+        alone = (2 * layers) ** 0.25, (8 * layers) ** -0.25
+        return alone, alone
     depth = (encoder_layers**4 * decoder_layers) ** (1 / 16)
     return (
         (0.81 * depth, 0.87 / depth),
@@ -49,8 +54,11 @@ def sub_norm_gains(encoder_layers: int, decoder_layers: int) -> tuple[float, flo
 
     Source: Wang et al., 2022, Foundation Transformers (arXiv:2210.06423), for an
     encoder-decoder: encoder ``gamma = sqrt(ln(3 M) ln(2 N) / 3)``, decoder
-    ``gamma = sqrt(ln(3 M))``.
+    ``gamma = sqrt(ln(3 M))``. A stack alone (the other has 0 layers): ``gamma = sqrt(ln(2 N))``.
     """
+    if not (encoder_layers and decoder_layers):
+        alone = math.sqrt(math.log(2 * (encoder_layers + decoder_layers)))
+        return alone, alone
     decoder = math.log(3 * decoder_layers)
     return math.sqrt(decoder * math.log(2 * encoder_layers) / 3), math.sqrt(decoder)
 

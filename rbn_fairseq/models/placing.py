@@ -1,7 +1,7 @@
 """Placement of norms in the stacks of a model, and of length bins in its encoder."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Optional
@@ -31,18 +31,19 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
 }
 
 
-def _refuse_in_decoder(names: Collection[str], options: Mapping[str, Any], option: str) -> None:
+def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -> None:
+    elsewhere = "" if norms.encoder is None else "it in the encoder (--norm-encoder) and "
     for name in names:
         if NORMS[name].leaks:
             raise ValueError(
-                f"{option}: `{name}` may not stand in the decoder: {NORMS[name].leaks}. Use it in "
-                "the encoder (--norm-encoder) and another norm here, such as `layer`."
+                f"{option}: `{name}` may not stand in the decoder: {NORMS[name].leaks}. Use "
+                f"{elsewhere}another norm here, such as `layer`."
             )
-        if getattr(options.get(name), "length_bins", 1) > 1:
+        if getattr(norms.options.get(name), "length_bins", 1) > 1:
             raise ValueError(
                 f"{option}: with --norm-{name}-length-bins `{name}` may not stand in the decoder: "
-                "while a translation is made, its length is not known yet. Use another norm here, "
-                f"such as `layer`, or leave --norm-{name}-length-bins out."
+                "while a text is made, its length is not known yet. Use another norm here, such "
+                f"as `layer`, or leave --norm-{name}-length-bins out."
             )
 
 
@@ -59,12 +60,12 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
-    depths = norms.encoder.depth, norms.decoder.depth
+    depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
     for number, layer in enumerate(layers):
         for site in sites:
             names = plan.norms(number, site)
             if causal:
-                _refuse_in_decoder(names, norms.options, option)
+                _refuse_in_decoder(names, norms, option)
             setattr(layer, _PLACES[site], build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
@@ -83,7 +84,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
             )
         return
     if causal:
-        _refuse_in_decoder(final, norms.options, f"{option}-final")
+        _refuse_in_decoder(final, norms, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
 
 
@@ -106,9 +107,9 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
 def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
     """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without."""
     return {
-        f"encoder.{name}": part
-        for name, part in model.encoder.named_modules()
-        if type(part) is BatchNorm  # not those that renormalise
+        name: part
+        for name, part in model.named_modules()
+        if name.startswith("encoder.") and type(part) is BatchNorm  # not those that renormalise
     }
 
 

@@ -43,8 +43,9 @@ _remembering = _first(PowerNorm, MovingAverageBatchNorm)
 
 
 def _unrepeatable(model: Any) -> str:
-    layers = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
-    norms = (part for part in layers if isinstance(part, PopulationNorm))
+    layers = (getattr(model, side).layers for side in model.kind.sides)
+    parts = (part for stack in layers for part in stack.modules())
+    norms = (part for part in parts if isinstance(part, PopulationNorm))
     return next((f"`{norm.name}`" for norm in norms if not norm.repeatable), "")
 
 
@@ -103,12 +104,16 @@ OF_TRAINING = (
 )
 
 
-_OF_ROWS = "the rows of real tokens that rbn_transformer computes in training"
+_OF_ROWS = "the rows of real tokens that the model computes in training"
 _PADDED = "it reads padded batches. Use --criterion label_smoothed_cross_entropy_rbn instead."
 
 
 def _named(name: str) -> Callable[[Any], bool]:
     return lambda cfg: getattr(cfg, "_name", None) == name
+
+
+def _adaptive(model: Any) -> bool:
+    return getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
 
 
 #: By the criterion's configuration: what reads the padded shape of a batch in training.
@@ -121,10 +126,16 @@ OF_CRITERION = (
         )
     ),
     Refusal(
-        "--adaptive-softmax-cutoff",
-        lambda cfg: True,
-        lambda model: _OF_ROWS if model.decoder.adaptive_softmax is not None else "",
-        _PADDED,
+        "Another criterion than adaptive_loss_rbn",
+        lambda cfg: not _named("adaptive_loss_rbn")(cfg),
+        lambda model: "--adaptive-softmax-cutoff" if _adaptive(model) else "",
+        f"it reads padded batches, not {_OF_ROWS}. Give --criterion adaptive_loss_rbn.",
+    ),
+    Refusal(
+        "--criterion adaptive_loss_rbn",
+        _named("adaptive_loss_rbn"),
+        lambda model: "" if _adaptive(model) else "a model with an ordinary softmax",
+        "give --adaptive-softmax-cutoff as well, such as 20000,60000, or another criterion.",
     ),
     Refusal(
         "--criterion label_smoothed_cross_entropy with --ignore-prefix-size",

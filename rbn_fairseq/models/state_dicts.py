@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.norms import split_statistics
 
-__all__ = ["drop_length_bins", "explain", "refuse_lost_length_bins"]
+__all__ = ["describe_plans", "drop_length_bins", "explain", "refuse_lost_length_bins"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,12 @@ def drop_length_bins(
     return {name: value for name, value in loaded.items() if name not in extra}
 
 
+def describe_plans(settings: Mapping[str, Any]) -> str:
+    """Say which norms the settings of a model plan, as options."""
+    plans = {f"--norm-{side}": settings.get(f"norm_{side}") for side in SIDES}
+    return ", ".join(f"{option} {plan}" for option, plan in plans.items() if plan is not None)
+
+
 def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg: Any) -> None:
     """Refuse to go on training without the bins of a checkpoint.
 
@@ -56,12 +63,13 @@ def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg:
         )
 
 
-def explain(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | None:
+def explain(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor], task: str) -> str | None:
     """Say why weights cannot be loaded: other dictionaries, or other running statistics.
 
     Args:
         state: the model's state dict.
         loaded: the state dict that could not be loaded.
+        task: the one for the model.
 
     Returns:
         The message; ``None`` where both are alike.
@@ -70,7 +78,7 @@ def explain(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | 
         ("source", "encoder.embed_tokens.weight"),
         ("target", "decoder.embed_tokens.weight"),
     ):
-        if name in loaded and len(loaded[name]) != len(state[name]):
+        if name in loaded and name in state and len(loaded[name]) != len(state[name]):
             return (
                 f"The checkpoint was trained with a {side} dictionary of {len(loaded[name])} "
                 f"types, but the data's has {len(state[name])}. Give the data directory that the "
@@ -88,5 +96,5 @@ def explain(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> str | 
         f"statistics differ, such as `{other[0][0]}`. Give the norms that it was trained with "
         "(--norm-encoder, --norm-decoder, --norm-batch-length-bins; `layer` for fairseq's own "
         "`transformer`), or start a new training from its weights: --init-from FILE with --task "
-        "translation_rbn estimates the statistics that they lack."
+        f"{task} estimates the statistics that they lack."
     )

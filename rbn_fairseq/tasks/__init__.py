@@ -2,6 +2,7 @@
 
 import fairseq  # noqa: F401 - which registers this and its sister packages
 
+from rbn_fairseq.tasks.language_modeling_rbn import LanguageModelingRBNTask
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
-__all__ = ["TranslationRBNTask"]
+__all__ = ["LanguageModelingRBNTask", "TranslationRBNTask"]

@@ -7,7 +7,11 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.models.transformer import TransformerModel
 
-from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
+from rbn_fairseq.criterions import (
+    AdaptiveLossRBN,
+    CrossEntropyRBN,
+    LabelSmoothedCrossEntropyRBN,
+)
 from small_models import (
     LENGTHS,
     PRE,
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("double_softmax")
 SMOOTHED = {"label_smoothing": 0.1}
 CRITERIONS = {
     "cross entropy": (CrossEntropyCriterion, {}),
+    "ours, cross entropy": (CrossEntropyRBN, {}),
     "fairseq's": (LabelSmoothedCrossEntropyCriterion, SMOOTHED),
     "fairseq's, accuracy": (
         LabelSmoothedCrossEntropyCriterion, SMOOTHED | {"report_accuracy": True}
@@ -62,8 +67,10 @@ def criterion(kind, options, sentence_avg=False):
 
 def fairseqs(kind):
     """What a criterion is compared with on fairseq's model."""
-    ours = kind is LabelSmoothedCrossEntropyRBN
-    return LabelSmoothedCrossEntropyCriterion if ours else kind
+    return {
+        CrossEntropyRBN: CrossEntropyCriterion,
+        LabelSmoothedCrossEntropyRBN: LabelSmoothedCrossEntropyCriterion,
+    }.get(kind, kind)
 
 
 def assert_same_log(log, other):
@@ -145,6 +152,51 @@ def test_adaptive_softmax(training):
     assert size == other_size
     assert_alike(loss, expected)
     assert_same_gradients(gradients(ours, loss), gradients(theirs, expected))
+
+
+@pytest.mark.parametrize("cutoff", ["6,20", "5,9,30"])
+@TRAINING
+def test_our_loss_of_an_adaptive_softmax_is_that_of_every_target(training, cutoff):
+    """The negative logarithm of fairseq's probability of each target, whatever its type."""
+    ours, theirs = models(adaptive_softmax_cutoff=cutoff, adaptive_softmax_dropout=0.0)
+    ours.train(training), theirs.train(training)
+    known, given = sample(), sample(left=(True, True), wider=1)
+    # Padding has the number 1, by which fairseq's loss leaves out the second type of a cluster.
+    second = int(cutoff.split(",")[0]) + 1
+    for one, target in ((known, known["target"]), (given, given["target"])):
+        one["target"] = target.where(target.eq(1) | (target % 3 > 0), second)
+    with torch.no_grad():
+        output = theirs.eval()(**known["net_input"])
+        logs = theirs.get_normalized_probs(output, log_probs=True)
+        real = known["target"].ne(1)
+        each = -logs.gather(2, known["target"].unsqueeze(2)).squeeze(2)[real]
+    assert_alike(logs.exp().sum(2), torch.ones(real.shape, dtype=torch.double), "sum")
+    adaptive = criterion(AdaptiveLossRBN, {}).train(training)
+    loss, size, log = adaptive(ours, given)
+    assert_alike(loss, each.sum(), "loss")
+    assert size == log["ntokens"] == int(real.sum()) and log["nsentences"] == len(real)
+    assert_alike(adaptive(ours, given, reduce=False)[0].sort()[0], each.sort()[0], "each")
+    assert criterion(AdaptiveLoss, {})(theirs, known)[0] < loss - 1
+
+
+@TRAINING
+def test_gradients_of_our_loss_of_an_adaptive_softmax(training):
+    """fairseq's, of targets that it leaves none out of."""
+    ours, theirs = models(adaptive_softmax_cutoff="6,20", adaptive_softmax_dropout=0.0)
+    ours.train(training), theirs.train(training)
+    given = sample()
+    given["target"] = given["target"].where(given["target"].ne(7) & given["target"].ne(21), 8)
+    loss = criterion(AdaptiveLossRBN, {}).train(training)(ours, given)[0]
+    expected = criterion(AdaptiveLoss, {})(theirs, given)[0]
+    assert_alike(loss, expected.squeeze())
+    assert_same_gradients(gradients(ours, loss), gradients(theirs, expected))
+
+
+def test_no_target_of_an_adaptive_softmax():
+    ours, _ = models(adaptive_softmax_cutoff="6,20")
+    given = sample() | {"ntokens": 0}
+    given["target"] = torch.ones_like(given["target"])
+    assert criterion(AdaptiveLossRBN, {})(ours.train(), given)[:2] == (0, 0)
 
 
 @torch.no_grad()

@@ -13,10 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 import composing
 import runs
 from rbn_fairseq.models import RBNTransformerModel
-from rbn_fairseq.models.config import PRESETS, config_class, resolve
+from rbn_fairseq.models.config import config_class, resolve
+from rbn_fairseq.models.kinds import TRANSLATION
 from rbn_fairseq.norms import NORMS, BatchNorm
 
-ARCHES = sorted(PRESETS)
+ARCHES = sorted(TRANSLATION.presets)
 GIVEN = {"encoder_layers": 3, "dropout": 0.0, "norm_encoder": "batch", "decoder_embed_dim": 64}
 
 

@@ -17,7 +17,8 @@ from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
 )
 from rbn_fairseq.measuring.batches import _Mixer
-from rbn_fairseq.tasks.translation_rbn import CALLBACKS, TranslationRBNTask
+from rbn_fairseq.tasks.callbacks import CALLBACKS
+from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
 
 @dataclass

@@ -1,0 +1,101 @@
+"""The kinds of models: the stacks of each, fairseq's options that it takes over, and its sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+
+__all__ = ["KINDS", "LANGUAGE_MODEL", "SIDES", "TRANSLATION", "ModelKind", "kind_of"]
+
+#: Stacks that a model may have.
+SIDES = ("encoder", "decoder")
+
+_SIZES = {
+    "embed_dim": 512,
+    "ffn_embed_dim": 2048,
+    "layers": 6,
+    "attention_heads": 8,
+    "normalize_before": False,
+}
+_DROPOUT = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+_TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 2, "attention_heads": 4}  # for CPUs
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of Transformer.
+
+    Attributes:
+        name: by which fairseq knows its model; an architecture without a size.
+        sides: its stacks, of :data:`SIDES`.
+        base: fairseq's options that it takes over, but for those of stacks that it has not.
+        architectures: by what stands behind ``name_``: sizes of a stack, and the dropout. To each
+            belongs one with ``_pre``, which is Pre-Norm.
+        task: the task for it.
+        left_out: options of ``base`` that it does not take over.
+    """
+
+    name: str
+    sides: tuple[str, ...]
+    base: type[FairseqDataclass]
+    architectures: Mapping[str, tuple[Mapping[str, Any], float]]
+    task: str
+    left_out: tuple[str, ...] = ()
+
+    def _preset(self, sizes: Mapping[str, Any], dropout: float) -> dict[str, Any]:
+        sizes = _SIZES | sizes
+        sides = {f"{side}_{name}": size for name, size in sizes.items() for side in self.sides}
+        return sides | _DROPOUT | {"dropout": dropout}
+
+    @property
+    def presets(self) -> dict[str, dict[str, Any]]:
+        """What each architecture sets, by its name; the plain name's are defaults."""
+        presets = {self.name: self._preset({}, _DROPOUT["dropout"])}
+        for name, (sizes, dropout) in self.architectures.items():
+            for end, placed in (("", {}), ("_pre", {"normalize_before": True})):
+                presets[f"{self.name}_{name}{end}"] = self._preset({**sizes, **placed}, dropout)
+        return presets
+
+
+TRANSLATION = ModelKind(
+    "rbn_transformer",
+    SIDES,
+    TransformerConfig,
+    {  # sizes of fairseq's architectures of the same name
+        "tiny": (_TINY, 0.1),
+        "iwslt_de_en": ({"ffn_embed_dim": 1024, "attention_heads": 4}, 0.1),
+        "wmt_en_de": ({}, 0.1),
+        "wmt_en_de_big": (
+            {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16},
+            0.3,
+        ),
+    },
+    "translation_rbn",
+)
+_OF_PAPER = {"embed_dim": 256, "ffn_embed_dim": 2100, "attention_heads": 1}
+LANGUAGE_MODEL = ModelKind(
+    "rbn_transformer_lm",
+    ("decoder",),
+    TransformerLanguageModelConfig,
+    {
+        "tiny": (_TINY, 0.1),
+        "ptb": (_OF_PAPER | {"layers": 3}, 0.3),
+        "wikitext103": (_OF_PAPER, 0.1),
+    },
+    "language_modeling_rbn",
+    left_out=(
+        "character_embeddings", "character_filters", "character_embedding_dim",
+        "char_embedder_highway_layers", "scale_fc", "scale_attn", "scale_heads", "scale_resids",
+    ),
+)  # fmt: skip
+
+#: The kinds by name.
+KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL)}
+
+
+def kind_of(architecture: str) -> Optional[ModelKind]:
+    """Return the kind of an architecture; ``None`` if it is none of ours."""
+    return next((kind for kind in KINDS.values() if architecture in kind.presets), None)

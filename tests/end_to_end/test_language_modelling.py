@@ -1,0 +1,172 @@
+"""Language modelling: it learns, and its perplexity is that of its probabilities, one by one."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+import runs
+from command import rbn
+from rbn_fairseq.checkpoints.files import read_checkpoint
+
+MODEL = (
+    "--arch", "rbn_transformer_lm_tiny", "--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 32,
+    "--share-decoder-input-output-embed", "--norm-decoder", "batch",
+    "--norm-batch-momentum", 0.1,
+)  # fmt: skip
+TRAIN = (
+    "--criterion", "cross_entropy_rbn", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.01,
+    "--optimizer", "adam", "--lr", 0.01, "--cpu", "--num-workers", 0, "--no-progress-bar",
+)  # fmt: skip
+BREAKS = {
+    "blocks": ("--sample-break-mode", "none", "--tokens-per-sample", 16, "--max-tokens", 512),
+    "sentences": ("--sample-break-mode", "eos", "--tokens-per-sample", 64, "--max-tokens", 512),
+}
+
+
+@pytest.fixture(scope="module")
+def text(corpus, tmp_path_factory):
+    """English text alone, after fairseq-preprocess."""
+    directory = tmp_path_factory.mktemp("monolingual")
+    splits = ("train", "valid", "test")
+    for split in splits:
+        (directory / split).write_text((corpus / f"{split}.en").read_text())
+    prefixes = (f"--{split}pref {directory / split}" for split in splits)
+    options = " ".join(prefixes).split()
+    runs.call("preprocess", "--only-source", *options, "--destdir", directory / "bin")
+    return directory
+
+
+@pytest.fixture(scope="module", params=BREAKS)
+def trained(request, text, tmp_path_factory):
+    """A save directory, how its text is cut, and the log."""
+    directory = tmp_path_factory.mktemp(request.param)
+    log = runs.call(
+        "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        *MODEL, *TRAIN, *BREAKS[request.param], "--max-epoch", 3, "--save-dir", directory,
+    )  # fmt: skip
+    return directory, request.param, log
+
+
+def perplexity(text, directory, cut, split="test"):
+    """Of each token given those before it in its block or sentence, one at a time, in fp64."""
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(directory / "checkpoint_best.pt")], arg_overrides={"data": str(text / "bin")}
+    )
+    model = model.double().eval()
+    words = Dictionary.load(str(text / "bin" / "dict.txt"))
+    lines = (text / split).read_text().splitlines()
+    sentences = [[*(words.index(word) for word in line.split()), words.eos()] for line in lines]
+    if cut == "sentences":
+        inputs = [[words.eos(), *sentence[:-1]] for sentence in sentences]
+        targets = sentences
+    else:
+        stream = [token for sentence in sentences for token in sentence]
+        before = [words.eos(), *stream[:-1]]
+        inputs, targets = (
+            [part[start : start + 16] for start in range(0, len(part), 16)]
+            for part in (before, stream)
+        )
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for given, wanted in zip(inputs, targets, strict=True):
+            for place, target in enumerate(wanted):
+                output = model(torch.tensor([given[: place + 1]]))
+                logs = model.get_normalized_probs(output, log_probs=True)[0, -1]
+                total -= float(logs[target])
+                tokens += 1
+    return math.exp(total / tokens), total / tokens / math.log(2)
+
+
+def test_it_learns_and_says_what_it_is(trained):
+    directory, cut, log = trained
+    losses = [float(loss) for loss in re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)]
+    assert len(losses) == 3 and losses[2] < losses[0] and losses[2] < 2.6  # 4.9 of 30 types
+    assert "norms: decoder batch | statistics of each process's own batch | RBN penalty" in log
+    assert "rbn_penalty" in log
+    run = json.loads((directory / "run.json").read_text())
+    assert run["config"]["model"]["norm_decoder"] == "batch"
+    assert run["config"]["model"]["decoder_attention_heads"] == 4  # of the architecture
+    tids = runs.tid_rows(directory)
+    assert {row["epoch"] for row in tids} == {0, 1, 2, 3}
+    assert all(row["layer"].startswith("decoder.layers.") for row in tids)
+    conditioning = (directory / "conditioning.jsonl").read_text().splitlines()
+    assert {json.loads(line)["layer"] for line in conditioning} == {1, 2}
+    # Blocks are of one length: there is no TID given it.
+    assert (tids[-1].get("mean_conditional_tid") is not None) == (cut == "sentences")
+
+
+def test_perplexity(trained, text):
+    directory, cut, _ = trained
+    expected, nll = perplexity(text, directory, cut)
+    log = runs.call(
+        "eval_lm", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        "--path", directory / "checkpoint_best.pt", "--gen-subset", "test", "--cpu",
+        "--num-workers", 0, "--no-progress-bar", *BREAKS[cut],
+    )  # fmt: skip
+    loss, ppl = map(float, re.search(r"Loss \(base 2\): (\S+), Perplexity: (\S+)", log).groups())
+    assert loss == pytest.approx(nll, abs=2e-4) and ppl == pytest.approx(expected, abs=0.02)
+    valid = rbn(
+        "validate", text / "bin", "--path", directory / "checkpoint_best.pt", "--valid-subset",
+        "test", "--cpu", "--num-workers", 0, "--task", "language_modeling_rbn", "--max-tokens", 512,
+    ).stdout  # fmt: skip
+    assert float(re.search(r"\| loss ([\d.]+)", valid)[1]) == pytest.approx(nll, abs=1e-3)
+
+
+def test_measurements(trained, text, tmp_path):
+    directory, cut, _ = trained
+    last = directory / "checkpoint_last.pt"
+    assert "last layer" in rbn("tid", last).stdout
+    out = rbn("cost", last, "--json", tmp_path / "cost.json").stdout
+    assert "recalibrated" in out and "length-conditional" not in out
+    costs = {row["statistics"]: row for row in json.loads((tmp_path / "cost.json").read_text())}
+    state = read_checkpoint(last)
+    tokens = sum(len(line.split()) + 1 for line in (text / "valid").read_text().splitlines())
+    assert costs["running"]["tokens"] == tokens
+    assert costs["running"]["nll"] == pytest.approx(state["extra_state"]["val_loss"], abs=1e-3)
+    for verb in ("recalibrate", "fold"):
+        rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
+    folded = rbn(
+        "validate", text / "bin", "--path", tmp_path / "fold.pt", "--cpu", "--num-workers", 0,
+        "--task", "language_modeling_rbn", "--max-tokens", 512,
+    ).stdout  # fmt: skip
+    assert float(re.search(r"\| loss ([\d.]+)", folded)[1]) == pytest.approx(
+        state["extra_state"]["val_loss"], abs=2e-3
+    )
+    found = rbn("doctor", "--checkpoint", last, "--data", text / "bin").stdout
+    assert "rbn_transformer_lm_tiny, --norm-decoder batch" in found
+    assert "test has 61 lines" in found and "--norm-encoder" not in found
+
+
+def test_the_architecture_chooses_the_task(text, tmp_path):
+    out = rbn("train", text / "bin", *MODEL, *TRAIN, *BREAKS["blocks"], "--check",
+              "--save-dir", tmp_path).stdout  # fmt: skip
+    assert "ok: rbn_transformer_lm_tiny" in out
+
+
+def test_mixing_and_an_adaptive_softmax(text, tmp_path):
+    options = [*MODEL, *TRAIN, *BREAKS["sentences"]]
+    options.remove("--share-decoder-input-output-embed")
+    options[options.index("cross_entropy_rbn")] = "adaptive_loss_rbn"
+    log = runs.call(
+        "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        *options, "--adaptive-softmax-cutoff", "10,20", "--length-mixing", 4, "--max-epoch", 2,
+        "--ddp-backend", "legacy_ddp", "--save-dir", tmp_path,
+    )  # fmt: skip
+    assert "length mixing: 4 buckets" in log
+    losses = [float(loss) for loss in re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)]
+    _, nll = perplexity(text, tmp_path, "sentences", "valid")
+    assert losses[1] < losses[0] and losses[1] == pytest.approx(nll, abs=1e-3)
+
+
+def test_another_criterion_is_refused(text, tmp_path):
+    with pytest.raises(ValueError, match="adaptive_loss_rbn"):
+        runs.call(
+            "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+            *MODEL[:2], "--adaptive-softmax-cutoff", "10,20", *TRAIN[:-1], *BREAKS["sentences"],
+            "--max-update", 1, "--save-dir", tmp_path,
+        )  # fmt: skip
