@@ -82,15 +82,20 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
 
 
 def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
-    """Return the override of a group; a name such as `rbn_official` is a file for each placement.
+    """Return the override of a group.
+
+    A name such as `rbn_official` is a file for each placement, `rbn` one for translation and one
+    for language models: those whose own file is called so, too.
 
     Raises:
         ValueError: naming the option, if the group has no such file.
     """
-    placed = f"{name}_{'pre' if recipe.stem.endswith('_pre') else 'post'}"
-    if placed not in names(group):
-        placed = find(name, group, option or f"--{group}").stem
-    return f"{group}={placed}"
+    ends = ["_pre" if recipe.stem.endswith("_pre") else "_post"]
+    if re.search(rf"^ *- {group}: \w+_lm\b", recipe.read_text(encoding="utf-8"), re.MULTILINE):
+        ends = ["_lm"]
+    placed = [name + end for end in ends if name + end in names(group)]
+    chosen = placed[0] if placed else find(name, group, option or f"--{group}").stem
+    return f"{group}={chosen}"
 
 
 def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -59,11 +59,11 @@ def train(
     if not arguments:
         raise ValueError(MISSING_DATA)
     rbn_fairseq.register()
-    plugin = plugin_options(arguments, user_dir)
     if recipe is None and not has(arguments, "--arch", "-a"):
         recipe = "default"
     if recipe is not None:
-        arguments = _with_recipe(arguments, plugin, recipe, {"norm": norm, "preset": preset})
+        chosen = {"norm": norm, "preset": preset}
+        arguments = _with_recipe(arguments, user_dir, recipe, chosen)
     elif norm or preset:
         given = f"--norm {norm}" if norm else f"--preset {preset}"
         raise ValueError(
@@ -73,7 +73,8 @@ def train(
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
-    cfg = convert_namespace_to_omegaconf(_parse(arguments + plugin))
+    parsed = _parse(arguments + plugin_options(arguments, user_dir))
+    cfg = convert_namespace_to_omegaconf(parsed)
     if check:
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
@@ -82,7 +83,10 @@ def train(
 
 
 def _with_recipe(
-    arguments: list[str], plugin: list[str], name: str, chosen: Mapping[str, Optional[str]]
+    arguments: list[str],
+    user_dir: Optional[Path],
+    name: str,
+    chosen: Mapping[str, Optional[str]],
 ) -> list[str]:
     """Put a recipe's options before the given ones, and print the resulting command."""
     from rbn_fairseq.checkpoints.mending import LAST
@@ -96,7 +100,8 @@ def _with_recipe(
     if name == DEFAULT and share_a_dictionary(data):
         settings.append(("--share-all-embeddings",))
     # Those of the recipe's optimizer, say, where another one is given.
-    words = [data, *chain(*settings), *given, *plugin]
+    words = [data, *chain(*settings), *given]
+    words += plugin_options(words, user_dir)
     unknown = set(_parse(words, parse_known=True)[1])
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]

@@ -16,7 +16,10 @@ from torch import nn
 from rbn_fairseq.measuring.data_bin import WAY_OUT, check_data
 from rbn_fairseq.norms import has_population_norm
 
-__all__ = ["DecoderOnly", "EncoderDecoder", "TaskAdapter"]
+__all__ = ["LABEL", "TEXT", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "TaskAdapter"]
+
+#: Languages, for fairseq, of texts and their labels.
+TEXT, LABEL = "text", "label"
 
 Lengths = npt.NDArray[np.int64]
 
@@ -107,6 +110,18 @@ class EncoderDecoder(TaskAdapter):
             model(**inputs, features_only=True)
         else:
             model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
+
+
+class EncoderOnly(EncoderDecoder):
+    """Texts with labels, for fairseq pairs of :data:`TEXT` and :data:`LABEL`: an encoder."""
+
+    def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
+        """Refuse a directory without the dictionaries of words and labels."""
+        check_data(cfg.data, [TEXT, LABEL], way_out)
+
+    def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
+        """Run the encoder."""
+        model.encode(sample["net_input"]["src_tokens"])
 
 
 class DecoderOnly(TaskAdapter):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rbn_fairseq.diagnostics import (
     LayerMoments,
@@ -60,7 +60,7 @@ def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> L
     """Compute fairseq's ``nll_loss``: teacher forcing, no label smoothing, base 2.
 
     Args:
-        model: a fairseq model, in the modes that it should run in.
+        model: one of the plugin's, in the modes that it should run in.
         samples: fairseq's batches, on the model's device.
         padding: index of padding in the target dictionary.
     """
@@ -68,18 +68,14 @@ def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> L
     tokens: int | Tensor = 0
     sentences = 0
     for sample in samples:
-        output = model(**sample["net_input"])
-        logs = model.get_normalized_probs(output, log_probs=True)  # (B, T, V)
-        target = model.get_targets(sample, output)  # (B, T)
-        real = target.ne(padding)
-        total = total - logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)[real].double().sum()
-        tokens = tokens + real.sum()
-        sentences += len(target)
+        nll, number = model.nll(sample, padding)
+        total, tokens = total + nll, tokens + number
+        sentences += len(sample["target"])
     return Likelihood(float(total) / max(int(tokens), 1) / math.log(2), int(tokens), sentences)
 
 
 def compare_statistics(
-    model: nn.Module,
+    model: Any,
     layers: Mapping[str, LayerMoments],
     valid: Callable[[str], Iterable[dict[str, Any]]],
     padding: int,
@@ -97,7 +93,7 @@ def compare_statistics(
     - ``batch-random``: likewise, with batches of random sentences.
 
     Args:
-        model: a fairseq model; a copy of it is what runs.
+        model: one of the plugin's; a copy of it is what runs.
         layers: batch statistics of training batches, of every norm with running statistics.
         valid: from one of these names to the validation batches for it, on the model's device.
         padding: index of padding in the target dictionary.

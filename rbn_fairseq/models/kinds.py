@@ -92,6 +92,18 @@ LANGUAGE_MODEL = ModelKind(
     ),
 )  # fmt: skip
 
+
+def _encoding(name: str, task: str, architectures: Mapping[str, Any]) -> ModelKind:
+    """Return a kind of model that is an encoder alone."""
+    of_decoders = (
+        "max_target_positions", "share_decoder_input_output_embed", "share_all_embeddings",
+        "merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_softmax_dropout",
+        "adaptive_softmax_factor", "adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj",
+        "no_cross_attention", "cross_self_attention", "char_inputs", "no_decoder_final_norm",
+    )  # fmt: skip
+    return ModelKind(name, ("encoder",), TransformerConfig, architectures, task, of_decoders)
+
+
 #: The kinds by name.
 KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL)}
 

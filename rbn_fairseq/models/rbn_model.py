@@ -100,6 +100,22 @@ class RBNModel(BaseFairseqModel):
                 self.kind.task,
             )
 
+    def nll(self, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
+        """Return the negative log-likelihood of a batch, summed, in nats, and of how many targets.
+
+        Teacher forcing, without label smoothing.
+
+        Args:
+            sample: fairseq's batch, on the model's device.
+            padding: the value in targets that is none.
+        """
+        output = self(**sample["net_input"])
+        logs = self.get_normalized_probs(output, log_probs=True)  # (..., V)
+        target = self.get_targets(sample, output)  # (...)
+        real = target.ne(padding)
+        each = logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        return -each[real].double().sum(), real.sum()
+
     def load_state_dict(
         self,
         state_dict: dict[str, Tensor],

@@ -1,6 +1,7 @@
 """fairseq-hydra-train with the project's configs: group choice, sweep, independent jobs."""
 
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models.config import config_class, resolve
+from rbn_fairseq.models.kinds import LANGUAGE_MODEL, TRANSLATION
 from rbn_fairseq.norms import NORMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -89,12 +91,15 @@ def test_the_penalty_and_mixing_are_the_same_from_both_roads(data_bin, tmp_path,
 )
 def test_settings_of_norms_are_known(path):
     settings = OmegaConf.load(path).model
-    merged = OmegaConf.merge(OmegaConf.structured(config_class()), settings)
+    kind = LANGUAGE_MODEL if path.stem.endswith("_lm") else TRANSLATION
+    merged = OmegaConf.merge(OmegaConf.structured(config_class(kind)), settings)
     pre = settings.get("norm_placement") == "sub"  # for Pre-Norm recipes only
-    merged.encoder_normalize_before = merged.decoder_normalize_before = pre
-    norms = resolve(merged).norms
-    used = norms.encoder.layers.split("+")
-    assert set(used) <= set(NORMS) and norms.decoder.layers == "layer"
+    for side in kind.sides:
+        merged[f"{side}_normalize_before"] = pre
+    options = Namespace(**OmegaConf.to_container(merged))  # without the task's, which some are
+    first, *others = resolve(options, kind).norms.stacks
+    used = first.layers.split("+")
+    assert set(used) <= set(NORMS) and all(stack.layers == "layer" for stack in others)
     of_used = tuple(f"norm_{name}_" for name in used)
     general = ("norm_encoder", "norm_decoder", "norm_placement", "norm_weight")
     for key in settings:

@@ -1,0 +1,83 @@
+"""Base of the tasks whose data are texts with labels."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import load_langpair_dataset
+
+from rbn_fairseq.measuring.adapters import LABEL, TEXT
+
+__all__ = ["LabelledTextConfig", "LabelledTextTask"]
+
+
+@dataclass
+class LabelledTextConfig(FairseqDataclass):
+    """Options of the data."""
+
+    data: Optional[str] = field(
+        default=None, metadata={"help": "data directory that `rbn prepare` filled"}
+    )
+    max_source_positions: int = field(
+        default=512, metadata={"help": "tokens of a text; what is behind them is cut off"}
+    )
+
+
+class LabelledTextTask(FairseqTask):
+    """Texts and their labels: for fairseq, pairs of the languages ``text`` and ``label``.
+
+    Batches are of texts of like length, unless --length-mixing says otherwise (``random``:
+    shuffled).
+    """
+
+    def __init__(self, cfg: LabelledTextConfig, words: Dictionary, labels: Dictionary) -> None:
+        super().__init__(cfg)
+        self._words, self._labels = words, labels
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "LabelledTextTask":
+        """Load the dictionaries."""
+        paths = (os.path.join(cfg.data, f"dict.{side}.txt") for side in (TEXT, LABEL))
+        return cls(cfg, *map(Dictionary.load, paths))
+
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
+        """Load a part of the data; each side ends with ``</s>``, and is padded behind.
+
+        Raises:
+            FileNotFoundError: if there is no such part.
+        """
+        self.datasets[split] = load_langpair_dataset(
+            self.cfg.data,
+            split,
+            TEXT,
+            self._words,
+            LABEL,
+            self._labels,
+            combine=combine,
+            dataset_impl=None,
+            upsample_primary=1,
+            left_pad_source=False,
+            left_pad_target=False,
+            max_source_positions=self.cfg.max_source_positions,
+            max_target_positions=self.cfg.max_source_positions,
+            truncate_source=True,
+        )
+
+    def max_positions(self) -> tuple[int, int]:
+        """Return the length of the longest text, and the largest number of its labels."""
+        return self.cfg.max_source_positions, self.cfg.max_source_positions
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The words."""
+        return self._words
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The labels, behind fairseq's special types."""
+        return self._labels
