@@ -10,12 +10,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import UserDir
+from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, write_json
 
 __all__ = [
     "LOG_DATES",
@@ -142,9 +143,50 @@ def interactive(context: typer.Context, user_dir: UserDir = None) -> None:
     _run_on_checkpoint("interactive", context.args, user_dir)
 
 
-def validate(context: typer.Context, user_dir: UserDir = None) -> None:
-    """Validate a checkpoint: fairseq-validate with the plugin put in."""
-    _run_on_checkpoint("validate", context.args, user_dir)
+def validate(
+    context: typer.Context,
+    json: Json = None,
+    overwrite: Overwrite = False,
+    user_dir: UserDir = None,
+) -> None:
+    """Validate a checkpoint: fairseq-validate with the plugin put in.
+
+    `--valid-subset test --json RUN/score.json` scores a run on its test set, by perplexity,
+    accuracy or F1.
+    """
+    from fairseq.logging import progress_bar
+
+    check_json(json, [], overwrite)
+    make = progress_bar.progress_bar
+    scores: dict[str, dict[str, float]] = {}
+
+    def recorded(*given: Any, **settings: Any) -> Any:
+        bar = make(*given, **settings)
+        show = bar.print
+
+        def show_and_keep(stats: Any, tag: Any = None, step: Any = None) -> None:
+            kept = {name: _number(value) for name, value in stats.items()}
+            scores[tag] = {
+                name: value
+                for name, value in kept.items()
+                if value is not None and name not in ("wps", "wpb", "bsz")
+            }
+            show(stats, tag=tag, step=step)
+
+        bar.print = show_and_keep
+        return bar
+
+    with mock.patch.object(progress_bar, "progress_bar", recorded):
+        _run_on_checkpoint("validate", context.args, user_dir)
+    write_json(json, scores)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number of fairseq's statistics, some of which are meters, some formatted."""
+    try:
+        return float(getattr(value, "avg", value))
+    except (TypeError, ValueError):
+        return None
 
 
 def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:

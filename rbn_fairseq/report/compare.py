@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rbn_fairseq.report.metrics import Metric
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import (
     LENGTH,
@@ -61,13 +62,15 @@ class Group:
             ``length``, ``epochs`` (of the last validation), and of :class:`Run` ``seconds``,
             ``parameters`` and ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
-            :data:`IDENTITY`; ``scores``: a row a run and kind of BLEU.
+            :data:`IDENTITY`; ``scores``: a row a run and kind of score.
+        metric: what they are scored by.
         twice: runs that are left out because another has their settings and seed, with a sentence.
     """
 
     title: str
     runs: pd.DataFrame
     frames: Mapping[str, pd.DataFrame]
+    metric: Metric
     twice: Sequence[tuple[str, str]] = ()
 
     @property
@@ -86,18 +89,24 @@ class Group:
         return f"{placement}: {title}" if placement and len(self.placements) > 1 else title
 
     @property
-    def bleu_kind(self) -> str:
-        """The kind of BLEU that most runs have; of several, or without scores, that on tokens."""
-        if not len(self.frames["scores"]):
-            return "tokenised"
-        counts = self.frames["scores"]["kind"].value_counts().reindex(_KINDS, fill_value=0)
-        return str(counts.idxmax())
+    def score_kind(self) -> str:
+        """The kind of score that most runs have; of several kinds of BLEU that on tokens."""
+        counts = self.frames["scores"]["kind"].value_counts()
+        known = [*(kind for kind in _KINDS if kind in counts), *counts.index]
+        most = [kind for kind in known if counts[kind] == counts.max()]
+        return str(most[0]) if most else "tokenised"
 
     @property
-    def bleu(self) -> pd.DataFrame:
+    def scored(self) -> str:
+        """The score in words."""
+        name = self.metric.name
+        return f"{name} ({self.score_kind})" if name == "BLEU" else name
+
+    @property
+    def scores(self) -> pd.DataFrame:
         """The scores of that kind, a row a run that has one."""
         scores = self.frames["scores"]
-        return scores[scores["kind"] == self.bleu_kind]
+        return scores[scores["kind"] == self.score_kind]
 
     @property
     def pairs(self) -> pd.DataFrame:
@@ -199,13 +208,13 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
     return runs[~again].sort_values(["series", "seed"], kind="stable"), twice
 
 
-def _scores(runs: Sequence[Run]) -> pd.DataFrame:
+def _scores(runs: Sequence[Run], key: str) -> pd.DataFrame:
     rows = [
-        (run.name, kind, float(score["bleu"]), str(score.get("signature", "unknown")),
-         run.averaged_scores.get(kind, {}).get("bleu"))
-        for run in runs for kind, score in run.scores.items()
+        (run.name, kind, float(score[key]), str(score.get("signature", "unknown")),
+         run.averaged_scores.get(kind, {}).get(key))
+        for run in runs for kind, score in run.scores.items() if key in score
     ]  # fmt: skip
-    columns = ["run", "kind", "bleu", "signature", "averaged"]
+    columns = ["run", "kind", "score", "signature", "averaged"]
     return pd.DataFrame(rows, columns=columns).astype({"averaged": float})
 
 
@@ -226,10 +235,10 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
         parts = [getattr(run, name).assign(run=run.name) for run in runs]
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
-    frames["scores"] = _scores(runs).join(table[[*IDENTITY, "epochs"]], on="run")
     first = members[0][1]
+    frames["scores"] = _scores(runs, first.metric.key).join(table[[*IDENTITY, "epochs"]], on="run")
     title = f"{data}; {first.size}" if first.sizes else "Settings unknown"
-    return Group(title, table, frames, twice)
+    return Group(title, table, frames, first.metric, twice)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -242,11 +251,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
     for run in runs:
         setup = describe(run)
-        alike = (setup.data, setup.sizes, setup.vocabularies)
+        alike = (setup.data, setup.sizes, setup.vocabularies, setup.metric.key)
         groups.setdefault(alike, []).append((run, setup))
     number = Counter(key[:2] for key in groups)
     comparable = []
-    for (data, sizes, vocabularies), members in groups.items():
+    for (data, sizes, vocabularies, _), members in groups.items():
         if number[data, sizes] > 1:
             languages = " to ".join(language for language, _ in vocabularies)
             types = " and ".join(str(size) for _, size in vocabularies)
@@ -310,15 +319,15 @@ def last_layer(group: Group) -> pd.DataFrame:
 def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
-    ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``bleu``:
+    ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
     of trainings that ended at the same epoch and were scored with the same signature.
     """
     nll = at_last_epoch(gaps_by_epoch(group), "gap")["mean"]
-    scores = group.bleu[["run", "bleu", "signature", "epochs"]]
+    scores = group.scores[["run", "score", "signature", "epochs"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )
     same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
-    by_run = both[same].groupby(["series", "run"])[["bleu", "bleu_base"]].mean()
-    bleu = (by_run["bleu_base"] - by_run["bleu"]).groupby("series").mean()
-    return pd.DataFrame({"nll": nll, "bleu": bleu})
+    by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
+    behind = (by_run["score_base"] - by_run["score"]).groupby("series").mean()
+    return pd.DataFrame({"nll": nll, "score": -behind if group.metric.lower else behind})

@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "LOG", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
+    "LOG", "METRICS", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
 ]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
+#: Scores, as logs of validations and score.json call them.
+METRICS = ("bleu", "ppl", "accuracy", "f1")
 _AVERAGED_SCORE = "score_averaged_statistics.json"
 _NUMBER = (int, float)
 #: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
@@ -68,14 +70,15 @@ class Run:
     Attributes:
         name: unique among the runs of a report.
         directory: where it was read.
-        valid: a row a validation: epoch, update, loss, nll_loss (bits per target token) and bleu.
+        valid: a row a validation: epoch, update, loss, nll_loss (bits per target token) and
+            :data:`METRICS`.
         train: a row an epoch: epoch, update, ``minutes`` since the training's start (by fairseq's
             own count, added up over processes) and fairseq's averages by their names.
         tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth
             (1 is nearest to the input), mean_tid, var_tid and the like.
         batching: the same for batches made in several ways, named in ``batching``.
         conditioning, cost: the lines of these files.
-        scores: what ``rbn score`` wrote, by kind of BLEU.
+        scores: what ``rbn score`` or ``rbn validate --json`` wrote, by kind of score.
         averaged_scores: the same of averaged statistics that were not recalibrated, which
             ``rbn evaluate`` leaves.
         config: fairseq's configuration by group; empty without ``run.json``.
@@ -210,7 +213,7 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
-    columns = ["epoch", "update", "loss", "nll_loss", "bleu"]
+    columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
     train_frame = pd.DataFrame(train)
     if not train:
         train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
@@ -313,17 +316,19 @@ def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Read what ``rbn score`` wrote, by kind of BLEU; nothing of a file that is damaged."""
+    """Read scores, by kind; nothing of a file that is damaged."""
     try:
         scores: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        if not all(math.isfinite(score["bleu"]) for score in scores.values()):
-            raise ValueError("a number is not finite")
+        for score in scores.values():
+            if not any(math.isfinite(score[name]) for name in METRICS if name in score):
+                raise ValueError("a number is missing or not finite")
         return scores
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problems.append(
-            f"`{path.name}` is not what `rbn score` writes ({error!r}). Remove it and score again."
+            f"`{path.name}` is not what `rbn score` or `rbn validate --json` write ({error!r}). "
+            "Remove it and score again."
         )
         return {}
 

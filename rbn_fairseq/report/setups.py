@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Optional
 
+from rbn_fairseq.report.metrics import Metric, metric_of
 from rbn_fairseq.report.runs import Run
 
 __all__ = [
@@ -48,7 +49,9 @@ LENGTH = ("optimization.max_epoch", "optimization.max_update")
 # What a penalty puts before a norm's name, and how it is called behind others'.
 _PREFIXES = {"R": "penalty", "auto-R": "target TID"}
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
+_SIDES = ("encoder", "decoder")
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
+_IN_WORDS = ("{} layers", "width {}", "feed-forward {}", "{} heads")
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,11 @@ class Setup:
         seed: of the training.
         data: name of its directory; empty where unknown.
         vocabularies: languages, source first, and the sizes of their dictionaries.
-        sizes: of encoder and decoder, by name; empty where unknown.
-        bottom: number of bottom encoder layers with batch norm, the others having layer norm.
+        sizes: of the stacks, by name; empty where unknown.
+        bottom: number of bottom layers with batch norm, of the encoder or of the only stack, the
+            others having layer norm.
         settings: what shapes the training, by names such as ``optimization.lr``.
+        metric: what its task is scored by.
     """
 
     placement: str
@@ -77,15 +82,17 @@ class Setup:
     sizes: tuple[tuple[str, Any], ...] = ()
     bottom: Optional[int] = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    metric: Metric = metric_of("translation")
 
     @property
     def size(self) -> str:
         """The model's size in words; the encoder's where the decoder's is the same."""
         size = dict(self.sizes)
-        words = [f"{size['encoder_layers']} + {size['decoder_layers']} layers"]
-        for text, key in zip(("width {}", "feed-forward {}", "{} heads"), _SIZES[1:], strict=True):
-            both = (size[f"encoder_{key}"], size[f"decoder_{key}"])
-            words.append(text.format(" + ".join(map(str, dict.fromkeys(both)))))
+        words = []
+        for text, key in zip(_IN_WORDS, _SIZES, strict=True):
+            found = [size[name] for name in (f"{side}_{key}" for side in _SIDES) if name in size]
+            apart = found if key == "layers" else dict.fromkeys(found)
+            words.append(text.format(" + ".join(map(str, apart))))
         return ", ".join(words)
 
 
@@ -134,32 +141,39 @@ def _data_name(path: str) -> str:
     return "/".join(parts[-2:]) if generic else parts[-1]
 
 
+def _plans(model: Mapping[str, Any]) -> list[str]:
+    """Return the plans of the model's stacks, the encoder's first."""
+    return [str(model[name]) for name in (f"norm_{side}" for side in _SIDES) if name in model]
+
+
 def _has_bins(model: Mapping[str, Any]) -> bool:
-    rules = re.split("[:+]", str(model["norm_encoder"]))
+    rules = re.split("[:+]", _plans(model)[0])
     batch = any(rule.partition("@")[0] == "batch" for rule in rules)
     return batch and int(model["norm_batch_length_bins"]) > 1
 
 
 def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
-    plan, decoder = str(model["norm_encoder"]), str(model["norm_decoder"])
+    plan, *behind = _plans(model)
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if prefix:
         name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
     if _has_bins(model):
         name += BY_LENGTH
-    if str(model["norm_weight"]) != "none":
+    if str(model.get("norm_weight", "none")) != "none":
         name += f", {str(model['norm_weight']).upper()}"
-    return name if decoder == "layer" else f"{name}, decoder {FAMILIES.get(decoder, decoder)}"
+    others = [f", decoder {FAMILIES.get(plan, plan)}" for plan in behind if plan != "layer"]
+    return name + "".join(others)
 
 
 def _bottom(model: Mapping[str, Any]) -> Optional[int]:
-    """Return L of ``batch@0-(L-1):layer``; other plans have none."""
-    plan = str(model["norm_encoder"])
-    if model["norm_decoder"] != "layer" or model["norm_weight"] != "none" or _has_bins(model):
+    """Return L of ``batch@0-(L-1):layer`` in the first stack; other plans have none."""
+    plan, *behind = _plans(model)
+    if {*behind, model.get("norm_weight", "none")} - {"layer", "none"} or _has_bins(model):
         return None
     if plan in ("layer", "batch"):
-        return int(model["encoder_layers"]) if plan == "batch" else 0
+        layers = next(model[f"{side}_layers"] for side in _SIDES if f"norm_{side}" in model)
+        return int(layers) if plan == "batch" else 0
     part = re.fullmatch(r"batch@0(?:-(\d+))?:layer", plan)
     return int(part[1] or 0) + 1 if part else None
 
@@ -178,16 +192,19 @@ def _describe(run: Run) -> Setup:
     prefix = "R" if weighted else ""
     if criterion.get("rbn_target_tid") is not None:
         prefix = "auto-R"
-    names = [f"{side}_{size}" for side in ("encoder", "decoder") for size in _SIZES]
+    names = [f"{side}_{size}" for side in _SIDES for size in _SIZES]
     special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(model.get("norm_placement")))
-    ours = "norm_encoder" in model
+    ours = any(f"norm_{side}" in model for side in _SIDES)
+    before = [model[name] for name in (f"{side}_normalize_before" for side in _SIDES)
+              if name in model]  # fmt: skip
     return Setup(
-        special or ("Pre-Norm" if model["encoder_normalize_before"] else "Post-Norm"),
+        special or ("Pre-Norm" if before[0] else "Post-Norm"),
         _norm_name(model, prefix) if ours else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
-        tuple((name, int(model[name])) for name in names),
+        tuple((name, int(model[name])) for name in names if name in model),
         _bottom(model) if ours and not prefix else None,
         _flatten(run.config),
+        metric_of(str(run.config["task"].get("_name"))),
     )

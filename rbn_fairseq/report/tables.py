@@ -23,8 +23,8 @@ _TID = {
 }
 _GAPS = (
     "Differences to LN: same seed where there is one, else LN's mean; valid nll in bits per token "
-    "at the last epoch that both have; BLEU only where both trainings ended at the same epoch and "
-    "were scored with the same signature."
+    "at the last epoch that both have; scores only where both trainings ended at the same epoch "
+    "and were scored alike."
 )
 _WITHOUT = "without recalibration"
 _FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")
@@ -33,14 +33,14 @@ _FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")
 def _cells(group: Group) -> pd.DataFrame:
     """Return what the paper's tables show, a row a series.
 
-    Means over seeds of ``BLEU``, ``nll`` and the TID of the last layer, each with its columns of
-    :data:`SPREAD`, which two seeds do not have, and :data:`SEEDS`; ``BLEU gap`` and ``nll gap`` to
-    layer norm; and ``n``, the number of seeds.
+    Means over seeds of ``score``, ``nll`` and the TID of the last layer, each with its columns of
+    :data:`SPREAD`, which two seeds do not have, and :data:`SEEDS`; ``score gap`` and ``nll gap``
+    to layer norm; and ``n``, the number of seeds.
     """
     last, of_seeds = last_layer(group), ["mean", "std", "count"]
-    without = group.bleu.dropna(subset="averaged")
+    without = group.scores.dropna(subset="averaged")
     means = {
-        "BLEU": group.bleu.groupby("series")["bleu"].agg(of_seeds),
+        "score": group.scores.groupby("series")["score"].agg(of_seeds),
         _WITHOUT: without.groupby("series")["averaged"].agg(of_seeds),
         "nll": at_last_epoch(group.frames["valid"], "nll_loss"),
         **{name: at_last_epoch(last, name) for name in _TID.values()},
@@ -52,7 +52,8 @@ def _cells(group: Group) -> pd.DataFrame:
         for name, mean in means.items()
     ]
     gaps = last_gaps(group)
-    parts.append(pd.DataFrame({"BLEU gap": -gaps["bleu"], "nll gap": gaps["nll"]}))
+    more = gaps["score"] if group.metric.lower else -gaps["score"]
+    parts.append(pd.DataFrame({"score gap": more, "nll gap": gaps["nll"]}))
     parts.append(group.runs.groupby("series").size().astype("Int64").rename("n"))
     return pd.concat(parts, axis=1)
 
@@ -82,9 +83,13 @@ def _rows(group: Group, families: Sequence[str]) -> pd.DataFrame:
     return rows.assign(name=rows["placement"].str.split("-").str[0] + "-" + rows["label"])
 
 
-def _datasets(group: Group) -> tuple[str, ...]:
-    wmt = "wmt16" in str(group.runs["data"].iloc[0]).lower()
-    return ("IWSLT14", "WMT16") if wmt else ("IWSLT14",)
+def _datasets(group: Group) -> list[str]:
+    return group.metric.of_paper(str(group.runs["data"].iloc[0]))
+
+
+def _signatures(group: Group) -> list[str]:
+    signatures = sorted(set(group.scores["signature"]) - {"unknown"})
+    return [f"{group.scored}: `{'`, `'.join(signatures)}`."] if signatures else []
 
 
 def _table(
@@ -108,11 +113,8 @@ def _table(
         "Mean over seeds ± sample standard deviation (n - 1) of three or more. The paper's numbers "
         "are means of at least three seeds, of its own model and data."
     ]
-    if any("BLEU" in column for column in frame):
-        signatures = sorted(set(group.bleu["signature"]))
-        if signatures:
-            notes.append(f"BLEU: {group.bleu_kind}, `{'`, `'.join(signatures)}`.")
-        notes.append(_GAPS)
+    if any(group.metric.name in column for column in frame):
+        notes += [*_signatures(group), _GAPS]
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
@@ -127,10 +129,11 @@ def _gap_table(group: Group, cells: pd.DataFrame) -> Table:
     rows = _rows(group, ["BN"])
     pairs = group.pairs.drop_duplicates("series").set_index("series")["baseline"]
     baseline = rows["series"].map(pairs.map(group.runs["series"]))
-    heading = f"LN, BLEU ({group.bleu_kind})"
-    columns = {"BN, BLEU": "BLEU", "BN - LN, BLEU": "BLEU gap", "BN - LN, nll": "nll gap"}
+    metric, heading = group.metric.name, f"LN, {group.scored}"
+    of_batch, gap = f"BN, {metric}", f"BN - LN, {metric}"
+    columns = {of_batch: "score", gap: "score gap", "BN - LN, nll": "nll gap"}
     columns |= {**_TID, "n": "n"}
-    layer = _look_up(cells, baseline, {heading: "BLEU"})
+    layer = _look_up(cells, baseline, {heading: "score"})
     ours = pd.concat([layer, _look_up(cells, rows["series"], columns)], axis=1)
     ours.insert(0, "", rows["name"])
     paper = published_results()
@@ -138,15 +141,15 @@ def _gap_table(group: Group, cells: pd.DataFrame) -> Table:
         [
             {
                 "": f"{placement}, paper, {dataset}",
-                heading: paper.at[(placement, "LN", dataset), "bleu"],
-                "BN, BLEU": paper.at[(placement, "BN", dataset), "bleu"],
+                heading: paper.at[(placement, "LN", dataset), "score"],
+                of_batch: paper.at[(placement, "BN", dataset), "score"],
                 "mean TID, %": paper.at[(placement, "BN", dataset), "mean_tid"],
                 "variance TID, %": paper.at[(placement, "BN", dataset), "var_tid"],
             }
             for placement in rows["placement"].unique() for dataset in _datasets(group)
         ]
     )  # fmt: skip
-    theirs["BN - LN, BLEU"] = theirs["BN, BLEU"] - theirs[heading]
+    theirs[gap] = theirs[of_batch] - theirs[heading]
     frame = pd.concat([ours, theirs], ignore_index=True)
     shown = frozenset(range(len(ours), len(frame)))
     return _table(group, 1, "Paper's Table 1: BN against LN", frame, paper=shown)
@@ -187,15 +190,15 @@ def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
     families = [norm for norm in _FAMILIES if norm in present or norm in _FAMILIES[:3]]
     families += sorted(present - set(families))
     performance = {
-        f"BLEU ({group.bleu_kind})": "BLEU", _WITHOUT: _WITHOUT, "n": "n",
-        "BLEU - LN's": "BLEU gap", "valid nll": "nll", "nll - LN's": "nll gap",
+        group.scored: "score", _WITHOUT: _WITHOUT, "n": "n",
+        f"{group.metric.name} - LN's": "score gap", "valid nll": "nll", "nll - LN's": "nll gap",
     }  # fmt: skip
     discrepancy = {", mean, %": "mean_tid", ", var., %": "var_tid"}
     return [
         _gap_table(group, cells),
         _beside_paper(
             group, cells, colours, 2, "Paper's Tables 2 and 3: LN, BN, RBN and other norms",
-            families, performance, {"": "bleu"},
+            families, performance, {"": "score"},
         ),
         _beside_paper(
             group, cells, colours, 4, "Paper's Table 4: TID of the last layer", ["BN", "RBN"],
@@ -222,7 +225,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
             "epochs": runs["epochs"],
             "best valid nll": nll.min(),
             "last valid nll": nll.last(skipna=False),
-            "BLEU": group.bleu.set_index("run")["bleu"],
+            group.metric.name: group.scores.set_index("run")["score"],
             "mean TID, last layer, %": last["mean_tid"],
             "variance TID, last layer, %": last["var_tid"],
             "mean TID, average, %": average["mean_tid"],
@@ -236,12 +239,10 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     )
     frame = frame.loc[:, ~(frame.isna() | frame.eq("")).all()]
     frame = frame.drop(columns=["placement"] if len(group.placements) == 1 else [], errors="ignore")
-    digits = {column: 2 for column in frame if "TID" in column or column == "BLEU"}
+    digits = {column: 2 for column in frame if "TID" in column or column == group.metric.name}
     digits |= {"best valid nll": 3, "last valid nll": 3, "cost, bits per token": 4, "minutes": 1}
     notes = ["Validation nll in bits per target token; best and last epoch."]
-    if len(group.bleu):
-        signatures = "`, `".join(sorted(set(group.bleu["signature"])))
-        notes.append(f"BLEU: {group.bleu_kind}, `{signatures}`.")
+    notes += _signatures(group)
     if len(tid):
         notes.append(
             "TID at the last measurement, as trained: batches compared with population "

@@ -113,8 +113,13 @@ def test_perplexity(trained, text):
     valid = rbn(
         "validate", text / "bin", "--path", directory / "checkpoint_best.pt", "--valid-subset",
         "test", "--cpu", "--num-workers", 0, "--task", "language_modeling_rbn", "--max-tokens", 512,
+        "--json", directory / "score.json",
     ).stdout  # fmt: skip
     assert float(re.search(r"\| loss ([\d.]+)", valid)[1]) == pytest.approx(nll, abs=1e-3)
+    score = json.loads((directory / "score.json").read_text())["test"]
+    assert score.keys() == {"loss", "ppl"}
+    assert score["loss"] == pytest.approx(nll, abs=1e-3)
+    assert score["ppl"] == pytest.approx(expected, abs=0.02)
 
 
 def test_measurements(trained, text, tmp_path):

@@ -82,8 +82,8 @@ def test_an_option_that_is_not_set_is_left_out_of_a_label(make, group):
 
 
 def test_kind_of_bleu(make, group, tmp_path):
-    assert group([make("ln"), make("bn", "BN")]).bleu_kind == "tokenised"
-    assert group([make("scored", bleu=30.0)]).bleu_kind == "sacrebleu"
+    assert group([make("ln"), make("bn", "BN")]).score_kind == "tokenised"
+    assert group([make("scored", bleu=30.0)]).score_kind == "sacrebleu"
 
 
 def test_what_shapes_no_training_makes_no_series(make, group):
@@ -141,7 +141,7 @@ def test_gaps_are_to_the_same_seed(make, group):
     assert gaps["bn3", 2] == 6.0 - statistics.fmean((5.0, 6.0))  # there is no LN of seed 3
     (last,) = last_gaps(one).to_dict("records")
     assert last["nll"] == pytest.approx(statistics.fmean((1.0, 0.0, 0.5)))
-    assert last["bleu"] == pytest.approx(statistics.fmean((1.0, 2.0, 1.5)))
+    assert last["score"] == pytest.approx(statistics.fmean((1.0, 2.0, 1.5)))
 
 
 def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
@@ -155,9 +155,9 @@ def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
 
 def test_scores_that_cannot_be_compared(make, group, tmp_path):
     one = group([make("ln", nll=(5.0,), bleu=30.0), make("bn", "BN", nll=(5.0, 4.0), bleu=29.0)])
-    assert last_gaps(one)["bleu"].isna().all()  # other epochs
+    assert last_gaps(one)["score"].isna().all()  # other epochs
     runs = [make("ln2", bleu=30.0), make("bn2", "BN", bleu=29.0)]
     path = tmp_path / "bn2" / "score.json"
     path.write_text(path.read_text().replace("tok:13a", "tok:none"))
     one = group([runs[0], read_run("bn2", runs[1].directory)])
-    assert last_gaps(one)["bleu"].isna().all()
+    assert last_gaps(one)["score"].isna().all()

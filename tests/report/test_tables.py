@@ -113,7 +113,7 @@ def test_given_length(main, blocks):
 
 def test_published_numbers():
     paper = published_results()
-    assert paper.at[("Post-Norm", "BN", "WMT16"), "bleu"] == 25.0
+    assert paper.at[("Post-Norm", "BN", "WMT16"), "score"] == 25.0
     assert paper.at[("Pre-Norm", "RBN", "IWSLT14"), "var_tid"] == 1.5
     assert pd.isna(paper.at[("Pre-Norm", "LN", "IWSLT14"), "var_tid"])
 

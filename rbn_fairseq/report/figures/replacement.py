@@ -42,21 +42,22 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
             "`--norm-encoder batch@0-1:layer` for L = 2, and so on."
         )
         return [Missing(title, hint)]
-    in_bleu = all(line["bleu"].notna().all() for line in sweeps)
-    kind, unit = ("bleu", "BLEU, LN - BN") if in_bleu else (
+    scored = all(line["score"].notna().all() for line in sweeps)
+    kind, unit = ("score", group.metric.worse("LN", "BN")) if scored else (
         "nll", "valid nll, BN - LN, bits per token",
     )  # fmt: skip
     columns = ["placement", "setting", "bottom", "var_tid_percent", kind]
     layer = {"bottom": 0, "var_tid_percent": 0.0, kind: 0.0}  # layer norm itself
     lines = [pd.concat([line[:1].assign(**layer), line])[columns] for line in sweeps]
     numbers = pd.concat(lines).astype({"bottom": int})
-    numbers = numbers.rename(columns={"bottom": "L", kind: f"{kind}_gap"})
+    gap = f"{group.metric.key if scored else kind}_gap"
+    numbers = numbers.rename(columns={"bottom": "L", kind: gap})
     caption = (
         "Batch norm in the bottom L encoder layers, layer norm above (L = 0 is layer norm, with "
         "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
         "positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the two highly correlated."
     )
-    draw = lambda: _draw_sweeps(numbers, f"{kind}_gap", unit)  # noqa: E731
+    draw = lambda: _draw_sweeps(numbers, gap, unit)  # noqa: E731
     return [Figure("figure3_left", title, caption, draw, numbers)]
 
 

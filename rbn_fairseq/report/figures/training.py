@@ -1,4 +1,4 @@
-"""Losses and BLEU through training."""
+"""Losses and scores through training."""
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group, gaps_by_epoch
@@ -40,11 +40,11 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
 
 
 def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
-    """The paper's Figure 1: train and valid nll, and BLEU where it was measured, by epoch."""
+    """The paper's Figure 1: train and valid nll, and the score where it was measured, by epoch."""
     quantities = (
         ("train nll", "train", "nll_loss", _NLL),
         ("valid nll", "valid", "nll_loss", _NLL),
-        ("valid BLEU", "valid", "bleu", "BLEU"),
+        (f"valid {group.metric.name}", "valid", group.metric.key, group.metric.name),
     )
     grid = [
         [
@@ -57,10 +57,10 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     ]  # fmt: skip
     title = "Paper's Figure 1: training dynamics"
     caption = (
-        "Negative log-likelihood on training and validation sentences, and BLEU of --eval-bleu, "
-        "by epoch. Train nll is with dropout and averaged over the epoch, so it lies above the "
-        "valid nll early on. The paper (IWSLT14): BN trains faster than LN, and validates worse "
-        "from about epoch 7 or 8 on."
+        f"Negative log-likelihood on training and validation sentences, and {group.metric.name} "
+        "where it was measured, by epoch. Train nll is with dropout and averaged over the epoch, "
+        "so it lies above the valid nll early on. The paper (IWSLT14): BN trains faster than LN, "
+        "and validates worse from about epoch 7 or 8 on."
     )
     hint = "Needs `train.log`, which `rbn train` writes."
     return figure_of_curves(group, "figure1", title, caption, grid, hint)

@@ -1,4 +1,4 @@
-"""Figure 5: BLEU over the penalty's two weights."""
+"""Figure 5: scores over the penalty's two weights."""
 
 from collections.abc import Sequence
 
@@ -36,18 +36,19 @@ def _grids(group: Group) -> list[pd.DataFrame]:
 
 
 def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
-    """Figure 5: a map of BLEU, or of validation nll without it, a map a placement and setting."""
-    title = "Paper's Figure 5: BLEU over the weights of RBN's penalty"
+    """Figure 5: a map of scores, or of validation nll without, a map a placement and setting."""
+    title = f"Paper's Figure 5: {group.metric.name} over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
         hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
         return [Missing(title, hint)]
     runs = group.runs.index[group.runs["series"].isin(pd.concat(grids).index)]
-    in_bleu = set(runs) <= set(group.bleu["run"])
-    by_series = group.bleu.groupby("series")["bleu"].agg(["mean", "count"])
-    means = by_series if in_bleu else at_last_epoch(group.frames["valid"], "nll_loss")
-    unit = f"BLEU ({group.bleu_kind})" if in_bleu else "valid nll, bits per target token"
-    name = "bleu" if in_bleu else "nll"
+    scored = set(runs) <= set(group.scores["run"])
+    by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
+    means = by_series if scored else at_last_epoch(group.frames["valid"], "nll_loss")
+    unit = group.scored if scored else "valid nll, bits per target token"
+    name = group.metric.key if scored else "nll"
+    high = scored and not group.metric.lower  # is good
     means = means[["mean", "count"]].set_axis([name, "seeds"], axis=1)
     columns = ["placement", "setting", "lambda", "nu", name, "seeds"]
     maps = [grid.join(means, how="inner")[columns] for grid in grids]
@@ -56,31 +57,31 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
         "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
         "and moderate weights of both are best."
     )
-    draw = lambda: _draw(maps, unit, name)  # noqa: E731
+    draw = lambda: _draw(maps, unit, name, high)  # noqa: E731
     return [Figure("figure5", title, caption, draw, pd.concat(maps))]
 
 
-def _draw(maps: Sequence[pd.DataFrame], unit: str, name: str) -> Canvas:
+def _draw(maps: Sequence[pd.DataFrame], unit: str, name: str, high: bool) -> Canvas:
     with sheet(1, len(maps), width=5.2, height=4.0) as (canvas, (row,)):
         for axes, cells in zip(row, maps, strict=True):
             heading = ", ".join(filter(None, cells[["placement", "setting"]].iloc[0]))
             table = cells.drop_duplicates(["lambda", "nu"], keep="last").pivot(
                 index="nu", columns="lambda", values=name
             )
-            _draw_map(axes, heading, table, unit, name == "bleu")
+            _draw_map(axes, heading, table, unit, high)
         return canvas
 
 
-def _draw_map(axes: Axes, heading: str, table: pd.DataFrame, unit: str, in_bleu: bool) -> None:
+def _draw_map(axes: Axes, heading: str, table: pd.DataFrame, unit: str, high: bool) -> None:
     values = table.to_numpy()
-    palette = "viridis" if in_bleu else "viridis_r"  # bright is good in both
+    palette = "viridis" if high else "viridis_r"  # bright is good in both
     image = axes.imshow(values, origin="lower", cmap=palette, aspect="auto")
     dark = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             # Not quite white and black, which dark mode would change.
-            colour = "#fdfdfd" if (value < dark) == in_bleu else "#010101"
-            text = f"{value:.1f}" if in_bleu else f"{value:.3f}"
+            colour = "#fdfdfd" if (value < dark) == high else "#010101"
+            text = f"{value:.1f}" if high else f"{value:.3f}"
             axes.text(column, row, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(table.shape[1]), [f"{mean:g}" for mean in table.columns])
     axes.set_yticks(range(table.shape[0]), [f"{std:g}" for std in table.index])

@@ -1,0 +1,69 @@
+"""The report on tasks that are not translation: their scores, sizes, and the paper's columns."""
+
+import json
+
+import pytest
+
+from rbn_fairseq.report.compare import group_runs, last_gaps
+from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.metrics import metric_of
+from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.setups import describe
+from rbn_fairseq.report.tables import paper_tables
+from run_directories import configuration, write_run
+
+
+@pytest.fixture
+def language_models(tmp_path):
+    """Layer norm and RBN of a language model, with perplexities of 50 and 45."""
+    runs = []
+    for name, plan, weight, perplexity in (("ln", "layer", 0.0, 50.0), ("rbn", "batch", 0.1, 45.0)):
+        cfg = configuration(data="data/ptb/bin")
+        cfg["task"]["_name"] = "language_modeling_rbn"
+        cfg["model"] = {"_name": "rbn_transformer_lm_ptb", "norm_decoder": plan}
+        cfg["criterion"]["rbn_mean_weight"] = weight
+        write_run(tmp_path / name, cfg, tid=(0.009, 0.011) if weight else None)
+        score = {"test": {"ppl": perplexity, "loss": 5.5}}
+        (tmp_path / name / "score.json").write_text(json.dumps(score))
+        runs.append(read_run(name, tmp_path / name))
+    return runs
+
+
+def test_language_models(language_models):
+    layer, rbn = map(describe, language_models)
+    assert (layer.norm, rbn.norm, rbn.placement) == ("LN", "RBN", "Post-Norm")
+    assert rbn.size == "3 layers, width 256, feed-forward 2100, 1 heads"
+    (group,) = group_runs(language_models)
+    assert group.scored == "PPL"
+    assert last_gaps(group)["score"].tolist() == [-5.0]  # RBN is better
+    first, second, fourth = (table.texts() for table in paper_tables(group, {}))
+    assert first["LN, PPL"].tolist()[-1] == "53.2" and first["BN - LN, PPL"].tolist()[-1] == "-7.3"
+    row = second.iloc[2]
+    assert (row["PPL"], row["PPL - LN's"], row["paper, PTB"]) == ("45.00", "-5.00", "44.6")
+    assert fourth["paper, PTB, var., %"].tolist() == ["1.1", "1.1"]
+    pages = [block for section in sections(language_models) for block in section.blocks]
+    assert any("PPL" in getattr(block, "numbers", "") for block in pages)
+
+
+@pytest.mark.parametrize(
+    "task, data, name, shown, lower",
+    [
+        ("translation_rbn", "data/iwslt14", "BLEU", ["IWSLT14"], False),
+        ("translation_rbn", "mine", "BLEU", ["IWSLT14"], False),
+        ("translation_rbn", "data/wmt16/bin", "BLEU", ["WMT16"], False),
+        ("language_modeling_rbn", "WikiText-103", "PPL", ["WikiText-103"], True),
+        ("text_classification_rbn", "yelp", "accuracy, %", ["Yelp"], False),
+        ("sequence_tagging_rbn", "conll2003/bin", "F1", ["CoNLL"], False),
+        ("anything", "", "BLEU", ["IWSLT14"], False),
+    ],
+)
+def test_metrics(task, data, name, shown, lower):
+    metric = metric_of(task)
+    assert (metric.name, metric.lower, metric.of_paper(data)) == (name, lower, shown)
+    assert metric.worse("LN", "BN") == (f"{name}, BN - LN" if lower else f"{name}, LN - BN")
+
+
+def test_a_score_of_another_task_is_not_counted(language_models, tmp_path):
+    (tmp_path / "ln" / "score.json").write_text('{"sacrebleu": {"bleu": 30.0}}')
+    (group,) = group_runs([read_run("ln", tmp_path / "ln"), language_models[1]])
+    assert group.scores["run"].tolist() == ["rbn"]
