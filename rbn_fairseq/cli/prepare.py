@@ -1,8 +1,9 @@
 """Verbs that make the paper's corpora."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -43,6 +44,10 @@ def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
     typer.echo(
         f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
     )
+    _finish(about, out)
+
+
+def _finish(about: Mapping[str, Any], out: Path) -> None:
     typer.echo(f"for fairseq {out / 'bin'}")
     if about["standard"]:
         typer.echo("This is the standard text.")
@@ -107,3 +112,44 @@ def wmt16(
 
     _check_archive(archive)
     _prepare(WMT16(archive, jobs, WMT16.standard_merges), output, allow_nonstandard)
+
+
+_Text = Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")]
+
+
+def _prepare_text(name: str, text: Path, out: Path, jobs: int, allow_nonstandard: bool) -> None:
+    from rbn_fairseq.corpora.monolingual import TEXTS, build_text
+
+    about = build_text(TEXTS[name], text, out, jobs, allow_nonstandard, typer.echo)
+    lines = "  ".join(f"{split} {number:,}" for split, number in about["lines"].items())
+    typer.echo(f"corpus      {about['corpus']}")
+    typer.echo(f"lines       {lines}")
+    _finish(about, out)
+
+
+@app.command()
+def ptb(
+    text: _Text,
+    output: _Output = Path("data/ptb"),
+    jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
+) -> None:
+    """Prepare the Penn Treebank for language modelling: Mikolov's ptb.{train,valid,test}.txt.
+
+    Leaves bin/ (for fairseq) in --output.
+    """
+    _prepare_text("ptb", text, output, jobs, allow_nonstandard)
+
+
+@app.command()
+def wikitext103(
+    text: _Text,
+    output: _Output = Path("data/wikitext103"),
+    jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
+) -> None:
+    """Prepare WikiText-103 for language modelling: wiki.{train,valid,test}.tokens.
+
+    Leaves bin/ (for fairseq) in --output.
+    """
+    _prepare_text("wikitext103", text, output, jobs, allow_nonstandard)
