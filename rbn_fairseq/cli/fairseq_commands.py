@@ -128,8 +128,13 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
             "checkpoints/checkpoint_best.pt."
         )
     rbn_fairseq.register()
-    for path in filter(None, paths.split(":")):
-        read_checkpoint(Path(path))
+    from fairseq.tasks import TASK_REGISTRY
+
+    states = [read_checkpoint(Path(path)) for path in filter(None, paths.split(":"))]
+    if not has(arguments, "--task"):  # as it was trained, if by this plugin
+        task = str(((states[0].get("cfg") or {}).get("task") or {}).get("_name"))
+        if hasattr(TASK_REGISTRY.get(task), "adapter"):
+            arguments = [*arguments, "--task", task]
     _run(name, arguments + plugin_options(arguments, user_dir))
 
 

@@ -27,7 +27,7 @@ train() { # NAME OPTIONS...
     fi
     [[ -f $out/score.json ]] ||
         rbn validate "$bin" --path "$out/checkpoint_best.pt" --valid-subset test --cpu --num-workers 0 \
-            --max-tokens 4000 --task "$kind" --json "$out/score.json" >/dev/null
+            --max-tokens 4000 --json "$out/score.json" >/dev/null
     [[ $out == */ln-* || -f $out/cost.jsonl ]] ||
         (cd "$out" && rbn cost checkpoint_last.pt --json cost.jsonl >/dev/null)
 }
@@ -44,7 +44,7 @@ norms() { # SIDE SAMPLER SEED OPTIONS...
 for seed in "$@"; do
     case $task in
         ptb)
-            kind=language_modeling_rbn updates=2970 # 6 epochs of sentences, 5.7 of blocks
+            updates=2970 # 6 epochs of sentences, 5.7 of blocks
             model=(
                 --arch rbn_transformer_lm_tiny --decoder-layers 3 --decoder-ffn-embed-dim 512
                 --share-decoder-input-output-embed --dropout 0.3 --criterion cross_entropy_rbn

@@ -112,7 +112,7 @@ def test_perplexity(trained, text):
     assert loss == pytest.approx(nll, abs=2e-4) and ppl == pytest.approx(expected, abs=0.02)
     valid = rbn(
         "validate", text / "bin", "--path", directory / "checkpoint_best.pt", "--valid-subset",
-        "test", "--cpu", "--num-workers", 0, "--task", "language_modeling_rbn", "--max-tokens", 512,
+        "test", "--cpu", "--num-workers", 0, "--max-tokens", 512,
         "--json", directory / "score.json",
     ).stdout  # fmt: skip
     assert float(re.search(r"\| loss ([\d.]+)", valid)[1]) == pytest.approx(nll, abs=1e-3)
@@ -137,7 +137,7 @@ def test_measurements(trained, text, tmp_path):
         rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
     folded = rbn(
         "validate", text / "bin", "--path", tmp_path / "fold.pt", "--cpu", "--num-workers", 0,
-        "--task", "language_modeling_rbn", "--max-tokens", 512,
+        "--max-tokens", 512,
     ).stdout  # fmt: skip
     assert float(re.search(r"\| loss ([\d.]+)", folded)[1]) == pytest.approx(
         state["extra_state"]["val_loss"], abs=2e-3
