@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import runs
-from rbn_fairseq.models import RBNTransformerLanguageModel, RBNTransformerModel
+from rbn_fairseq.models import (
+    RBNTransformerClassifier,
+    RBNTransformerLanguageModel,
+    RBNTransformerModel,
+)
 
 SIZES = {
     f"{side}_{name}": size
@@ -74,6 +78,45 @@ def build_language_model(model=RBNTransformerLanguageModel, **options):
     widths = {f"decoder_{end}_dim": sizes["decoder_embed_dim"] for end in ("input", "output")}
     settings = argparse.Namespace(**vars(settings) | sizes | widths | options)
     return model.build_model(settings, task())
+
+
+def label_task() -> SimpleNamespace:
+    """A task of words and of three labels, as `1`, which has the number 4."""
+    labels = Dictionary()
+    for label in "123":
+        labels.add_symbol(label)
+    words = task().source_dictionary
+    return SimpleNamespace(
+        source_dictionary=words, target_dictionary=labels, provides=lambda what: True
+    )
+
+
+def build_classifier(model=RBNTransformerClassifier, **options):
+    """A classifier with the same first weights for the same options."""
+    torch.manual_seed(3)
+    sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
+    settings = argparse.Namespace(arch="rbn_transformer_classifier", max_source_positions=50)
+    vars(settings).update(sizes | options)
+    return model.build_model(settings, label_task())
+
+
+def classified(left=False, wider=0):
+    """What the task makes of texts of many lengths; each label occurs.
+
+    Args:
+        left: whether texts are padded on the left.
+        wider: columns of padding more than the longest text needs.
+    """
+    lengths = [7, 4, 5, 4, 11, 1, 4]
+    tokens = sentences(lengths, max(lengths) + wider, left)
+    for row, length in zip(tokens, lengths, strict=True):
+        row[row.numel() - length if left else 0] = 0  # <s>
+    return {
+        "net_input": {"src_tokens": tokens, "src_lengths": torch.tensor(lengths)},
+        "target": torch.tensor([[4], [5], [6], [4], [5], [5], [6]]),
+        "ntokens": len(lengths),
+        "nsentences": len(lengths),
+    }
 
 
 def everywhere(name):

@@ -1,7 +1,8 @@
 """Verbs that make the paper's corpora."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -9,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
+    from rbn_fairseq.corpora.classification import Texts
 
 __all__ = ["app"]
 
@@ -29,22 +31,38 @@ _Allow = Annotated[
 ]
 
 
-def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
-    from rbn_fairseq.corpora.build import build
+_Train = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Training texts: .tsv (label, tab, text, or another column between them) or .csv "
+        "(class number from 1, one or more texts in quotes); also with .gz behind.",
+    ),
+]
+_Test = Annotated[Path, typer.Option(metavar="FILE", help="Test texts.")]
+_Valid = Annotated[
+    Optional[Path],
+    typer.Option(
+        metavar="FILE", help="Validation texts.", show_default="drawn from the training's"
+    ),
+]
+_Part = Annotated[
+    float,
+    typer.Option(min=0.0001, max=0.9999, help="Part of the training texts to validate on."),
+]
+_DrawSeed = Annotated[int, typer.Option(min=0, help="Seed of their draw.")]
+_Types = Annotated[
+    int, typer.Option(min=5, help="Types in the dictionary of words, <unk> and the like included.")
+]
 
+
+@contextmanager
+def _going_on() -> Iterator[None]:
     try:
-        about = build(corpus, out, allow_nonstandard, typer.echo)
+        yield
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
-    pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
-    typer.echo(f"corpus      {about['corpus']}")
-    typer.echo(f"pairs       {pairs}")
-    typer.echo(f"tokeniser   {about['tokeniser'] or 'none; the text was tokenised before'}")
-    typer.echo(
-        f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
-    )
-    _finish(about, out)
 
 
 def _finish(about: Mapping[str, Any], out: Path) -> None:
@@ -53,6 +71,35 @@ def _finish(about: Mapping[str, Any], out: Path) -> None:
         typer.echo("This is the standard text.")
     for difference in about["differences"]:
         typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
+
+
+def _prepare_texts(corpus: "Texts", out: Path, jobs: int, allow_nonstandard: bool = False) -> None:
+    from rbn_fairseq.corpora.classification import build_texts
+
+    with _going_on():
+        about = build_texts(corpus, out, allow_nonstandard, jobs, typer.echo)
+    texts = "  ".join(f"{split} {number:,}" for split, number in about["texts"].items())
+    labels = about["labels"]["train"]
+    typer.echo(f"corpus      {about['corpus']}")
+    typer.echo(f"texts       {texts}")
+    typer.echo(f"labels      {len(labels)}: {', '.join(list(labels)[:20])}")
+    typer.echo(f"types       {about['types']:,} in the dictionary of words")
+    _finish(about, out)
+
+
+def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
+    from rbn_fairseq.corpora.build import build
+
+    with _going_on():
+        about = build(corpus, out, allow_nonstandard, typer.echo)
+    pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
+    typer.echo(f"corpus      {about['corpus']}")
+    typer.echo(f"pairs       {pairs}")
+    typer.echo(f"tokeniser   {about['tokeniser'] or 'none; the text was tokenised before'}")
+    typer.echo(
+        f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
+    )
+    _finish(about, out)
 
 
 def _check_archive(path: Path) -> None:
@@ -117,10 +164,11 @@ def wmt16(
 _Text = Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")]
 
 
-def _prepare_text(name: str, text: Path, out: Path, jobs: int, allow_nonstandard: bool) -> None:
+def _prepare_lines(name: str, text: Path, out: Path, jobs: int, allow_nonstandard: bool) -> None:
     from rbn_fairseq.corpora.monolingual import TEXTS, build_text
 
-    about = build_text(TEXTS[name], text, out, jobs, allow_nonstandard, typer.echo)
+    with _going_on():
+        about = build_text(TEXTS[name], text, out, jobs, allow_nonstandard, typer.echo)
     lines = "  ".join(f"{split} {number:,}" for split, number in about["lines"].items())
     typer.echo(f"corpus      {about['corpus']}")
     typer.echo(f"lines       {lines}")
@@ -138,7 +186,7 @@ def ptb(
 
     Leaves bin/ (for fairseq) in --output.
     """
-    _prepare_text("ptb", text, output, jobs, allow_nonstandard)
+    _prepare_lines("ptb", text, output, jobs, allow_nonstandard)
 
 
 @app.command()
@@ -152,4 +200,46 @@ def wikitext103(
 
     Leaves bin/ (for fairseq) in --output.
     """
-    _prepare_text("wikitext103", text, output, jobs, allow_nonstandard)
+    _prepare_lines("wikitext103", text, output, jobs, allow_nonstandard)
+
+
+@app.command()
+def classification(
+    train: _Train,
+    test: _Test,
+    valid: _Valid = None,
+    valid_part: _Part = 0.3,
+    seed: _DrawSeed = 1,
+    types: _Types = 100_000,
+    output: _Output = Path("data/texts"),
+    jobs: _Jobs = _CORES,
+) -> None:
+    """Prepare texts with labels for classification.
+
+    Texts become lower case, words and punctuation apart. Leaves text/ and bin/ (for fairseq) in
+    --output. What is finished is not done again.
+    """
+    from rbn_fairseq.corpora.classification import Texts
+
+    _prepare_texts(Texts(train, test, valid, valid_part, seed, types), output, jobs)
+
+
+@app.command()
+def imdb(
+    train: _Train,
+    test: _Test,
+    valid_part: _Part = 0.3,
+    seed: _DrawSeed = 1,
+    types: _Types = 100_000,
+    output: _Output = Path("data/imdb"),
+    jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
+) -> None:
+    """Prepare IMDB's movie reviews (Maas et al., 2011): classification, with the numbers checked.
+
+    Labels are 0 (negative) and 1 (positive), of 12,500 texts each to train on and to test.
+    """
+    from rbn_fairseq.corpora.classification import IMDB
+
+    corpus = IMDB(train, test, valid_part=valid_part, seed=seed, types=types)
+    _prepare_texts(corpus, output, jobs, allow_nonstandard)

@@ -24,6 +24,7 @@ from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
+    "SPECIAL_TYPES",
     "Corpus",
     "apply_merges",
     "binarise",
@@ -36,7 +37,7 @@ __all__ = [
     "stage",
 ]
 
-_SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
+SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
 
 
 def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> None:
@@ -72,20 +73,23 @@ def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str],
             write_lines(directory / name, units)
 
 
-def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None:
-    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, one dictionary.
+def binarise(
+    text: Path, out: Path, langs: Sequence[str], *options: str, joined: bool = True
+) -> None:
+    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``.
 
     Args:
         text: directory of text in subword units.
         out: directory to make.
         langs: source and target.
         options: further ones of fairseq-preprocess.
+        joined: whether both sides have one dictionary.
 
     Raises:
         ValueError: if fairseq-preprocess fails.
     """
     prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
-    sides = ("-s", langs[0], "-t", langs[1], "--joined-dictionary")
+    sides = ["-s", langs[0], "-t", langs[1], *(["--joined-dictionary"] if joined else [])]
     preprocess("--destdir", str(out), *prefixes, *sides, *options)
 
 
@@ -173,7 +177,7 @@ def claim(out: Path, request: Mapping[str, Any]) -> None:
         ValueError: if ``out`` holds a stage of another request, or of no request.
     """
     note = out / "request.json"
-    if not any((out / stage).exists() for stage in ("text", "bpe", "bin")):
+    if not any((out / part).exists() for part in ("text", "bpe", "bin")):
         save_note(note, request)
         return
     earlier = load_note(note) if note.exists() else {}
@@ -257,7 +261,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
                 f"{corpus.standard_merges:,}"
             )
         with (directory / f"dict.{corpus.langs[0]}.txt").open("rb") as file:
-            types = sum(1 for _ in file) + _SPECIAL_TYPES
+            types = sum(1 for _ in file) + SPECIAL_TYPES
         code = out / "bpe" / "code"
         about = {
             "corpus": corpus.name,

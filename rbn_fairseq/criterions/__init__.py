@@ -3,6 +3,7 @@
 import fairseq  # noqa: F401 - which registers this and its sister packages
 
 from rbn_fairseq.criterions.adaptive_loss_rbn import AdaptiveLossRBN
+from rbn_fairseq.criterions.classification_rbn import ClassificationRBN
 from rbn_fairseq.criterions.cross_entropy_rbn import CrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
@@ -10,6 +11,7 @@ from rbn_fairseq.criterions.penalty import RBNPenalty
 
 __all__ = [
     "AdaptiveLossRBN",
+    "ClassificationRBN",
     "CrossEntropyRBN",
     "LabelSmoothedCrossEntropyRBN",
     "RBNPenalty",

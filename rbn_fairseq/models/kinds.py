@@ -8,7 +8,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-__all__ = ["KINDS", "LANGUAGE_MODEL", "SIDES", "TRANSLATION", "ModelKind", "kind_of"]
+__all__ = ["CLASSIFIER", "KINDS", "LANGUAGE_MODEL", "SIDES", "TRANSLATION", "ModelKind", "kind_of"]
 
 #: Stacks that a model may have.
 SIDES = ("encoder", "decoder")
@@ -104,8 +104,20 @@ def _encoding(name: str, task: str, architectures: Mapping[str, Any]) -> ModelKi
     return ModelKind(name, ("encoder",), TransformerConfig, architectures, task, of_decoders)
 
 
+CLASSIFIER = _encoding(
+    "rbn_transformer_classifier",
+    "text_classification_rbn",
+    {
+        "tiny": (_TINY, 0.1),
+        "paper": (
+            {"embed_dim": 32, "ffn_embed_dim": 256, "layers": 1, "attention_heads": 4},
+            0.1,
+        ),
+    },
+)
+
 #: The kinds by name.
-KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL)}
+KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL, CLASSIFIER)}
 
 
 def kind_of(architecture: str) -> Optional[ModelKind]:

@@ -1,0 +1,171 @@
+"""Corpora of texts with labels: readers, errors by line, the validation set, stages."""
+
+import gzip
+import json
+from collections import Counter
+
+import pytest
+
+from command import user_error
+from rbn_fairseq.corpora import classification
+from rbn_fairseq.corpora.classification import IMDB, Texts, build_texts, read_texts, tokenise
+
+
+def file(tmp_path, name, content):
+    path = tmp_path / name
+    content = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.tsv", "good\tA film.\nvery bad\t\n", [("good", "A film."), ("very_bad", "")]),
+        ("a.tsv.gz", "1\tid_7\tA film.\n\n0\tid_8\tNo.", [("1", "A film."), ("0", "No.")]),
+        ("a.tsv", "a\tx\r\nb\ty\r\n", [("a", "x"), ("b", "y")]),
+        ("a.csv", '"3","one","two ""quoted"", and"\n"1","","x"\n',
+         [("3", 'one two "quoted", and'), ("1", " x")]),
+        ("a.csv.gz", '"1","first\nsecond, \u2028 still"\n2,plain\n',
+         [("1", "first\nsecond, \u2028 still"), ("2", "plain")]),
+        ("a.csv", '1,"%s"\n' % ("long " * 50_000), [("1", "long " * 50_000)]),
+    ],
+)  # fmt: skip
+def test_readers(tmp_path, name, content, expected):
+    rows = read_texts(file(tmp_path, name, content))
+    assert [(row.label, row.text) for row in rows] == expected
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.tsv", "a\tx\nno label\n", "Line 2 of `.*a.tsv` has 1 columns, .*`no label`: .* a tab"),
+        ("a.tsv", "a\tx\n\n\ty\n", "Line 3 .* expected is a label"),
+        ("a.tsv", "a\tx\nb\t1\ty\n", "Line 2 .* 3 columns, .*; the first line has 2 columns"),
+        ("a.tsv", "a\tx\ty\tz\n", "Line 1 .* has 4 columns"),
+        ("a.csv", '"1","x\ny"\n"0","z"\n', "Line 3 .*`0`: expected is a class number from 1"),
+        ("a.csv", '"good","z"\n', "Line 1 .*`good`: expected is a class number"),
+        ("a.csv", '"1","x"\n"2","y" z"\n', "Line 2 .* is no CSV .* quotes within it doubled"),
+        ("a.csv", '"1","x"\n"2","y\n', "Line 2 .* is no CSV"),
+        ("a.tsv", b"a\tx\nb\t\xff\n", "Line 2 of `.*` is not UTF-8"),
+        ("a.txt", "a\tx\n", r"ends with \.tsv or \.csv"),
+    ],
+)
+def test_errors_name_the_line(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        list(read_texts(file(tmp_path, name, content)))
+
+
+@pytest.mark.parametrize("content", [b"a\tx\n", gzip.compress(b"a\tx\n" * 9999)[:-20]])
+def test_damaged_gzip(tmp_path, content):
+    (tmp_path / "a.tsv.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.tsv\.gz` cannot be read to its end"):
+        list(read_texts(tmp_path / "a.tsv.gz"))
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("It's GREAT,<br /><br/>isn’t it?", "it's great , isn’t it ?"),
+        (r"5/5\nwell-made...", "5 / 5 well - made . . ."),
+        ("<unk> \u2028\t x\x85y", "< unk > x y"),
+        ("", ""),
+    ],
+)
+def test_tokens(text, expected):
+    assert tokenise(text) == expected
+
+
+@pytest.fixture
+def files(tmp_path):
+    train = "".join(f"{'ab'[k % 2]}\ttext {k}\n" for k in range(20))
+    return file(tmp_path, "train.tsv", train), file(tmp_path, "test.tsv", "b\tlast\na\tx\na\ty\n")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The options of fairseq-preprocess, which is not run: that takes seconds."""
+    calls = []
+
+    def copy(text, out, langs, *options, joined=True):
+        calls.append((langs, options, joined))
+        (out / "dict.text.txt").write_text("a 2\nb 1\n")
+
+    monkeypatch.setattr(classification, "binarise", copy)
+    return calls
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_stages(files, made, tmp_path):
+    said = []
+    corpus = Texts(*files, valid_part=0.3, types=50)
+    out = tmp_path / "out"
+    about = build_texts(corpus, out, False, 1, said.append)
+    assert about["texts"] == {"train": 14, "valid": 6, "test": 3} and about["types"] == 6
+    assert about["labels"]["test"] == {"a": 2, "b": 1}
+    ((langs, options, joined),) = made
+    assert langs == ("text", "label") and not joined
+    assert ("--nwordssrc", "50", "--padding-factor", "1") == options[:4]
+    parts = {
+        split: list(zip(lines(out / f"text/{split}.label"), lines(out / f"text/{split}.text"),
+                        strict=True))
+        for split in ("train", "valid", "test")
+    }  # fmt: skip
+    assert parts["test"] == [("b", "last"), ("a", "x"), ("a", "y")]
+    every = [(row.label, row.text) for row in read_texts(files[0])]
+    assert Counter(parts["train"] + parts["valid"]) == Counter(every)
+    for part in (parts["train"], parts["valid"]):
+        assert part == [row for row in every if row in part]  # in their order
+    assert build_texts(corpus, out, False, 1, said.append) == about and len(made) == 1
+    assert "finished already" in said[-1]
+    with pytest.raises(ValueError, match="another value of seed"):
+        build_texts(Texts(*files, valid_part=0.3, types=50, seed=2), out, False, 1, said.append)
+    build_texts(Texts(*files, seed=2), tmp_path / "other", False, 1, said.append)
+    assert lines(tmp_path / "other/text/valid.text") != lines(out / "text/valid.text")
+
+
+def test_a_given_validation_set(files, made, tmp_path):
+    train, test = files
+    about = build_texts(Texts(train, test, valid=test), tmp_path / "out", False, 1, print)
+    assert about["texts"] == {"train": 20, "valid": 3, "test": 3}
+    assert about["request"]["seed"] is None
+
+
+def test_standard_numbers(files, made, tmp_path):
+    with pytest.raises(ValueError, match=r"not the standard IMDB: train and valid.*'a': 10.*; te"):
+        build_texts(IMDB(*files), tmp_path / "out", False, 1, print)
+    assert not (tmp_path / "out" / "text").exists()
+    about = build_texts(IMDB(*files), tmp_path / "out", True, 1, print)
+    assert len(about["differences"]) == 2 and not about["standard"]
+    standard = Texts(*files, standard={"a": 10, "b": 10})
+    about = build_texts(standard, tmp_path / "half", True, 1, print)
+    assert len(about["differences"]) == 1 and "test: " in about["differences"][0]
+
+
+@pytest.mark.parametrize(
+    "train, test, message",
+    [
+        ("a\tx\nb\ty\na\tz\nb\tw\n", "a\tx\nc\ty\n", "Line 2 of .*test.tsv` has the label `c`"),
+        ("a\tx\na\ty\na\tz\n", "a\tx\n", "has 1 labels to train on"),
+        ("a\tx\nb\ty\n", "a\tx\n", "no texts for `valid`"),
+        ("a\tx\nb\ty\na\tz\nb\tw\n", "", "no texts for `test`"),
+    ],
+)
+def test_refused(made, tmp_path, train, test, message):
+    paths = file(tmp_path, "train.tsv", train), file(tmp_path, "test.tsv", test)
+    with pytest.raises(ValueError, match=message):
+        build_texts(Texts(*paths, valid_part=0.2), tmp_path / "out", False, 1, print)
+
+
+def test_errors_of_the_command(files, tmp_path, capsys):
+    command = ("prepare", "classification", "--train", files[0], "--output", tmp_path / "out")
+    line = user_error(capsys, *command, "--test", tmp_path / "none.tsv")
+    assert "--test: there is no file" in line
+    assert not (tmp_path / "out").exists()
+    bad = file(tmp_path, "bad.tsv", "a\tx\nb\n")
+    line = user_error(capsys, *command, "--test", bad)
+    assert "Line 2 of" in line and "bad.tsv" in line
+    assert json.loads((tmp_path / "out/request.json").read_text())["corpus"] == "texts"
