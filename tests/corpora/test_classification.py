@@ -56,7 +56,10 @@ def test_errors_name_the_line(tmp_path, name, content, message):
         list(read_texts(file(tmp_path, name, content)))
 
 
-@pytest.mark.parametrize("content", [b"a\tx\n", gzip.compress(b"a\tx\n" * 9999)[:-20]])
+CUT = gzip.compress(b"a\tx\n" * 9999)[:-20]
+
+
+@pytest.mark.parametrize("content", [b"a\tx\n", CUT], ids=["no gzip", "cut off"])
 def test_damaged_gzip(tmp_path, content):
     (tmp_path / "a.tsv.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.tsv\.gz` cannot be read to its end"):
