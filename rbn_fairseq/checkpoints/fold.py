@@ -10,6 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.models.encoding import EncodingModel
 from rbn_fairseq.models.folding import fold_norms
 from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.models.state_dicts import describe_plans
@@ -32,7 +33,10 @@ def _build(state: dict[str, Any]) -> nn.Module:
     names = [f"{side}.embed_tokens.weight" for side in kind.kind.sides]
     if not state["model"].keys() >= {*names}:
         raise ValueError("A model with --adaptive-input cannot be folded. Use it as it is.")
-    source, *_, target = (_dictionary(len(state["model"][name])) for name in names * 2)
+    sizes = [len(state["model"][name]) for name in names]
+    if issubclass(kind, EncodingModel):
+        sizes.append(kind.count_labels(state["model"]))
+    source, *_, target = map(_dictionary, sizes * 2)
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, provides=lambda what: True
     )

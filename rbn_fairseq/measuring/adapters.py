@@ -119,6 +119,11 @@ class EncoderOnly(EncoderDecoder):
         """Refuse a directory without the dictionaries of words and labels."""
         check_data(cfg.data, [TEXT, LABEL], way_out)
 
+    def tokens(self, dataset: Any) -> Lengths:
+        """Return the tokens of each text; a label is none that a model computes."""
+        sizes: Lengths = dataset.src_sizes
+        return sizes
+
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder."""
         model.encode(sample["net_input"]["src_tokens"])

@@ -1,6 +1,6 @@
 """Table of the options that do not go with a model's norms, refused before a training starts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -116,8 +116,30 @@ def _adaptive(model: Any) -> bool:
     return getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
 
 
-#: By the criterion's configuration: what reads the padded shape of a batch in training.
+#: By kind of model: the one criterion for its output, which is no model's of words.
+_CRITERIONS = {"rbn_transformer_tagger": "sequence_tagging_rbn"}
+
+
+def _for_one_kind(kind: str, criterion: str) -> Iterator[Refusal]:
+    yield Refusal(
+        f"Another criterion than {criterion}",
+        lambda cfg: not _named(criterion)(cfg),
+        lambda model: kind if model.kind.name == kind else "",
+        f"it reads probabilities of words. Give --criterion {criterion}.",
+    )
+    yield Refusal(
+        f"--criterion {criterion}",
+        _named(criterion),
+        lambda model: "" if model.kind.name == kind else model.kind.name,
+        f"it is for {kind}. Give --criterion label_smoothed_cross_entropy_rbn or "
+        "cross_entropy_rbn, or an --arch of that model.",
+    )
+
+
+#: By the criterion's configuration: what does not read a model's output, or reads the padded shape
+#: of a batch in training.
 OF_CRITERION = (
+    *(refusal for pair in _CRITERIONS.items() for refusal in _for_one_kind(*pair)),
     *(
         Refusal(f"--criterion {name}", _named(name), lambda model: _OF_ROWS, _PADDED)
         for name in (

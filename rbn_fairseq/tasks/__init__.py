@@ -3,6 +3,7 @@
 import fairseq  # noqa: F401 - which registers this and its sister packages
 
 from rbn_fairseq.tasks.language_modeling_rbn import LanguageModelingRBNTask
+from rbn_fairseq.tasks.sequence_tagging_rbn import SequenceTaggingRBNTask
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
-__all__ = ["LanguageModelingRBNTask", "TranslationRBNTask"]
+__all__ = ["LanguageModelingRBNTask", "SequenceTaggingRBNTask", "TranslationRBNTask"]

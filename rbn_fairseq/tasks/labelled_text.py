@@ -48,6 +48,9 @@ class LabelledTextTask(FairseqTask):
     ) -> None:
         """Load a part of the data; each side ends with ``</s>``, and is padded behind.
 
+        Texts are whole: a task cuts them. (Of texts that fairseq has cut, it takes the sizes of all
+        for one token more than they have.)
+
         Raises:
             FileNotFoundError: if there is no such part.
         """
@@ -65,7 +68,6 @@ class LabelledTextTask(FairseqTask):
             left_pad_target=False,
             max_source_positions=self.cfg.max_source_positions,
             max_target_positions=self.cfg.max_source_positions,
-            truncate_source=True,
         )
 
     def max_positions(self) -> tuple[int, int]:
