@@ -1,8 +1,10 @@
 """Verbs that make the paper's corpora."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -28,14 +30,27 @@ _Allow = Annotated[
 ]
 
 
-def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
-    from rbn_fairseq.corpora.build import build
-
+@contextmanager
+def _going_on() -> Iterator[None]:
     try:
-        about = build(corpus, out, allow_nonstandard, typer.echo)
+        yield
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
+
+
+def _standard(about: Mapping[str, Any]) -> None:
+    if about["standard"]:
+        typer.echo("This is the standard text.")
+    for difference in about["differences"]:
+        typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
+
+
+def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
+    from rbn_fairseq.corpora.build import build
+
+    with _going_on():
+        about = build(corpus, out, allow_nonstandard, typer.echo)
     pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
     typer.echo(f"corpus      {about['corpus']}")
     typer.echo(f"pairs       {pairs}")
@@ -44,10 +59,7 @@ def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
         f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
     )
     typer.echo(f"for fairseq {out / 'bin'}")
-    if about["standard"]:
-        typer.echo("This is the standard text.")
-    for difference in about["differences"]:
-        typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
+    _standard(about)
 
 
 def _check_archive(path: Path) -> None:
@@ -107,3 +119,52 @@ def wmt16(
 
     _check_archive(archive)
     _prepare(WMT16(archive, jobs, WMT16.standard_merges), output, allow_nonstandard)
+
+
+_Tagged = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Lines of a token and its BIO, BIOES or BMES tag, an empty line behind each text; "
+        "also with .gz behind.",
+    ),
+]
+
+
+@app.command()
+def tagging(
+    train: _Tagged,
+    valid: _Tagged,
+    test: _Tagged,
+    corpus: Annotated[
+        Optional[Literal["conll2003", "resume"]],
+        typer.Option(help="Compare numbers with those of CoNLL-2003 (English) or Resume."),
+    ] = None,
+    min_count: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Training tokens that occur less often are <unk>, so that it is trained."
+        ),
+    ] = 2,
+    output: _Output = Path("data/tagging"),
+    jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
+) -> None:
+    """Prepare texts with a tag for each token, such as CoNLL-2003's or Resume's named entities.
+
+    Leaves text/ and bin/ (for fairseq) in --output. What is finished is not done again.
+    """
+    from rbn_fairseq.corpora.tagging import STANDARDS, TaggedTexts, build_tagging
+
+    standard = STANDARDS[corpus] if corpus else None
+    texts = TaggedTexts(train, valid, test, min_count, standard)
+    with _going_on():
+        about = build_tagging(texts, output, allow_nonstandard, jobs, typer.echo)
+    typer.echo(f"corpus      {about['corpus']}")
+    for split, counts in about["counts"].items():
+        numbers = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+        typer.echo(f"{split:11} {numbers}")
+    typer.echo(f"tags        {len(about['tags'])}: {', '.join(about['tags'][:40])}")
+    typer.echo(f"types       {about['types']:,} in the dictionary of tokens")
+    typer.echo(f"for fairseq {output / 'bin'}")
+    _standard(about)

@@ -23,7 +23,17 @@ from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256, write_line
 from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
-__all__ = ["Corpus", "apply_merges", "binarise", "build", "learn_merges"]
+__all__ = [
+    "Corpus",
+    "apply_merges",
+    "binarise",
+    "build",
+    "claim",
+    "learn_merges",
+    "load_note",
+    "save_note",
+    "stage",
+]
 
 _SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
 
@@ -61,20 +71,24 @@ def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str],
             write_lines(directory / name, units)
 
 
-def binarise(text: Path, out: Path, langs: Sequence[str], *options: str) -> None:
-    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, one dictionary.
+def binarise(
+    text: Path, out: Path, langs: Sequence[str], *options: str, joined: bool = True
+) -> None:
+    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``.
 
     Args:
         text: directory of text in subword units.
         out: directory to make.
         langs: source and target.
         options: further ones of fairseq-preprocess.
+        joined: whether both sides have one dictionary.
 
     Raises:
         ValueError: if fairseq-preprocess fails; the message ends with its last line of output.
     """
     prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--joined-dictionary", *prefixes]
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", *prefixes]
+    command += ["--joined-dictionary"] if joined else []
     command += ["-s", langs[0], "-t", langs[1], "--destdir", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -136,25 +150,27 @@ class Corpus(ABC):
         ]
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_note(path: Path) -> dict[str, Any]:
+    """Read a note about a stage, or about the whole."""
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _save(path: Path, value: Any) -> None:
+def save_note(path: Path, value: Any) -> None:
+    """Write a note as JSON."""
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def _claim(out: Path, request: Mapping[str, Any]) -> None:
+def claim(out: Path, request: Mapping[str, Any]) -> None:
     """Write ``out/request.json``.
 
     Raises:
         ValueError: if ``out`` holds a stage of another request, or of no request.
     """
     note = out / "request.json"
-    if not any((out / stage).exists() for stage in ("text", "bpe", "bin")):
-        _save(note, request)
+    if not any((out / part).exists() for part in ("text", "bpe", "bin")):
+        save_note(note, request)
         return
-    earlier = _load(note) if note.exists() else {}
+    earlier = load_note(note) if note.exists() else {}
     others = [key for key in request if earlier.get(key) != request[key]]
     if others:
         raise ValueError(
@@ -163,7 +179,7 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
         )
 
 
-def _stage(directory: Path, make: Callable[[Path], None]) -> None:
+def stage(directory: Path, make: Callable[[Path], None]) -> None:
     """Make a directory, unless it is there: under another name until it is whole."""
     if directory.exists():
         return
@@ -201,10 +217,10 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             request.
     """
     request = corpus.request()
-    _claim(out, request)
+    claim(out, request)
     if (out / "bin").exists():
         say(f"`{out}` is finished already; nothing was done")
-        return _load(out / "bin" / "about.json")
+        return load_note(out / "bin" / "about.json")
 
     def text(directory: Path) -> None:
         say("writing the tokenised text")
@@ -217,7 +233,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
                 "--allow-nonstandard it is prepared as it is, and marked as not standard."
             )
         note = {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
-        _save(directory / "about.json", note)
+        save_note(directory / "about.json", note)
 
     def bpe(directory: Path) -> None:
         say("applying BPE")
@@ -227,7 +243,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
         say("running fairseq-preprocess")
         workers = ("--workers", str(corpus.jobs))
         binarise(out / "bpe", directory, corpus.langs, *corpus.options, *workers)
-        note = _load(out / "text" / "about.json")
+        note = load_note(out / "text" / "about.json")
         differences = note["differences"]
         if corpus.merges != corpus.standard_merges:
             differences.append(
@@ -247,11 +263,11 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             "types": types,
             "request": request,
         }
-        _save(directory / "about.json", about)
+        save_note(directory / "about.json", about)
         if corpus.tokens is not None:
             write_pieces(directory, "subword_nmt", code, **corpus.tokens)
 
-    _stage(out / "text", text)
-    _stage(out / "bpe", bpe)
-    _stage(out / "bin", binary)
-    return _load(out / "bin" / "about.json")
+    stage(out / "text", text)
+    stage(out / "bpe", bpe)
+    stage(out / "bin", binary)
+    return load_note(out / "bin" / "about.json")

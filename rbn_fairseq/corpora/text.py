@@ -3,9 +3,11 @@
 A line ends at a line feed and nowhere else.
 """
 
+import gzip
 import hashlib
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -27,17 +29,22 @@ SPLITS = ("train", "valid", "test")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read a file of UTF-8 line by line.
+    """Read a file of UTF-8, or one compressed by gzip (``.gz``), line by line.
 
     Raises:
-        ValueError: if it is not UTF-8.
+        ValueError: if it is not UTF-8, or compressed data are damaged.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield line.removesuffix(b"\n").decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"Line {number} of `{path}` is not UTF-8.") from error
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield line.removesuffix(b"\n").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"Line {number} of `{path}` is not UTF-8.") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(
+                f"`{path}` cannot be read to its end: it is not compressed by gzip, or damaged."
+            ) from error
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -3,10 +3,12 @@
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
+from omegaconf import II
 
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
@@ -38,12 +40,14 @@ def _ratio(above: str, *below: str) -> Any:
 class _Tagging(FairseqCriterion):
     """Negative log-likelihood of the tags; in validation, precision, recall and F1 of entities.
 
-    The loss is logged in bits per tag. Entities are those that seqeval finds, and are counted over
-    the whole validation set; scores are in per cent.
+    The loss is logged in bits per tag; with ``--sentence-avg`` in bits per text, and ``nll_loss``
+    in bits per tag. Entities are those that seqeval finds, and are counted over the whole
+    validation set; scores are in per cent.
     """
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, sentence_avg: bool) -> None:
         super().__init__(task)
+        self.sentence_avg = sentence_avg
         self._tags = task.target_dictionary.symbols
 
     def forward(self, model: Any, sample: Any, reduce: bool = True) -> Any:
@@ -51,10 +55,10 @@ class _Tagging(FairseqCriterion):
         target = sample["target"]
         output = model(**sample["net_input"], tags=target)
         loss = output.nll.sum() if reduce else output.nll
-        size = sample["ntokens"]
+        size = len(target) if self.sentence_avg else sample["ntokens"]
         log = {
             "loss": loss.detach(),
-            "ntokens": size,
+            "ntokens": sample["ntokens"],
             "nsentences": len(target),
             "sample_size": size,
         }
@@ -73,10 +77,13 @@ class _Tagging(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
         """Log the mean loss over tags, and the scores of all entities so far."""
-        loss, size = (
-            sum(log.get(name, 0) for log in logging_outputs) for name in ("loss", "sample_size")
+        loss, size, tags = (
+            sum(log.get(name, 0) for log in logging_outputs)
+            for name in ("loss", "sample_size", "ntokens")
         )
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
+        if size != tags:
+            metrics.log_scalar("nll_loss", loss / tags / math.log(2), tags, round=3)
         if not any(_COUNTS[0] in log for log in logging_outputs):
             return
         # Sums, of which the scores are made whenever they are read: a mean of batches' scores would
@@ -94,6 +101,13 @@ class _Tagging(FairseqCriterion):
         return True
 
 
-@register_criterion("sequence_tagging_rbn", dataclass=RBNPenaltyConfig)
+@dataclass
+class SequenceTaggingRBNConfig(RBNPenaltyConfig):
+    """Options of the loss and of the penalty."""
+
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("sequence_tagging_rbn", dataclass=SequenceTaggingRBNConfig)
 class SequenceTaggingRBN(RBNPenalty, _Tagging):
     """Loss of the tagger's conditional random field plus the penalty (paper, Section 4.1)."""

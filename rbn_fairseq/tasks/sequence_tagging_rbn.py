@@ -43,7 +43,9 @@ class _Cut(BaseWrapperDataset):
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each sequence, as it is returned."""
-        return np.minimum(np.asarray(self.dataset.sizes) - 1, self._longest) + int(self._end)
+        tokens = np.minimum(np.asarray(self.dataset.sizes) - 1, self._longest)
+        sizes: npt.NDArray[np.int64] = tokens + int(self._end)
+        return sizes
 
 
 @register_task("sequence_tagging_rbn", dataclass=with_options(LabelledTextConfig, CALLBACKS))
