@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -243,3 +243,51 @@ def imdb(
 
     corpus = IMDB(train, test, valid_part=valid_part, seed=seed, types=types)
     _prepare_texts(corpus, output, jobs, allow_nonstandard)
+
+
+_Tagged = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Lines of a token and its BIO, BIOES or BMES tag, an empty line behind each text; "
+        "also with .gz behind.",
+    ),
+]
+
+
+@app.command()
+def tagging(
+    train: _Tagged,
+    valid: _Tagged,
+    test: _Tagged,
+    corpus: Annotated[
+        Optional[Literal["conll2003", "resume"]],
+        typer.Option(help="Compare numbers with those of CoNLL-2003 (English) or Resume."),
+    ] = None,
+    min_count: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Training tokens that occur less often are <unk>, so that it is trained."
+        ),
+    ] = 2,
+    output: _Output = Path("data/tagging"),
+    jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
+) -> None:
+    """Prepare texts with a tag for each token, such as CoNLL-2003's or Resume's named entities.
+
+    Leaves text/ and bin/ (for fairseq) in --output. What is finished is not done again.
+    """
+    from rbn_fairseq.corpora.tagging import STANDARDS, TaggedTexts, build_tagging
+
+    standard = STANDARDS[corpus] if corpus else None
+    texts = TaggedTexts(train, valid, test, min_count, standard)
+    with _going_on():
+        about = build_tagging(texts, output, allow_nonstandard, jobs, typer.echo)
+    typer.echo(f"corpus      {about['corpus']}")
+    for split, counts in about["counts"].items():
+        numbers = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+        typer.echo(f"{split:11} {numbers}")
+    typer.echo(f"tags        {len(about['tags'])}: {', '.join(about['tags'][:40])}")
+    typer.echo(f"types       {about['types']:,} in the dictionary of tokens")
+    _finish(about, output)

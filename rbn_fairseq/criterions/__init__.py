@@ -8,6 +8,7 @@ from rbn_fairseq.criterions.cross_entropy_rbn import CrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.sequence_tagging_rbn import SequenceTaggingRBN
 
 __all__ = [
     "AdaptiveLossRBN",
@@ -16,4 +17,5 @@ __all__ = [
     "LabelSmoothedCrossEntropyRBN",
     "RBNPenalty",
     "RBNPenaltyConfig",
+    "SequenceTaggingRBN",
 ]

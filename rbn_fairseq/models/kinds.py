@@ -8,7 +8,16 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-__all__ = ["CLASSIFIER", "KINDS", "LANGUAGE_MODEL", "SIDES", "TRANSLATION", "ModelKind", "kind_of"]
+__all__ = [
+    "CLASSIFIER",
+    "KINDS",
+    "LANGUAGE_MODEL",
+    "SIDES",
+    "TAGGER",
+    "TRANSLATION",
+    "ModelKind",
+    "kind_of",
+]
 
 #: Stacks that a model may have.
 SIDES = ("encoder", "decoder")
@@ -115,9 +124,24 @@ CLASSIFIER = _encoding(
         ),
     },
 )
+TAGGER = _encoding(
+    "rbn_transformer_tagger",
+    "sequence_tagging_rbn",
+    {  # the paper's widths: heads times channels of a head, 14 * 128 and 4 * 64
+        "tiny": (_TINY, 0.1),
+        "conll2003": (
+            {"embed_dim": 1792, "ffn_embed_dim": 3584, "layers": 2, "attention_heads": 14},
+            0.15,
+        ),
+        "resume": (
+            {"embed_dim": 256, "ffn_embed_dim": 512, "layers": 2, "attention_heads": 4},
+            0.15,
+        ),
+    },
+)
 
 #: The kinds by name.
-KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL, CLASSIFIER)}
+KINDS = {kind.name: kind for kind in (TRANSLATION, LANGUAGE_MODEL, CLASSIFIER, TAGGER)}
 
 
 def kind_of(architecture: str) -> Optional[ModelKind]:

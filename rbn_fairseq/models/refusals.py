@@ -117,7 +117,10 @@ def _adaptive(model: Any) -> bool:
 
 
 #: By kind of model: the one criterion for its output, which is no model's of words.
-_CRITERIONS = {"rbn_transformer_classifier": "classification_rbn"}
+_CRITERIONS = {
+    "rbn_transformer_classifier": "classification_rbn",
+    "rbn_transformer_tagger": "sequence_tagging_rbn",
+}
 
 
 def _for_one_kind(kind: str, criterion: str) -> Iterator[Refusal]:

@@ -1,0 +1,218 @@
+"""Corpora for sequence tagging, from files of two columns to data for fairseq."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from rbn_fairseq.corpora.build import binarise, claim, load_note, save_note, stage
+from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
+from rbn_fairseq.criterions.sequence_tagging_rbn import entities
+from rbn_fairseq.measuring.adapters import LABEL, TEXT
+
+__all__ = ["STANDARDS", "Counts", "Standard", "TaggedTexts", "build_tagging", "read_tagged"]
+
+_TAG = re.compile(r"O|[BIMES]-.+")
+_RESERVED = ("<s>", "<pad>", "</s>")  # what fairseq takes for something else than a token
+
+
+class Counts(NamedTuple):
+    """Numbers of a part: texts, tokens, and entities as seqeval finds them."""
+
+    texts: int
+    tokens: int
+    entities: Optional[int]
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A corpus that others publish results on: its name, and the numbers of each part."""
+
+    name: str
+    counts: Mapping[str, Counts]
+
+
+STANDARDS = {
+    "conll2003": Standard(
+        "CoNLL-2003 English",
+        {
+            "train": Counts(14_041, 203_621, 23_499),
+            "valid": Counts(3_250, 51_362, 5_942),
+            "test": Counts(3_453, 46_435, 5_648),
+        },
+    ),
+    "resume": Standard(
+        "Resume",
+        {  # of characters; the numbers of entities are not published
+            "train": Counts(3_821, 124_099, None),
+            "valid": Counts(463, 13_890, None),
+            "test": Counts(477, 15_100, None),
+        },
+    ),
+}
+
+
+def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Read the tokens and tags of each text of a file.
+
+    A line is a token, white space and its tag, of BIO, BIOES or BMES; empty lines part texts. That
+    an entity begins with ``I-``, ``M-`` or ``E-`` is no error.
+
+    Raises:
+        ValueError: naming the line, if it is not like that.
+    """
+    tokens: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(read_lines(path), 1):
+        columns = line.split()
+        if not columns:
+            if tokens:
+                yield tokens, tags
+            tokens, tags = [], []
+            continue
+        if len(columns) != 2:
+            raise ValueError(
+                f"Line {number} of `{path}` has {len(columns)} columns: expected are a token, "
+                "white space and its tag, or an empty line."
+            )
+        token, tag = columns
+        if not _TAG.fullmatch(tag):
+            raise ValueError(
+                f"Line {number} of `{path}` has the tag `{tag}`: expected is O, or a type behind "
+                "B-, I-, E-, S- or M-, such as B-PER."
+            )
+        if token in _RESERVED:
+            raise ValueError(
+                f"Line {number} of `{path}` has the token `{token}`, which fairseq uses for "
+                "something else: expected is another spelling."
+            )
+        tokens.append(token)
+        tags.append(tag)
+    if tokens:
+        yield tokens, tags
+
+
+@dataclass(frozen=True)
+class TaggedTexts:
+    """Files of tagged texts, and how they become a corpus.
+
+    Attributes:
+        train, valid, test: files.
+        min_count: training tokens that occur less often are ``<unk>``.
+        standard: what it is to be; ``None`` = not known.
+    """
+
+    train: Path
+    valid: Path
+    test: Path
+    min_count: int
+    standard: Optional[Standard] = None
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The file of each part."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def name(self) -> str:
+        """Name of the corpus."""
+        return self.standard.name if self.standard else "tagged texts"
+
+    def request(self) -> dict[str, Any]:
+        """Return all that the result depends on, for JSON.
+
+        Raises:
+            ValueError: if a file is not there.
+        """
+        for split, path in self.files.items():
+            if not path.is_file():
+                raise ValueError(f"--{split}: there is no file `{path}`.")
+        hashes = {split: sha256(path) for split, path in self.files.items()}
+        return {"corpus": self.name, "sha256": hashes, "min count": self.min_count}
+
+    def differences(self, counts: Mapping[str, Counts]) -> list[str]:
+        """Return the differences of texts with these numbers from the standard."""
+        return [
+            f"{split} has {number:,} {name}, the standard has {expected:,}"
+            for split, standard in (self.standard.counts if self.standard else {}).items()
+            for name, number, expected in zip(Counts._fields, counts[split], standard, strict=True)
+            if expected is not None and number != expected
+        ]
+
+
+def _write(directory: Path, split: str, path: Path) -> tuple[Counts, Counter[str]]:
+    """Write the texts and tags of a part; return its numbers, and how often each tag occurs."""
+    texts = list(read_tagged(path))
+    if not texts:
+        raise ValueError(f"`{path}` has no text: expected are lines of a token and its tag.")
+    for place, side in enumerate((TEXT, LABEL)):
+        write_lines(directory / f"{split}.{side}", (" ".join(text[place]) for text in texts))
+    tags = [tags for _, tags in texts]
+    counts = Counts(len(texts), sum(map(len, tags)), len(entities(tags)))
+    return counts, Counter(tag for text in tags for tag in text)
+
+
+def build_tagging(
+    corpus: TaggedTexts, out: Path, allow_nonstandard: bool, jobs: int, say: Say
+) -> dict[str, Any]:
+    """Make a corpus in ``out``, or go on where an earlier call was stopped.
+
+    ``out/text`` has the texts and their tags, ``out/bin`` what fairseq reads and ``about.json``,
+    which is returned. The dictionary of tags has those of all parts.
+
+    Args:
+        corpus: of what files.
+        out: directory.
+        allow_nonstandard: take texts that differ from the standard.
+        jobs: processes at a time.
+        say: takes a line for the user.
+
+    Raises:
+        ValueError: if a file cannot be read or is not the standard, or ``out`` is for another
+            request.
+    """
+    request = corpus.request()
+    claim(out, request)
+    if (out / "bin").exists():
+        say(f"`{out}` is finished already; nothing was done")
+        return load_note(out / "bin" / "about.json")
+
+    def text(directory: Path) -> None:
+        say("writing texts and tags")
+        counts, tags = {}, Counter[str]()
+        for split, path in corpus.files.items():
+            counts[split], of_split = _write(directory, split, path)
+            tags += of_split
+        differences = corpus.differences(counts)
+        if differences and not allow_nonstandard:
+            raise ValueError(
+                f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
+                "--allow-nonstandard it is prepared as it is, and marked as not standard."
+            )
+        write_lines(directory / "tags", (f"{tag} {tags[tag]}" for tag in sorted(tags)))
+        numbers = {split: part._asdict() for split, part in counts.items()}
+        note = {"counts": numbers, "tags": sorted(tags), "differences": differences}
+        save_note(directory / "about.json", note)
+
+    def binary(directory: Path) -> None:
+        say("running fairseq-preprocess")
+        # Of its own making the dictionary of tags would lack those that only a test has, and be
+        # filled up to a multiple of 8.
+        options = ("--tgtdict", str(out / "text" / "tags"), "--thresholdsrc", str(corpus.min_count))
+        workers = ("--workers", str(jobs))
+        binarise(out / "text", directory, (TEXT, LABEL), *options, *workers, joined=False)
+        note = load_note(out / "text" / "about.json")
+        about = {
+            "corpus": corpus.name,
+            "standard": corpus.standard is not None and not note["differences"],
+            **note,
+            "types": sum(1 for _ in read_lines(directory / f"dict.{TEXT}.txt")),
+            "request": request,
+        }
+        save_note(directory / "about.json", about)
+
+    stage(out / "text", text)
+    stage(out / "bin", binary)
+    return load_note(out / "bin" / "about.json")

@@ -1,0 +1,113 @@
+"""Loss and entity F1 of sequence tagging, with the RBN penalty."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.logging import metrics
+from omegaconf import II
+
+from rbn_fairseq.criterions.options import RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty
+
+__all__ = ["SequenceTaggingRBN", "entities"]
+
+_COUNTS = ("_correct", "_predicted", "_gold")  # fairseq prints no metric with such a name
+
+
+def entities(tags: list[list[str]]) -> set[tuple[str, int, int]]:
+    """Return the entities that seqeval finds in texts: type, first and last token."""
+    from seqeval.metrics.sequence_labeling import get_entities  # seconds, for scikit-learn
+
+    with warnings.catch_warnings():  # of `M-` tags, which it reads as it should
+        warnings.simplefilter("ignore")
+        return set(get_entities(tags))
+
+
+def _ratio(above: str, *below: str) -> Any:
+    """Return a metric in per cent, ``above`` of the mean of ``below``; 0 where there is none."""
+
+    def compute(meters: Any) -> float:
+        total = sum(meters[name].sum for name in below) / len(below)
+        return float(round(100 * meters[above].sum / total, 3)) if total else 0.0
+
+    return compute
+
+
+class _Tagging(FairseqCriterion):
+    """Negative log-likelihood of the tags; in validation, precision, recall and F1 of entities.
+
+    The loss is logged in bits per tag; with ``--sentence-avg`` in bits per text, and ``nll_loss``
+    in bits per tag. Entities are those that seqeval finds, and are counted over the whole
+    validation set; scores are in per cent.
+    """
+
+    def __init__(self, task: Any, sentence_avg: bool) -> None:
+        super().__init__(task)
+        self.sentence_avg = sentence_avg
+        self._tags = task.target_dictionary.symbols
+
+    def forward(self, model: Any, sample: Any, reduce: bool = True) -> Any:
+        """Compute the loss in nats, summed over texts or, without ``reduce``, of each: ``(B,)``."""
+        target = sample["target"]
+        output = model(**sample["net_input"], tags=target)
+        loss = output.nll.sum() if reduce else output.nll
+        size = len(target) if self.sentence_avg else sample["ntokens"]
+        log = {
+            "loss": loss.detach(),
+            "ntokens": sample["ntokens"],
+            "nsentences": len(target),
+            "sample_size": size,
+        }
+        if not self.training:
+            log.update(self._count(model.decode(output), target.tolist()))
+        return loss, size, log
+
+    def _count(self, best: list[list[int]], target: list[list[int]]) -> dict[str, int]:
+        gold = [numbers[: len(text)] for numbers, text in zip(target, best, strict=True)]
+        guess, truth = (
+            entities([[self._tags[number] for number in text] for text in texts])
+            for texts in (best, gold)
+        )
+        return dict(zip(_COUNTS, map(len, (guess & truth, guess, truth)), strict=True))
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
+        """Log the mean loss over tags, and the scores of all entities so far."""
+        loss, size, tags = (
+            sum(log.get(name, 0) for log in logging_outputs)
+            for name in ("loss", "sample_size", "ntokens")
+        )
+        metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
+        if size != tags:
+            metrics.log_scalar("nll_loss", loss / tags / math.log(2), tags, round=3)
+        if not any(_COUNTS[0] in log for log in logging_outputs):
+            return
+        # Sums, of which the scores are made whenever they are read: a mean of batches' scores would
+        # be another number.
+        for name in _COUNTS:
+            metrics.log_scalar_sum(name, sum(log.get(name, 0) for log in logging_outputs))
+        correct, predicted, gold = _COUNTS
+        metrics.log_derived("precision", _ratio(correct, predicted))
+        metrics.log_derived("recall", _ratio(correct, gold))
+        metrics.log_derived("f1", _ratio(correct, predicted, gold))
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return that processes may add up their logs."""
+        return True
+
+
+@dataclass
+class SequenceTaggingRBNConfig(RBNPenaltyConfig):
+    """Options of the loss and of the penalty."""
+
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("sequence_tagging_rbn", dataclass=SequenceTaggingRBNConfig)
+class SequenceTaggingRBN(RBNPenalty, _Tagging):
+    """Loss of the tagger's conditional random field plus the penalty (paper, Section 4.1)."""

@@ -1,0 +1,142 @@
+"""The tagger: its encoder is fairseq's, and its CRF that of all sequences of tags, one by one."""
+
+import argparse
+from itertools import product
+
+import pytest
+import torch
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
+from torch import nn
+
+from rbn_fairseq.models import RBNTransformerTagger
+from rbn_fairseq.models.config import config_class
+from rbn_fairseq.models.kinds import TAGGER
+from small_models import STILL, assert_alike, assert_same_gradients, gradients, randomise
+from tagging import TAGS, build_tagger, tagged, tagging_task
+
+pytestmark = pytest.mark.usefixtures("double_softmax")
+
+BEFORE = {"encoder_normalize_before": True}
+OPTIONS = {
+    "post": {},
+    "pre": BEFORE,
+    "learned positions": {"encoder_learned_pos": True},
+    "norm of embeddings": {"layernorm_embedding": True},
+    "gelu": {"activation_fn": "gelu"},
+}
+LENGTHS = [3, 1, 4, 2, 1, 4]  # one token, no padding
+
+
+def model(**options):
+    """In fp64, with transitions that matter."""
+    tagger = randomise(build_tagger(**STILL, **options)).double()
+    with torch.no_grad():
+        for weight in tagger.crf.parameters():
+            weight.copy_(torch.randn(weight.shape))
+    return tagger
+
+
+def scores(tagger, emissions, length):
+    """Scores of all sequences of tags of a text, by sequence: sums written out."""
+    start, end = tagger.crf.start_transitions, tagger.crf.end_transitions
+    between = tagger.crf.transitions
+    return {
+        tags: start[tags[0]]
+        + sum(emissions[place, tag] for place, tag in enumerate(tags))
+        + sum(between[one, other] for one, other in zip(tags, tags[1:], strict=False))
+        + end[tags[-1]]
+        for tags in product(range(emissions.shape[1]), repeat=length)
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("options", [{}, {"norm_encoder": "batch"}])
+def test_loss_and_best_tags_are_those_of_all_sequences(options, training):
+    tagger = model(**options).train(training)
+    given = tagged(LENGTHS, wider=1)
+    output = tagger(**given["net_input"], tags=given["target"])
+    best = tagger.decode(output)
+    for row, length in enumerate(LENGTHS):
+        each = scores(tagger, output.emissions[row], length)
+        gold = tuple((given["target"][row, :length] - 3).tolist())  # <unk> is 0
+        total = torch.stack([*each.values()]).logsumexp(0)
+        assert_alike(output.nll[row], total - each[gold])
+        assert tuple(tag - 3 for tag in best[row]) == max(each, key=each.get)
+    nll, tags = tagger.nll(given, padding=1)
+    assert int(tags) == sum(LENGTHS)
+    assert_alike(nll, output.nll.sum())
+
+
+def fairseqs(tagger, **options):
+    """fairseq's encoder with the weights of ours."""
+    words = tagging_task().source_dictionary
+    settings = argparse.Namespace(max_source_positions=50)
+    sizes = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
+    vars(settings).update({f"encoder_{name}": size for name, size in sizes.items()})
+    vars(settings).update(STILL | options)
+    cfg = TransformerConfig.from_namespace(settings)
+    embedding = nn.Embedding(len(words), 16, words.pad())
+    encoder = TransformerEncoderBase(cfg, words, embedding).double()
+    encoder.load_state_dict(tagger.encoder.state_dict())
+    return encoder
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("wider", [0, 2])
+def test_emissions_are_those_of_fairseqs_encoder(options, wider):
+    tagger = model(**options)
+    theirs = fairseqs(tagger, **options)
+    known, given = tagged(LENGTHS), tagged(LENGTHS, wider=wider)
+    x = theirs.train()(known["net_input"]["src_tokens"])["encoder_out"][0].transpose(0, 1)
+    projection = tagger.output_projection
+    expected = (x @ projection.weight.t() + projection.bias)[:, :-1]
+    output = tagger.train()(**given["net_input"])
+    assert output.nll is None and output.real.sum() == sum(LENGTHS)
+    real = known["target"].ne(1)
+    assert_alike(output.emissions[output.real], expected[real])
+    arriving = torch.randn(sum(LENGTHS), len(TAGS) + 1, dtype=torch.double)
+    ours = gradients(tagger.encoder, (output.emissions[output.real] * arriving).sum())
+    assert_same_gradients(ours, gradients(theirs, (expected[real] * arriving).sum()))
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_padding_makes_no_difference(norm):
+    tagger = model(norm_encoder=norm).train()
+    losses = []
+    for wider in (0, 5):
+        given = tagged(LENGTHS, wider=wider)
+        loss = tagger(**given["net_input"], tags=given["target"]).nll.sum()
+        losses.append((loss, gradients(tagger, loss)))
+    (one, of_one), (other, of_other) = losses
+    assert_alike(one, other)
+    assert_same_gradients(of_one, of_other)
+    assert of_one["crf.transitions"].abs().sum() > 0
+
+
+@torch.no_grad()
+def test_half_precision_sums_a_long_text_in_single():
+    tagger = build_tagger(**STILL).bfloat16()
+    given = tagged([40, 33])
+    output = tagger(**given["net_input"], tags=given["target"])
+    tagger.double()
+    emissions = output.emissions.double()
+    tags = (given["target"] - 3).where(output.real, 0)
+    expected = -tagger.crf(emissions, tags, output.real, reduction="none")
+    torch.testing.assert_close(output.nll.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_its_tags_are_those_of_the_dictionary():
+    tagger = build_tagger(("O", "B-X", "I-X", "B-Y", "I-Y"))
+    assert tagger.crf.num_tags == 1 + 5
+    assert RBNTransformerTagger.count_labels(tagger.state_dict()) == 4 + 5
+
+
+def test_its_options_and_sizes():
+    options = config_class(TAGGER).__dataclass_fields__
+    assert not [name for name in options if "decoder" in name]
+    for name, sizes in {"conll2003": (14 * 128, 14), "resume_pre": (4 * 64, 4)}.items():
+        preset = TAGGER.presets[f"rbn_transformer_tagger_{name}"]
+        assert (preset["encoder_embed_dim"], preset["encoder_attention_heads"]) == sizes
+        assert preset["encoder_ffn_embed_dim"] == 2 * sizes[0] and preset["dropout"] == 0.15
+        assert preset["encoder_normalize_before"] == name.endswith("_pre")

@@ -1,0 +1,83 @@
+"""Small taggers, and texts with a tag for each token."""
+
+import argparse
+import random
+from types import SimpleNamespace
+
+import torch
+from fairseq.data import Dictionary
+
+from rbn_fairseq.models import RBNTransformerTagger
+from small_models import SIZES, sentences, task
+
+TAGS = ("O", "B-X", "I-X")
+_PLACES = ("amber", "bern", "cork", "delft", "essen")
+
+
+def labels(tags=TAGS):
+    """The dictionary of these tags."""
+    dictionary = Dictionary()
+    for tag in tags:
+        dictionary.add_symbol(tag)
+    return dictionary
+
+
+def tagging_task(tags=TAGS):
+    """A task with words and tags."""
+    words = task().source_dictionary
+    return SimpleNamespace(
+        source_dictionary=words, target_dictionary=labels(tags), provides=lambda what: True
+    )
+
+
+def build_tagger(tags=TAGS, **options):
+    """A tagger with the same first weights for the same options."""
+    torch.manual_seed(3)
+    sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
+    settings = argparse.Namespace(arch="rbn_transformer_tagger", max_source_positions=50)
+    vars(settings).update(sizes | options)
+    return RBNTransformerTagger.build_model(settings, tagging_task(tags))
+
+
+def tagged(lengths, tags=TAGS, wider=0, seed=0):
+    """A batch of texts of so many tokens and their tags: the same for any padding."""
+    width = max(lengths) + wider
+    tokens = sentences([length + 1 for length in lengths], width + 1, left_pad=False, seed=seed)
+    target = torch.ones(len(lengths), width, dtype=torch.long)
+    generator = torch.Generator().manual_seed(seed)
+    for row, length in enumerate(lengths):
+        tokens[row, length] = 2
+        target[row, :length] = 4 + torch.randint(len(tags), (length,), generator=generator)
+    counts = torch.tensor(lengths)
+    return {
+        "net_input": {"src_tokens": tokens, "src_lengths": counts + 1},
+        "target": target,
+        "ntokens": sum(lengths),
+        "nsentences": len(lengths),
+    }
+
+
+def _phrase(rng, bmes):
+    """Tokens and tags: one to three names, whose kind only the word in front of them tells."""
+    kind, words = rng.choice((("PER", ("mr", "mrs")), ("LOC", ("in", "near"))))
+    size = rng.choice((1, 1, 2, 3))
+    tags = ["B", *"I" * (size - 1)]
+    if bmes:
+        tags = ["S"] if size == 1 else ["B", *"M" * (size - 2), "E"]
+    return (
+        [rng.choice(words), *rng.choices(_PLACES, k=size)],
+        ["O", *(f"{tag}-{kind}" for tag in tags)],
+    )
+
+
+def write_tagged(directory, sizes, bmes=False, seed=1):
+    """Write ``{split}.txt``, so many texts of one to four names."""
+    rng = random.Random(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    for split, size in sizes.items():
+        lines = []
+        for _ in range(size):
+            phrases = [_phrase(rng, bmes) for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+            pairs = (pair for tokens, tags in phrases for pair in zip(tokens, tags, strict=True))
+            lines += [*(" ".join(pair) for pair in pairs), ""]
+        (directory / f"{split}.txt").write_text("\n".join(lines) + "\n")
