@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 from rbn_fairseq.corpora.build import binarise, claim, load_note, save_note, stage
 from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
-from rbn_fairseq.criterions.sequence_tagging_rbn import entities
+from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Counts", "Standard", "TaggedTexts", "build_tagging", "read_tagged"]

@@ -4,11 +4,11 @@ import fairseq  # noqa: F401 - which registers this and its sister packages
 
 from rbn_fairseq.criterions.adaptive_loss_rbn import AdaptiveLossRBN
 from rbn_fairseq.criterions.classification_rbn import ClassificationRBN
+from rbn_fairseq.criterions.crf_rbn import CRFRBN
 from rbn_fairseq.criterions.cross_entropy_rbn import CrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
-from rbn_fairseq.criterions.sequence_tagging_rbn import SequenceTaggingRBN
 
 __all__ = [
     "AdaptiveLossRBN",
@@ -17,5 +17,5 @@ __all__ = [
     "LabelSmoothedCrossEntropyRBN",
     "RBNPenalty",
     "RBNPenaltyConfig",
-    "SequenceTaggingRBN",
+    "CRFRBN",
 ]

@@ -119,7 +119,7 @@ def _adaptive(model: Any) -> bool:
 #: By kind of model: the one criterion for its output, which is no model's of words.
 _CRITERIONS = {
     "rbn_transformer_classifier": "classification_rbn",
-    "rbn_transformer_tagger": "sequence_tagging_rbn",
+    "rbn_transformer_tagger": "crf_rbn",
 }
 
 

@@ -22,7 +22,7 @@ class LabelledTextConfig(FairseqDataclass):
         default=None, metadata={"help": "data directory that `rbn prepare` filled"}
     )
     max_source_positions: int = field(
-        default=512, metadata={"help": "tokens of a text; what is behind them is cut off"}
+        default=1024, metadata={"help": "tokens of a text; what is behind them is cut off"}
     )
 
 

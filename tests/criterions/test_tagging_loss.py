@@ -8,7 +8,7 @@ import torch
 from fairseq.logging import metrics
 from seqeval.metrics import f1_score, precision_score, recall_score
 
-from rbn_fairseq.criterions import RBNPenaltyConfig, SequenceTaggingRBN
+from rbn_fairseq.criterions import CRFRBN, RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import gap_terms
 from rbn_fairseq.norms import record_gaps
 from small_models import STILL, assert_alike
@@ -20,7 +20,7 @@ LENGTHS = ([5, 2, 7], [1], [9, 9, 3, 4], [6, 8])
 
 
 def criterion(tags=BIO, sentence_avg=False):
-    return SequenceTaggingRBN(tagging_task(tags), sentence_avg)
+    return CRFRBN(tagging_task(tags), sentence_avg)
 
 
 @pytest.mark.parametrize("sentence_avg", [False, True])
@@ -90,7 +90,7 @@ def test_no_entity_at_all():
     with metrics.aggregate() as logged:
         none = {"loss": 1.0, "sample_size": 2, "ntokens": 2}
         counts = dict.fromkeys(("_correct", "_predicted", "_gold"), 0)
-        SequenceTaggingRBN.reduce_metrics([none | counts])
+        CRFRBN.reduce_metrics([none | counts])
     values = logged.get_smoothed_values()
     assert values["f1"] == values["precision"] == values["recall"] == 0
 

@@ -13,7 +13,7 @@ from omegaconf import II
 from rbn_fairseq.criterions.options import RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import RBNPenalty
 
-__all__ = ["SequenceTaggingRBN", "entities"]
+__all__ = ["CRFRBN", "entities"]
 
 _COUNTS = ("_correct", "_predicted", "_gold")  # fairseq prints no metric with such a name
 
@@ -102,12 +102,12 @@ class _Tagging(FairseqCriterion):
 
 
 @dataclass
-class SequenceTaggingRBNConfig(RBNPenaltyConfig):
+class CRFRBNConfig(RBNPenaltyConfig):
     """Options of the loss and of the penalty."""
 
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
-@register_criterion("sequence_tagging_rbn", dataclass=SequenceTaggingRBNConfig)
-class SequenceTaggingRBN(RBNPenalty, _Tagging):
+@register_criterion("crf_rbn", dataclass=CRFRBNConfig)
+class CRFRBN(RBNPenalty, _Tagging):
     """Loss of the tagger's conditional random field plus the penalty (paper, Section 4.1)."""
