@@ -130,11 +130,12 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
     rbn_fairseq.register()
     from fairseq.tasks import TASK_REGISTRY
 
-    states = [read_checkpoint(Path(path)) for path in filter(None, paths.split(":"))]
-    if not has(arguments, "--task"):  # as it was trained, if by this plugin
-        task = str(((states[0].get("cfg") or {}).get("task") or {}).get("_name"))
-        if hasattr(TASK_REGISTRY.get(task), "adapter"):
-            arguments = [*arguments, "--task", task]
+    for path in filter(None, paths.split(":")):
+        trained = (read_checkpoint(Path(path)).get("cfg") or {}).get("task")
+        settings = vars(trained) if isinstance(trained, argparse.Namespace) else trained or {}
+        task = settings.get("_name")
+        if not has(arguments, "--task") and hasattr(TASK_REGISTRY.get(task), "adapter"):
+            arguments = [*arguments, "--task", task]  # as it was trained, by this plugin
     _run(name, arguments + plugin_options(arguments, user_dir))
 
 

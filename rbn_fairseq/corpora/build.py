@@ -29,12 +29,12 @@ __all__ = [
     "apply_merges",
     "binarise",
     "build",
-    "claim",
     "learn_merges",
     "load_note",
+    "make_stages",
     "preprocess",
+    "refuse_nonstandard",
     "save_note",
-    "stage",
 ]
 
 SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
@@ -170,7 +170,7 @@ def save_note(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def claim(out: Path, request: Mapping[str, Any]) -> None:
+def _claim(out: Path, request: Mapping[str, Any]) -> None:
     """Write ``out/request.json``.
 
     Raises:
@@ -189,7 +189,7 @@ def claim(out: Path, request: Mapping[str, Any]) -> None:
         )
 
 
-def stage(directory: Path, make: Callable[[Path], None]) -> None:
+def _stage(directory: Path, make: Callable[[Path], None]) -> None:
     """Make a directory, unless it is there: under another name until it is whole."""
     if directory.exists():
         return
@@ -198,6 +198,42 @@ def stage(directory: Path, make: Callable[[Path], None]) -> None:
     unfinished.mkdir()
     make(unfinished)
     unfinished.rename(directory)
+
+
+def make_stages(
+    out: Path, request: Mapping[str, Any], stages: Mapping[str, Callable[[Path], None]], say: Say
+) -> dict[str, Any]:
+    """Make the stages of a corpus, or go on where an earlier call was stopped.
+
+    Args:
+        out: directory.
+        request: all that the result depends on.
+        stages: what makes each, by its name, in order; the last is ``bin``, with ``about.json``.
+        say: takes a line for the user.
+
+    Returns:
+        The content of ``about.json``.
+
+    Raises:
+        ValueError: if ``out`` is for another request.
+    """
+    _claim(out, request)
+    about = out / "bin" / "about.json"
+    if about.parent.exists():
+        say(f"`{out}` is finished already; nothing was done")
+    for name, make in stages.items():
+        if not about.parent.exists():
+            _stage(out / name, make)
+    return load_note(about)
+
+
+def refuse_nonstandard(corpus: str, differences: Sequence[str], allowed: bool) -> None:
+    """Refuse a text that differs from the standard, unless it is allowed (``ValueError``)."""
+    if differences and not allowed:
+        raise ValueError(
+            f"This is not the standard {corpus}: {'; '.join(differences)}. With "
+            "--allow-nonstandard it is prepared as it is, and marked as not standard."
+        )
 
 
 def _count_pairs(text: Path, split: str, langs: Sequence[str]) -> int:
@@ -227,21 +263,13 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             request.
     """
     request = corpus.request()
-    claim(out, request)
-    if (out / "bin").exists():
-        say(f"`{out}` is finished already; nothing was done")
-        return load_note(out / "bin" / "about.json")
 
     def text(directory: Path) -> None:
         say("writing the tokenised text")
         tokeniser = corpus.write_text(directory, say)
         pairs = {split: _count_pairs(directory, split, corpus.langs) for split in SPLITS}
         differences = corpus.differences(directory, pairs)
-        if differences and not allow_nonstandard:
-            raise ValueError(
-                f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
-                "--allow-nonstandard it is prepared as it is, and marked as not standard."
-            )
+        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
         note = {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
         save_note(directory / "about.json", note)
 
@@ -277,7 +305,4 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
         if corpus.tokens is not None:
             write_pieces(directory, "subword_nmt", code, **corpus.tokens)
 
-    stage(out / "text", text)
-    stage(out / "bpe", bpe)
-    stage(out / "bin", binary)
-    return load_note(out / "bin" / "about.json")
+    return make_stages(out, request, {"text": text, "bpe": bpe, "bin": binary}, say)

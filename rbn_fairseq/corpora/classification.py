@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Optional
 from rbn_fairseq.corpora.build import (
     SPECIAL_TYPES,
     binarise,
-    claim,
     load_note,
+    make_stages,
+    refuse_nonstandard,
     save_note,
-    stage,
 )
 from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
@@ -220,20 +220,12 @@ def build_texts(
             request.
     """
     request = corpus.request()
-    claim(out, request)
-    if (out / "bin").exists():
-        say(f"`{out}` is finished already; nothing was done")
-        return load_note(out / "bin" / "about.json")
 
     def text(directory: Path) -> None:
         say("writing the tokenised text")
         numbers = _write_all(corpus, directory)
         differences = _differences(corpus, numbers)
-        if differences and not allow_nonstandard:
-            raise ValueError(
-                f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
-                "--allow-nonstandard it is prepared as it is, and marked as not standard."
-            )
+        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
         save_note(directory / "about.json", {"labels": numbers, "differences": differences})
 
     def binary(directory: Path) -> None:
@@ -254,6 +246,4 @@ def build_texts(
         }
         save_note(directory / "about.json", about)
 
-    stage(out / "text", text)
-    stage(out / "bin", binary)
-    return load_note(out / "bin" / "about.json")
+    return make_stages(out, request, {"text": text, "bin": binary}, say)

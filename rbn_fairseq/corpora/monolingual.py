@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rbn_fairseq.corpora.build import claim, load_note, preprocess, save_note, stage
+from rbn_fairseq.corpora.build import make_stages, preprocess, refuse_nonstandard, save_note
 from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256
 
 __all__ = ["TEXTS", "Text", "build_text"]
@@ -64,10 +64,6 @@ def build_text(
             f"--text: there is no `{missing[0]}`. {text.name} is {', '.join(text.files.values())}."
         )
     request = {"corpus": text.name, "files": {split: sha256(paths[split]) for split in SPLITS}}
-    claim(out, request)
-    if (out / "bin").exists():
-        say(f"`{out}` is finished already; nothing was done")
-        return load_note(out / "bin" / "about.json")
 
     def binary(destination: Path) -> None:
         lines = {split: sum(1 for _ in read_lines(path)) for split, path in paths.items()}
@@ -76,11 +72,7 @@ def build_text(
             for split, number in lines.items()
             if number != text.lines[split]
         ]
-        if differences and not allow_nonstandard:
-            raise ValueError(
-                f"This is not the standard {text.name}: {'; '.join(differences)}. With "
-                "--allow-nonstandard it is prepared as it is, and marked as not standard."
-            )
+        refuse_nonstandard(text.name, differences, allow_nonstandard)
         say("running fairseq-preprocess")
         prefixes = [f"--{split}pref={path}" for split, path in paths.items()]
         preprocess("--only-source", *prefixes, "--destdir", str(destination), f"--workers={jobs}")
@@ -93,5 +85,4 @@ def build_text(
         }
         save_note(destination / "about.json", about)
 
-    stage(out / "bin", binary)
-    return load_note(out / "bin" / "about.json")
+    return make_stages(out, request, {"bin": binary}, say)

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from rbn_fairseq.corpora.build import binarise, claim, load_note, save_note, stage
+from rbn_fairseq.corpora.build import (
+    binarise,
+    load_note,
+    make_stages,
+    refuse_nonstandard,
+    save_note,
+)
 from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
@@ -174,10 +180,6 @@ def build_tagging(
             request.
     """
     request = corpus.request()
-    claim(out, request)
-    if (out / "bin").exists():
-        say(f"`{out}` is finished already; nothing was done")
-        return load_note(out / "bin" / "about.json")
 
     def text(directory: Path) -> None:
         say("writing texts and tags")
@@ -186,11 +188,7 @@ def build_tagging(
             counts[split], of_split = _write(directory, split, path)
             tags += of_split
         differences = corpus.differences(counts)
-        if differences and not allow_nonstandard:
-            raise ValueError(
-                f"This is not the standard {corpus.name}: {'; '.join(differences)}. With "
-                "--allow-nonstandard it is prepared as it is, and marked as not standard."
-            )
+        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
         write_lines(directory / "tags", (f"{tag} {tags[tag]}" for tag in sorted(tags)))
         numbers = {split: part._asdict() for split, part in counts.items()}
         note = {"counts": numbers, "tags": sorted(tags), "differences": differences}
@@ -213,6 +211,4 @@ def build_tagging(
         }
         save_note(directory / "about.json", about)
 
-    stage(out / "text", text)
-    stage(out / "bin", binary)
-    return load_note(out / "bin" / "about.json")
+    return make_stages(out, request, {"text": text, "bin": binary}, say)
