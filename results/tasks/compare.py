@@ -1,0 +1,97 @@
+"""Prints what the samplers of results/tasks do to the norms, and draws BN's gap against its TID.
+
+Usage: python results/tasks/compare.py DIRECTORY FIGURE
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+TASKS = {
+    "ptb": ("Penn Treebank, words", "#0072B2"),
+    "conll": ("CoNLL-2003, entities", "#D55E00"),
+    "resume": ("Resume, entities", "#009E73"),
+    "imdb": ("IMDB, labels", "#CC79A7"),
+}
+#: What a run is scored by, whichever it has: perplexity, %, %.
+METRICS = ("ppl", "accuracy", "f1")
+SAMPLERS = {
+    "blocks": ("blocks of one length", "s"),
+    "sorted": ("sorted by length", "o"),
+    "sentences": ("sorted by length", "o"),
+    "mixed": ("16 lengths", "^"),
+    "shuffled": ("shuffled", "D"),
+}
+
+
+def last(run: Path, name: str) -> pd.DataFrame:
+    """Return the last measurements of a file of a run, or an empty frame."""
+    path = run / f"{name}.jsonl"
+    if not path.exists():
+        return pd.DataFrame()
+    rows = pd.read_json(path, lines=True)
+    return rows[rows["update"] == rows["update"].max()]
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """Return what a run ended with, by name."""
+    log = (run / "train.log").read_text()
+    ends = {part: json.loads(re.findall(rf"INFO \| {part} \| (\{{.*\}})", log)[-1])
+            for part in ("train", "valid")}  # fmt: skip
+    values: dict[str, Any] = {
+        "training": float(ends["train"]["train_loss"]), "valid": float(ends["valid"]["valid_loss"])
+    }  # fmt: skip
+    if (path := run / "score.json").exists():
+        (score,) = json.loads(path.read_text()).values()
+        values["test"] = next(score[metric] for metric in METRICS if metric in score)
+    if len(tid := last(run, "tid")):
+        of_norms = 100 * tid.mean(numeric_only=True)
+        values["mean TID %"] = of_norms["mean_tid"]
+        values["given length %"] = of_norms["mean_conditional_tid"]
+    if len(cost := last(run, "cost")):
+        values["loses"] = cost.set_index("statistics").loc["running", "cost"]
+    return values
+
+
+def read_runs(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each run: task, sampler, norm, seed, and what it ended with."""
+    for task in TASKS:
+        for log in sorted((directory / task).glob("*/train.log")):
+            if name := re.fullmatch(r"(\w+)-(\w+)-seed(\d+)", log.parent.name):
+                yield {"task": task, "sampler": name[2], "norm": name[1], "seed": int(name[3]),
+                       **read_run(log.parent)}  # fmt: skip
+
+
+def draw(runs: pd.DataFrame, path: Path) -> None:
+    """Draw BN's validation loss less LN's against BN's mean TID; a point a seed."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    wide = runs.pivot_table(index=["task", "sampler", "seed"], columns="norm")
+    for (task, sampler, _), row in wide.dropna(subset=[("valid", "bn"), ("valid", "ln")]).iterrows():
+        gap = row["valid", "bn"] - row["valid", "ln"]
+        axes.plot(row["mean TID %", "bn"], gap, SAMPLERS[sampler][1], color=TASKS[task][1])
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set(xlabel="BN's mean TID, average of its norms (%)",
+             ylabel="validation loss, BN minus LN (bits)")  # fmt: skip
+    keys = [plt.Line2D([], [], marker="o", linestyle="", color=colour, label=name)
+            for name, colour in TASKS.values()]  # fmt: skip
+    keys += [plt.Line2D([], [], marker=marker, linestyle="", color="black", label=name)
+             for name, marker in dict(SAMPLERS.values()).items()]  # fmt: skip
+    axes.legend(handles=keys, frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("figure", type=Path)
+    arguments = parser.parse_args()
+    runs = pd.DataFrame(read_runs(arguments.directory))
+    order = ["task", "sampler", "norm", "seed"]
+    print(runs.set_index(order).to_string(float_format="%.3f", na_rep=""))
+    draw(runs, arguments.figure)
