@@ -9,8 +9,7 @@ from typing import Any, Optional
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
