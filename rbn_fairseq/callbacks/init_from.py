@@ -92,7 +92,6 @@ class InitFrom(Callback):
         layers = collect_moments(model, samples, adapter.run_norms, norms=norms)
         set_population(norms, layers, ESTIMATES[0])
         logger.info(
-            "--init-from: running statistics of %d norms estimated on %d training batches",
-            len(norms),
-            len(batches),
+            f"--init-from: running statistics of {len(norms)} norms estimated on {len(batches)} "
+            "training batches"
         )

@@ -85,14 +85,9 @@ def _describe(adapter: TaskAdapter, iterator: Any, dataset: Any, buckets: Option
     source, target = (lengths if lengths is not None else tokens for lengths in sides)
     groups = sum(len(np.unique(source[batch])) for batch in batches)
     logger.info(
-        "length mixing: %s | %d batches of %.0f real tokens (largest %d) and %.1f groups of one "
-        "source length on average | padding saved by rbn_transformer: source %.1f %%, target "
-        "%.1f %%",
-        RANDOM if buckets is None else f"{min(buckets, number)} buckets",
-        number,
-        sum(sizes) / number,
-        max(sizes),
-        groups / number,
-        100 * padding(batches, source),
-        100 * padding(batches, target),
+        f"length mixing: {RANDOM if buckets is None else f'{min(buckets, number)} buckets'} | "
+        f"{number} batches of {sum(sizes) / number:.0f} real tokens (largest {max(sizes)}) and "
+        f"{groups / number:.1f} groups of one source length on average | padding saved by "
+        f"rbn_transformer: source {100 * padding(batches, source):.1f} %, target "
+        f"{100 * padding(batches, target):.1f} %"
     )

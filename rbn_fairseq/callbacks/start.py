@@ -134,11 +134,8 @@ class Start(Callback):
         for option, end in ends.items():
             if end > updates:
                 logger.warning(
-                    "%s %d is longer than this training, which has %d updates: the norm will not "
-                    "leave its schedule. Set it lower.",
-                    option,
-                    end,
-                    updates,
+                    f"{option} {end} is longer than this training, which has {updates} updates: "
+                    "the norm will not leave its schedule. Set it lower."
                 )
 
 

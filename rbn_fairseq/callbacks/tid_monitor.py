@@ -13,7 +13,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.diagnostics import average_tid, batch_norms, collect_moments
+from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.records import write_layers, write_records
 from rbn_fairseq.measuring.tid_records import How, norm_records, read_tid
@@ -44,6 +44,10 @@ class TIDMonitorConfig(FairseqDataclass):
     tid_dropout: bool = field(
         default=False, metadata={"help": "TID monitor: leave dropout on while measuring"}
     )
+
+
+def _percents(tid: TID) -> str:
+    return f"mean {100 * tid.mean:.2f} %, variance {100 * tid.var:.2f} %"
 
 
 class TIDMonitor(Callback):
@@ -138,17 +142,8 @@ class TIDMonitor(Callback):
                 continue
             last, average = list(values.values())[-1], average_tid(values)
             logger.info(
-                "%s | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
-                "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
-                title,
-                epoch,
-                update,
-                100 * last.mean,
-                100 * last.var,
-                len(values),
-                100 * average.mean,
-                100 * average.var,
-                records[-1]["batches"],
+                f"{title} | epoch {epoch} | update {update} | last layer: {_percents(last)} | "
+                f"average of {len(values)} layers: {_percents(average)} | {records[-1]['batches']} batches"
             )
             if epoch > 0:
                 for place, value in (("last", last), ("average", average)):

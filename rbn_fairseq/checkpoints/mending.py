@@ -74,10 +74,8 @@ def mend(directory: Path) -> None:
         )
     if newest is not None and newest_updates > (-1 if updates is None else updates):
         logger.warning(
-            "%s is missing, damaged or behind: the training resumes from %s, update %d",
-            last,
-            newest,
-            newest_updates,
+            f"{last} is missing, damaged or behind: the training resumes from {newest}, update "
+            f"{newest_updates}"
         )
         with unfinished(last) as part:
             shutil.copyfile(newest, part)

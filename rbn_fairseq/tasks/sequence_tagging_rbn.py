@@ -96,10 +96,7 @@ class SequenceTaggingRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask):
         long = int((tokens > longest).sum())
         if long:
             logger.warning(
-                "%s: %d texts have more than %d tokens, and what is behind those is cut off, which "
-                "no score counts. Give --max-source-positions %d to keep all.",
-                split,
-                long,
-                longest,
-                tokens.max() + 1,
+                f"{split}: {long} texts have more than {longest} tokens, and what is behind those "
+                "is cut off, which no score counts. Give --max-source-positions "
+                f"{tokens.max() + 1} to keep all."
             )
