@@ -16,7 +16,7 @@ from rbn_fairseq.models.refusals import task_provides
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
 from rbn_fairseq.norms.options import broken_range, option
 
-__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms"]
+__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "check_ranges", "gap_terms"]
 
 
 @dataclass
@@ -59,19 +59,24 @@ class RBNPenaltyConfig(FairseqDataclass):
         return max(self.rbn_mean_weight, self.rbn_std_weight) > 0
 
 
+def check_ranges(kind: type[FairseqDataclass], values: Any) -> None:
+    """Refuse values of options of this kind that are outside their ranges (``ValueError``)."""
+    for item in fields(kind):
+        value = getattr(values, item.name)
+        if "range" in item.metadata and (rule := broken_range(item.metadata["range"], value)):
+            flag = f"--{item.name.replace('_', '-')}"
+            raise ValueError(
+                f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
+            )
+
+
 def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
     """Check the options against each other and against the task.
 
     Raises:
         ValueError: for a number outside its range, or options that do not go together.
     """
-    for item in fields(RBNPenaltyConfig):
-        value = getattr(rbn, item.name)
-        if "range" in item.metadata and (rule := broken_range(item.metadata["range"], value)):
-            flag = f"--{item.name.replace('_', '-')}"
-            raise ValueError(
-                f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
-            )
+    check_ranges(RBNPenaltyConfig, rbn)
     if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
         raise ValueError(
             f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "

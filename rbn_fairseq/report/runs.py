@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -296,40 +296,35 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     return tid[trained].astype({"epoch": int}).reset_index(drop=True)
 
 
-def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
+def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
+    groups = {name: group for name, group in content["config"].items() if group is not None}
+    if not all(isinstance(group, dict) for group in groups.values()):
+        raise TypeError("a group of the configuration is no object")
+    starts = tuple(content.get("starts") or ())
+    if not all(isinstance(start["update"], int) for start in starts):
+        raise TypeError("a start has no number of its update")
+    sizes = (content.get("data") or {}).get("vocabularies") or {}
+    vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
+    return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
+
+
+def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for score in scores.values():
+        if not any(math.isfinite(score[name]) for name in METRICS if name in score):
+            raise ValueError("a number is missing or not finite")
+    return scores
+
+
+def _read_json(
+    path: Path, parse: Callable[[dict[str, Any]], dict[str, Any]], what: str, problems: list[str]
+) -> dict[str, Any]:
+    """Read a file of JSON; where there is none, or it is damaged or not ``what``, empty."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        groups = {name: group for name, group in content["config"].items() if group is not None}
-        if not all(isinstance(group, dict) for group in groups.values()):
-            raise TypeError("a group of the configuration is no object")
-        starts = tuple(content.get("starts") or ())
-        if not all(isinstance(start["update"], int) for start in starts):
-            raise TypeError("a start has no number of its update")
-        sizes = (content.get("data") or {}).get("vocabularies") or {}
-        vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
-        return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
+        return parse(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problems.append(f"`{path.name}` is not what a training writes ({error!r}); no settings.")
-        return {}
-
-
-def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Read scores, by kind; nothing of a file that is damaged."""
-    try:
-        scores: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        for score in scores.values():
-            if not any(math.isfinite(score[name]) for name in METRICS if name in score):
-                raise ValueError("a number is missing or not finite")
-        return scores
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problems.append(
-            f"`{path.name}` is not what `rbn score` or `rbn validate --json` write ({error!r}). "
-            "Remove it and score again."
-        )
+        problems.append(f"`{path.name}` is not {what} {error!r}.")
         return {}
 
 
@@ -357,7 +352,13 @@ def read_run(name: str, directory: Path) -> Run:
     """
     problems: list[str] = []
     valid, train, ended, progress = _read_log(directory / LOG, problems)
-    content = _read_run_file(directory / RUN_FILE, problems)
+    written = "what a training writes, so that settings are unknown:"
+    content = _read_json(directory / RUN_FILE, _parse_run_file, written, problems)
+    scored = "what `rbn score` or `rbn validate --json` write; remove it and score again:"
+    scores, averaged_scores = (
+        _read_json(directory / file, _parse_scores, scored, problems)
+        for file in (SCORE, _AVERAGED_SCORE)
+    )
     config = content.get("config", {})
     starts = content.get("starts", ())
     minutes = _minutes(train, [start["update"] for start in starts] or [0])
@@ -371,8 +372,8 @@ def read_run(name: str, directory: Path) -> Run:
         batching=_read_tid(directory, "tid_batching", problems),
         conditioning=_read_lines(directory, "conditioning", "conditioning", problems),
         cost=_read_lines(directory, "cost", "cost", problems),
-        scores=_read_scores(directory / SCORE, problems),
-        averaged_scores=_read_scores(directory / _AVERAGED_SCORE, problems),
+        scores=scores,
+        averaged_scores=averaged_scores,
         config=config,
         vocabularies=content.get("vocabularies", ()),
         parameters=content.get("parameters"),
