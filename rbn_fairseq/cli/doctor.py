@@ -1,12 +1,12 @@
 """The verb that checks an installation, data and a checkpoint."""
 
 import platform
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from packaging.specifiers import SpecifierSet
 
 import rbn_fairseq
 from rbn_fairseq.cli.options import UserDir
@@ -15,27 +15,25 @@ from rbn_fairseq.version import installed
 __all__ = ["doctor"]
 
 _FAIRSEQ = "0.12.3"
-_VERSIONS = (  # package, its least version, and the first that is too new
-    ("Python", (3, 11), (3, 13)),
-    ("torch", (2, 11), (3,)),
-    ("ve-fairseq", (0, 12), (0, 13)),
-    ("hydra-core", (1, 3), (1, 4)),
-    ("omegaconf", (2, 3), (2, 4)),
-    ("sacrebleu", (2, 4), (3,)),
-)
+_VERSIONS = {
+    "Python": ">=3.11,<3.13",
+    "torch": ">=2.11,<3",
+    "ve-fairseq": ">=0.12,<0.13",
+    "hydra-core": ">=1.3,<1.4",
+    "omegaconf": ">=2.3,<2.4",
+    "sacrebleu": ">=2.4,<3",
+}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 def _check_installation() -> Iterator[tuple[str, str]]:
     import torch
 
-    for package, least, too_new in _VERSIONS:
+    for package, wanted in _VERSIONS.items():
         version = platform.python_version() if package == "Python" else installed(package)
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        if least <= numbers < too_new:
+        if version and SpecifierSet(wanted).contains(version, prereleases=True):
             yield "ok", f"{package} {version}"
         else:
-            wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, too_new))}"
             yield "problem", f"{package} {version or 'is missing'}: install '{package}{wanted}'."
     if installed("fairseq"):
         yield (

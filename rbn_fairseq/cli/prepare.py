@@ -92,11 +92,6 @@ def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> No
         typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
 
 
-def _check_archive(path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"--archive: there is no file `{path}`.")
-
-
 @app.command()
 def iwslt14(
     archive: Annotated[
@@ -120,13 +115,13 @@ def iwslt14(
     Leaves text/ (tokenised), bpe/ (subword units) and bin/ (for fairseq) in --output. The text is
     compared with the standard one. What is finished is not done again.
     """
+    from rbn_fairseq.corpora.build import check_files
     from rbn_fairseq.corpora.iwslt14 import IWSLT14
 
     path = archive or from_tokenized
     if path is None or (archive and from_tokenized):
         raise ValueError("Give --archive FILE or --from-tokenized DIR, one of the two.")
-    if archive is not None:
-        _check_archive(archive)
+    check_files({"archive": archive})
     _prepare(IWSLT14(path, merges, jobs=jobs), output, allow_nonstandard)
 
 
@@ -147,7 +142,6 @@ def wmt16(
     """
     from rbn_fairseq.corpora.wmt16 import WMT16
 
-    _check_archive(archive)
     _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rbn_fairseq.corpora.build import PairCorpus
+from rbn_fairseq.corpora.build import PairCorpus, check_files
 from rbn_fairseq.corpora.text import Say, extract, read_lines, sha256, write_lines
 
 __all__ = ["WMT16"]
@@ -28,6 +28,7 @@ class WMT16(PairCorpus):
 
     def request(self) -> dict[str, Any]:
         """Return the hash of the archive."""
+        check_files({"archive": self.path})
         return {"corpus": self.name, "archive": sha256(self.path)}
 
     def write_tokens(self, directory: Path, say: Say) -> None:
