@@ -72,7 +72,8 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield kind, f"{len(names)}: {', '.join([*names][:40])}"
     if "types" in about:
         merges = f"{about['merges']:,} merges, " if "merges" in about else ""
-        yield "types", f"{merges}{about['types']:,} types in the dictionary"
+        text = f"{merges}{about['types']:,} types in the dictionary"
+        yield "BPE" if merges else "types", text
 
 
 def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
