@@ -15,7 +15,6 @@ from rbn_fairseq.cli import (
     reports,
     train,
     translate,
-    watch,
 )
 from rbn_fairseq.version import __version__
 
@@ -58,7 +57,7 @@ for verb in (
     app.command(options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
 app.command(context_settings=_PASS_ON)(fairseq_commands.hydra_train)
 _PLAIN = (
-    *(about.recipes, translate.translate, watch.watch, about.options, about.norms),
+    *(about.recipes, translate.translate, about.options, about.norms),
     *(measure.tid, measure.cost, checkpoints.average, checkpoints.recalibrate, checkpoints.fold),
     *(benchmark.run, benchmark.evaluate),
     *(reports.score, reports.report, reports.table, reports.quickstart),

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "LOG", "METRICS", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
+    "LOG", "METRICS", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs",
 ]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
@@ -47,22 +47,6 @@ _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
 _OF_MEASUREMENT = ["batches", "total_batches", "population", "batching", "dropout"]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a training is, by the last lines of its log.
-
-    Attributes:
-        values: of the last training line, within an epoch or at its end: epoch (within one, with
-            the part of it that is done), update, and fairseq's averages by their names.
-        validating: whether a validation has begun behind that line.
-        warning: the last warning or error.
-    """
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    validating: bool = False
-    warning: str = ""
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """A run directory's content.
@@ -87,8 +71,6 @@ class Run:
         starts: when, on what and with which versions the training was started, resumed ones too.
         seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
             of the first epoch.
-        ended: whether the last process ended as it should.
-        progress: how far it is.
         problems: what could not be read or is missing, a sentence each.
     """
 
@@ -107,14 +89,7 @@ class Run:
     parameters: Optional[int] = None
     starts: tuple[Mapping[str, Any], ...] = ()
     seconds: Optional[float] = None
-    ended: bool = False
-    progress: Progress = field(default_factory=Progress)
     problems: tuple[str, ...] = ()
-
-    @property
-    def updates_before(self) -> int:
-        """Number of updates that the last process began with."""
-        return int(self.starts[-1]["update"]) if self.starts else 0
 
     @property
     def last_epoch(self) -> Optional[int]:
@@ -166,34 +141,16 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {"epoch": epoch, "update": update, **numbers}
 
 
-def _within_epoch(line: str) -> dict[str, float]:
-    """Read a line that `rbn train` writes every --log-interval; empty where it is cut off."""
-    try:
-        values = json.loads(line[line.index("{") :])
-        epochs = float(values.pop("update"))
-        return {**_numbers(values, ""), "epoch": epochs}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return {}
-
-
-def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, bool, Progress]:
+def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read the ends of epochs; of an epoch that a resumed run has twice the later counts."""
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
-    now: dict[str, float] = {}
-    warning, validating = "", False
-    ended, unread = False, 0
+    unread = 0
     lines = path.open(encoding="utf-8", errors="replace") if path.is_file() else ()
     for line in lines:
-        ended = ended or "done training in " in line
-        validating = validating or "begin validation on " in line
-        serious = re.search(r"\| (?:WARNING|ERROR|CRITICAL) \| [^|]* \| (.+)", line)
-        warning = serious[1] if serious else warning
         simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
-            if at >= 0 and (within := _within_epoch(line[at:])):
-                now, ended, validating = within, False, False
             continue
         try:
             values = _simple(simple[1]) if simple else json.loads(line[at:])
@@ -206,8 +163,6 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
-        ended = validating = False
-        now = row if kind == "train_" else now
         order = "update" if kind == "valid_" else "epoch"
         rows = valid if kind == "valid_" else train
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
@@ -217,8 +172,7 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
     train_frame = pd.DataFrame(train)
     if not train:
         train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
-    progress = Progress(now, validating, warning)
-    return pd.DataFrame(valid, columns=columns), train_frame, ended, progress
+    return pd.DataFrame(valid, columns=columns), train_frame
 
 
 def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
@@ -351,7 +305,7 @@ def read_run(name: str, directory: Path) -> Run:
     :attr:`Run.problems` lists what is missing or damaged.
     """
     problems: list[str] = []
-    valid, train, ended, progress = _read_log(directory / LOG, problems)
+    valid, train = _read_log(directory / LOG, problems)
     written = "what a training writes, so that settings are unknown:"
     content = _read_json(directory / RUN_FILE, _parse_run_file, written, problems)
     scored = "what `rbn score` or `rbn validate --json` write; remove it and score again:"
@@ -379,8 +333,6 @@ def read_run(name: str, directory: Path) -> Run:
         parameters=content.get("parameters"),
         starts=starts,
         seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,
-        ended=ended,
-        progress=progress,
         problems=(*_missing_files(directory, config, valid), *problems),
     )
 
