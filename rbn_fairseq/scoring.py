@@ -11,26 +11,18 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesDetokenizer
 
+from rbn_fairseq.corpora.text import read_lines
+
 __all__ = [
     "Score",
     "Significance",
-    "Translation",
     "bleu",
     "detokenise",
     "fetch_references",
     "paired_bootstrap",
     "read_generated",
-    "read_text",
     "split_compounds",
 ]
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A sentence's reference and best hypothesis."""
-
-    reference: str
-    hypothesis: str
 
 
 @dataclass(frozen=True)
@@ -60,33 +52,15 @@ class Significance:
     samples: int
 
 
-def read_text(path: Path) -> str:
-    """Read a text.
-
-    Raises:
-        ValueError: if there is no such file, or it is not UTF-8; the message names the line.
-    """
-    if not path.is_file():
-        raise ValueError(f"There is no file `{path}`.")
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(
-            f"Line {line} of `{path}` is not UTF-8. Convert it: iconv -f LATIN1 -t UTF-8 FILE."
-        ) from error
-
-
-def read_generated(path: Path) -> list[Translation]:
-    """Read the output of fairseq-generate, ordered by the sentences' numbers.
+def read_generated(path: Path) -> tuple[list[str], list[str]]:
+    """Read references and best hypotheses of fairseq-generate, ordered by the sentences' numbers.
 
     Raises:
         ValueError: if the file is missing, or a sentence lacks its reference or hypothesis (the
             command was stopped, or the target side is not in the data).
     """
     fields: dict[int, dict[str, str]] = {}
-    for line in read_text(path).splitlines():
+    for line in read_lines(path):
         match = re.match(r"([TD])-(\d+)\t(.*)", line)
         if match:
             kind, index, rest = match.groups()
@@ -100,7 +74,8 @@ def read_generated(path: Path) -> list[Translation]:
                 f"`{path}` lacks T-{index}, the sentence's reference, or D-{index}, its "
                 "hypothesis. Was fairseq-generate stopped?"
             )
-    return [Translation(kinds["T"], kinds["D"]) for _, kinds in sorted(fields.items())]
+    ordered = [fields[index] for index in sorted(fields)]
+    return [kinds["T"] for kinds in ordered], [kinds["D"] for kinds in ordered]
 
 
 def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
@@ -141,7 +116,7 @@ def fetch_references(test_set: str, language_pair: str) -> list[str]:
             f"--test-set {test_set}: sacreBLEU cannot download it ({error}). Try again with a "
             "network, or give its references, not tokenised, with --raw-reference FILE."
         ) from error
-    return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return list(read_lines(Path(path)))
 
 
 def bleu(

@@ -14,7 +14,7 @@ from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf, open_dict
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 from rbn_fairseq.corpora.text import lower_case
 from rbn_fairseq.measuring.data_bin import check_data
 from rbn_fairseq.measuring.run_file import RUN_FILE
@@ -94,13 +94,6 @@ def _find_checkpoint(run: Path) -> Path:
     )
 
 
-def _data_of(state: Mapping[str, Any]) -> str:
-    """Return the data directory that a checkpoint was trained on; fairseq before 0.10 has args."""
-    settings = (state.get("cfg") or {}).get("task") or state.get("args") or {}
-    settings = vars(settings) if isinstance(settings, Namespace) else settings
-    return str(settings.get("data") or "")
-
-
 def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     """Return how the data were split, with the path of the codes, if they are still the run's.
 
@@ -155,8 +148,9 @@ def open_translator(
         ValueError: if a file is missing or damaged, or it is not known how to split sentences.
     """
     path = _find_checkpoint(run)
-    trained_on = _data_of(read_checkpoint(path))
-    directory = str(data or trained_on)
+    state = read_checkpoint(path)
+    trained = (state.get("cfg") or {}).get("task") or state.get("args")  # of fairseq before 0.10
+    directory = str(data or plain_settings(trained).get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
     pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
     _check_pieces(pieces)

@@ -1,10 +1,19 @@
 """The one place of the version."""
 
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Optional
 
 __version__ = "0.1.0"
+
+
+def installed(package: str) -> str:
+    """Return the version of a distribution; empty where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def commit() -> Optional[str]:

@@ -13,6 +13,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
+from rbn_fairseq.criterions.penalty import check_ranges
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.norms.moments import world_size
 
@@ -208,6 +209,8 @@ class WithCallbacks(FairseqTask):
             ValueError: if a callback refuses the training.
         """
         if not from_checkpoint:
+            for kind in options_of(self.callbacks):
+                check_ranges(kind, self.training.options)
             self._call("check", cfg)
         model: nn.Module = super().build_model(cfg, from_checkpoint)
         if from_checkpoint:

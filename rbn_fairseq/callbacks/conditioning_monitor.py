@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
 
@@ -17,6 +17,7 @@ from rbn_fairseq.diagnostics.conditioning import conditioning
 from rbn_fairseq.measuring.records import write_records
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.norms.moments import process_rank
+from rbn_fairseq.norms.options import option
 
 __all__ = ["ConditioningConfig", "ConditioningMonitor", "parse_layers", "record_features"]
 
@@ -27,20 +28,17 @@ logger = logging.getLogger(__name__)
 class ConditioningConfig(FairseqDataclass):
     """Options of the conditioning monitor."""
 
-    conditioning_interval: int = field(
-        default=500,
-        metadata={
-            "help": "conditioning monitor: measure the conditioning of layers' input features "
-            "(C_50, C_80, C_max), of the encoder or, where there is none, of the decoder, every "
-            "so many updates; 0 = never"
-        },
+    conditioning_interval: int = option(
+        500,
+        "conditioning monitor: measure the conditioning of layers' input features (C_50, C_80, "
+        "C_max), of the encoder or, where there is none, of the decoder, every so many updates; "
+        "0 = never",
+        range="[0, inf)",
     )
-    conditioning_layers: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "conditioning monitor: layers to measure, counted from 1 and joined "
-            "by colons, such as 2:4:6 (in YAML in quotes); default: three spread over the depth"
-        },
+    conditioning_layers: Optional[str] = option(
+        None,
+        "conditioning monitor: layers to measure, counted from 1 and joined by colons, such as "
+        "2:4:6 (in YAML in quotes); default: three spread over the depth",
     )
 
 
@@ -119,11 +117,6 @@ class ConditioningMonitor(Callback):
     def on_model(self, model: nn.Module) -> None:
         """Choose the layers (``ValueError`` for such as there are not)."""
         options = self.training.options
-        if options.conditioning_interval < 0:
-            raise ValueError(
-                f"--conditioning-interval must be >= 0, but is {options.conditioning_interval}. "
-                "0 turns the measurement off."
-            )
         if isinstance(model, RBNModel):
             depth = len(self.training.adapter.monitored_layers(model))
             layers = parse_layers(options.conditioning_layers, depth)

@@ -1,23 +1,97 @@
 """Starts a training from the weights of a model that may have other norms."""
 
 import logging
+import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import FairseqDataclass
-from torch import nn
+from torch import Tensor, nn
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST
-from rbn_fairseq.checkpoints.other_norms import load_weights
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, population_norms, set_population
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
+from rbn_fairseq.norms.options import option
 
-__all__ = ["InitFrom", "InitFromConfig"]
+__all__ = ["InitFrom", "InitFromConfig", "load_weights"]
+
+
+_NORM = re.compile(r"(layer_norm|\.fc2_norm|_attn_out\.norm)\.")
+_SHOWN = 5
+
+
+def _plain(name: str) -> str:
+    """Return fairseq's name of what sub-LN and the centred weights behind `mabn` rename."""
+    name = name.replace("_attn_out.projection.", "_attn.out_proj.")
+    return re.sub(r"\.parametrizations\.weight\.original$", ".weight", name)
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in sorted(names)[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]:
+    """Load the weights of a model with the same sizes, whose norms may be others.
+
+    Parameters of norms are taken where both models have them under one name, running statistics
+    where the file has all of a norm's; the model keeps the others as they are.
+
+    Args:
+        model: fairseq's model.
+        weights: state dict of the other one; brought up to date in place.
+        path: the file that it is from, for messages.
+
+    Returns:
+        Names of the norms whose running statistics the file lacks.
+
+    Raises:
+        ValueError: if anything but norms differs, or the model ties weights that differ.
+    """
+    model.upgrade_state_dict(weights)
+    state = model.state_dict()
+    values = {_plain(name): value for name, value in weights.items()}
+    given, expected = (
+        {_plain(name): tuple(value.shape) for name, value in model.items()}
+        for model in (weights, state)
+    )
+    differ = {name for name in given | expected if given.get(name) != expected.get(name)}
+    wrong = {name for name in differ if not _NORM.search(name)}
+    if wrong:
+        raise ValueError(
+            f"--init-from `{path}`: its model differs from this one in more than norms: "
+            f"{_listed(wrong)}. Give this model its architecture (layers, sizes, shared "
+            "embeddings, --norm-weight) and dictionaries, or name another file."
+        )
+    taken = {name: values[_plain(name)] for name in state if _plain(name) not in differ}
+    statistics = [name for name in state if ".population." in name]
+    lacking = {name.partition(".population.")[0] for name in statistics if name not in taken}
+    taken = {
+        name: value
+        for name, value in taken.items()
+        if name.partition(".population.")[0] not in lacking
+    }
+    model.load_state_dict(state | taken)
+    # In place of NaN something that is equal to itself.
+    tied = {
+        name
+        for name, value in taken.items()
+        if not torch.equal(state[name].nan_to_num(), value.to(state[name].dtype).nan_to_num())
+    }
+    if tied:
+        raise ValueError(
+            f"--init-from `{path}` has weights of their own for what this model shares with "
+            f"others: {_listed(tied)}. Share embeddings as the file's model does "
+            "(--share-all-embeddings, --share-decoder-input-output-embed)."
+        )
+    return sorted(lacking)
+
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +102,11 @@ _BATCHES, _SEED = 200, 1  # as `rbn recalibrate` has them
 class InitFromConfig(FairseqDataclass):
     """Options of a training that starts from another model."""
 
-    init_from: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "checkpoint of a `transformer` or `rbn_transformer` whose weights a new "
-            "training starts from; its norms may be others: what it lacks of them is new, and "
-            "running statistics are estimated on training batches. A training that resumes does "
-            "not read it"
-        },
+    init_from: Optional[str] = option(
+        None,
+        "checkpoint of a `transformer` or `rbn_transformer` whose weights a new training starts "
+        "from; its norms may be others: what it lacks of them is new, and running statistics are "
+        "estimated on training batches. A training that resumes does not read it",
     )
 
 
@@ -92,7 +163,6 @@ class InitFrom(Callback):
         layers = collect_moments(model, samples, adapter.run_norms, norms=norms)
         set_population(norms, layers, ESTIMATES[0])
         logger.info(
-            "--init-from: running statistics of %d norms estimated on %d training batches",
-            len(norms),
-            len(batches),
+            f"--init-from: running statistics of {len(norms)} norms estimated on {len(batches)} "
+            "training batches"
         )

@@ -66,21 +66,14 @@ class LengthBinEdges(Callback):
         edges = self._populations[0].edges.tolist()
         if trains:
             logger.info(
-                "length bins: source lengths %g to %g in %d bins, edges %s, %s",
-                edges[0],
-                edges[-1],
-                len(edges) - 1,
-                " ".join(f"{edge:g}" for edge in edges),
-                "cut by the training data" if fresh else "as the model has them",
+                f"length bins: source lengths {edges[0]:g} to {edges[-1]:g} in {len(edges) - 1} "
+                f"bins, edges {' '.join(f'{edge:g}' for edge in edges)}, "
+                + ("cut by the training data" if fresh else "as the model has them")
             )
         lengths = sentence_lengths(adapter, iterator, dataset)
         shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
         if edges[-1] > 0 and shorter + longer > 0:  # where no bins were cut, all edges are 0
             logger.info(
-                "length bins: of %d sentences in `%s` %d are shorter and %d longer than any of the "
-                "training; norms take the nearest bin's statistics",
-                len(lengths),
-                split,
-                shorter,
-                longer,
+                f"length bins: of {len(lengths)} sentences in `{split}` {shorter} are shorter and "
+                f"{longer} longer than any of the training; norms take the nearest bin's statistics"
             )

@@ -1,7 +1,7 @@
 """Training batches that mix sentences of different lengths."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +11,7 @@ from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import RANDOM, is_mixed, mix, padding, parse_mixing
 from rbn_fairseq.norms.moments import process_rank
+from rbn_fairseq.norms.options import option
 
 __all__ = ["LengthMixing", "LengthMixingConfig"]
 
@@ -21,16 +22,13 @@ logger = logging.getLogger(__name__)
 class LengthMixingConfig(FairseqDataclass):
     """Options of length mixing."""
 
-    length_mixing: str = field(
-        default="1",
-        metadata={
-            "help": "which sentences share a training batch: an integer K draws every batch from "
-            "K random length buckets, at about the same number of real tokens; `random` cuts all "
-            "sentences in random order into batches of equal numbers of real tokens (source and "
-            "target), as many as fairseq makes; both anew for every epoch; 1 = fairseq's batches "
-            "of sentences of like length. None of it makes rbn_transformer compute more tokens: it "
-            "skips padding"
-        },
+    length_mixing: str = option(
+        "1",
+        "which sentences share a training batch: an integer K draws every batch from K random "
+        "length buckets, at about the same number of real tokens; `random` cuts all sentences in "
+        "random order into batches of equal numbers of real tokens (source and target), as many as "
+        "fairseq makes; both anew for every epoch; 1 = fairseq's batches of sentences of like "
+        "length. None of it makes rbn_transformer compute more tokens: it skips padding",
     )
 
 
@@ -85,14 +83,9 @@ def _describe(adapter: TaskAdapter, iterator: Any, dataset: Any, buckets: Option
     source, target = (lengths if lengths is not None else tokens for lengths in sides)
     groups = sum(len(np.unique(source[batch])) for batch in batches)
     logger.info(
-        "length mixing: %s | %d batches of %.0f real tokens (largest %d) and %.1f groups of one "
-        "source length on average | padding saved by rbn_transformer: source %.1f %%, target "
-        "%.1f %%",
-        RANDOM if buckets is None else f"{min(buckets, number)} buckets",
-        number,
-        sum(sizes) / number,
-        max(sizes),
-        groups / number,
-        100 * padding(batches, source),
-        100 * padding(batches, target),
+        f"length mixing: {RANDOM if buckets is None else f'{min(buckets, number)} buckets'} | "
+        f"{number} batches of {sum(sizes) / number:.0f} real tokens (largest {max(sizes)}) and "
+        f"{groups / number:.1f} groups of one source length on average | padding saved by "
+        f"rbn_transformer: source {100 * padding(batches, source):.1f} %, target "
+        f"{100 * padding(batches, target):.1f} %"
     )

@@ -87,14 +87,9 @@ class RunningStatistics(Callback):
         self._attempt = None
 
     def _drop_attempt(self) -> None:
+        """Take back what an update that was not made has left."""
         if self._attempt is not None:
             self._attempt.undo()
             self._attempt = None
 
-    def on_validation(self) -> None:
-        """Take back what an update that was not made has left."""
-        self._drop_attempt()
-
-    def before_save(self) -> None:
-        """Take back what an update that was not made has left."""
-        self._drop_attempt()
+    on_validation = before_save = _drop_attempt

@@ -9,8 +9,7 @@ from typing import Any, Optional
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
@@ -135,11 +134,8 @@ class Start(Callback):
         for option, end in ends.items():
             if end > updates:
                 logger.warning(
-                    "%s %d is longer than this training, which has %d updates: the norm will not "
-                    "leave its schedule. Set it lower.",
-                    option,
-                    end,
-                    updates,
+                    f"{option} {end} is longer than this training, which has {updates} updates: "
+                    "the norm will not leave its schedule. Set it lower."
                 )
 
 

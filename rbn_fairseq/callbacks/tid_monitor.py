@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,12 +13,12 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.diagnostics import average_tid, batch_norms, collect_moments
+from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments
 from rbn_fairseq.measuring.batches import collate, draw_batches
-from rbn_fairseq.measuring.records import write_layers, write_records
-from rbn_fairseq.measuring.tid_records import How, norm_records, read_tid
+from rbn_fairseq.measuring.records import How, norm_records, read_tid, write_layers, write_records
 from rbn_fairseq.norms import has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
+from rbn_fairseq.norms.options import option
 
 __all__ = ["TIDMonitor", "TIDMonitorConfig"]
 
@@ -29,21 +29,19 @@ logger = logging.getLogger(__name__)
 class TIDMonitorConfig(FairseqDataclass):
     """Options of the TID monitor."""
 
-    no_tid: bool = field(
-        default=False, metadata={"help": "TID monitor: do not measure TID during training"}
+    no_tid: bool = option(False, "TID monitor: do not measure TID during training")
+    tid_batches: int = option(
+        200,
+        "TID monitor: number of training batches to measure on, a seeded uniform sample, the same "
+        "every epoch (with --length-mixing, batches are others in each); 0 = all",
+        range="[0, inf)",
     )
-    tid_batches: int = field(
-        default=200,
-        metadata={
-            "help": "TID monitor: number of training batches to measure on, a seeded uniform "
-            "sample, the same every epoch (with --length-mixing, batches are others in each); "
-            "0 = all"
-        },
-    )
-    tid_seed: int = field(default=1, metadata={"help": "TID monitor: seed of that sample"})
-    tid_dropout: bool = field(
-        default=False, metadata={"help": "TID monitor: leave dropout on while measuring"}
-    )
+    tid_seed: int = option(1, "TID monitor: seed of that sample")
+    tid_dropout: bool = option(False, "TID monitor: leave dropout on while measuring")
+
+
+def _percents(tid: TID) -> str:
+    return f"mean {100 * tid.mean:.2f} %, variance {100 * tid.var:.2f} %"
 
 
 class TIDMonitor(Callback):
@@ -74,17 +72,12 @@ class TIDMonitor(Callback):
         }
 
     def on_model(self, model: nn.Module) -> None:
-        """Check the options, and that there will be an end of an epoch to measure at."""
-        options = self.training.options
-        measured = has_batch_norm(model) and not options.no_tid
+        """Check that there will be an end of an epoch to measure at."""
+        measured = has_batch_norm(model) and not self.training.options.no_tid
         if measured and self.training.cfg.dataset.disable_validation:
             raise ValueError(
                 "--disable-validation takes away the end of the epoch at which TID is measured. "
                 "Leave it out, or turn the monitor off with --no-tid."
-            )
-        if options.tid_batches < 0:
-            raise ValueError(
-                f"--tid-batches must be >= 0, but is {options.tid_batches}. 0 means all batches."
             )
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
@@ -137,18 +130,10 @@ class TIDMonitor(Callback):
             if not values:
                 continue
             last, average = list(values.values())[-1], average_tid(values)
+            used = records[-1]["batches"]
             logger.info(
-                "%s | epoch %d | update %d | last layer: mean %.2f %%, variance %.2f %% | "
-                "average of %d layers: mean %.2f %%, variance %.2f %% | %d batches",
-                title,
-                epoch,
-                update,
-                100 * last.mean,
-                100 * last.var,
-                len(values),
-                100 * average.mean,
-                100 * average.var,
-                records[-1]["batches"],
+                f"{title} | epoch {epoch} | update {update} | last layer: {_percents(last)} | "
+                f"average of {len(values)} layers: {_percents(average)} | {used} batches"
             )
             if epoch > 0:
                 for place, value in (("last", last), ("average", average)):

@@ -81,6 +81,7 @@ class Trouble(Callback):
             self._first.update((norm, row) for (norm, _), row in zip(group, first, strict=True))
 
     def _warn(self) -> None:
+        """Warn of the troubles since the last check."""
         if not self._first or len(self._warned) == len(_KINDS):
             return
         seen = {self._names[norm]: first.tolist() for norm, first in self._first.items()}
@@ -93,10 +94,4 @@ class Trouble(Callback):
             others = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
             logger.warning("%s%s, update %d: %s (said once)", name, others, layers[name], text)
 
-    def on_validation(self) -> None:
-        """Warn of the troubles since the last check."""
-        self._warn()
-
-    def before_save(self) -> None:
-        """Warn of the troubles since the last check."""
-        self._warn()
+    on_validation = before_save = _warn

@@ -4,10 +4,12 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
 from rbn_fairseq.writing import unfinished
 
@@ -15,6 +17,7 @@ __all__ = [
     "epoch_checkpoints",
     "is_whole",
     "own_settings",
+    "plain_settings",
     "read_checkpoint",
     "refuse_folded",
     "write_checkpoint",
@@ -73,6 +76,15 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     return state
 
 
+def plain_settings(settings: Any) -> Mapping[str, Any]:
+    """Return settings of any kind as a mapping, without interpolation; empty if they are none."""
+    if isinstance(settings, DictConfig):
+        settings = OmegaConf.to_container(settings, resolve=False)
+    if isinstance(settings, Namespace):
+        settings = vars(settings)
+    return settings if isinstance(settings, Mapping) else {}
+
+
 def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     """Return fairseq's configuration from a checkpoint of this plugin.
 
@@ -84,9 +96,7 @@ def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
         ValueError: if it was made without this plugin.
     """
     cfg: dict[str, Any] = state.get("cfg") or {}
-    model = cfg.get("model") or {}
-    # fairseq saves the settings of its older models as they came from the command line.
-    name = str((vars(model) if isinstance(model, Namespace) else model).get("_name"))
+    name = str(plain_settings(cfg.get("model")).get("_name"))
     if not name.startswith("rbn_"):
         raise ValueError(
             f"The checkpoint `{path}` was made without this plugin: its model is `{name}`, not an "

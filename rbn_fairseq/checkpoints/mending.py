@@ -13,7 +13,7 @@ from typing import Optional
 from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
 from rbn_fairseq.writing import unfinished
 
-__all__ = ["LAST", "mend", "newest_whole", "remove_unfinished"]
+__all__ = ["LAST", "mend"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +43,6 @@ def _newest(directory: Path, after: float = 0) -> tuple[int, Optional[Path]]:
     return max(whole, key=lambda pair: pair[0], default=(-1, None))
 
 
-def newest_whole(directory: Path) -> Optional[Path]:
-    """Return the whole checkpoint with the most updates to resume from, if there is any."""
-    return _newest(directory)[1]
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Remove checkpoints that were being written."""
-    for path in directory.glob("checkpoint*.pt.tmp"):
-        path.unlink()
-
-
 def mend(directory: Path) -> None:
     """Make ``checkpoint_last.pt`` the newest whole checkpoint, if a save was cut off.
 
@@ -63,7 +52,8 @@ def mend(directory: Path) -> None:
     Raises:
         ValueError: if ``checkpoint_last.pt`` is damaged and no checkpoint is whole.
     """
-    remove_unfinished(directory)
+    for path in directory.glob("checkpoint*.pt.tmp"):
+        path.unlink()
     last = directory / LAST
     whole, updates = is_whole(last), _updates(last)
     newest_updates, newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
@@ -74,10 +64,8 @@ def mend(directory: Path) -> None:
         )
     if newest is not None and newest_updates > (-1 if updates is None else updates):
         logger.warning(
-            "%s is missing, damaged or behind: the training resumes from %s, update %d",
-            last,
-            newest,
-            newest_updates,
+            f"{last} is missing, damaged or behind: the training resumes from {newest}, update "
+            f"{newest_updates}"
         )
         with unfinished(last) as part:
             shutil.copyfile(newest, part)

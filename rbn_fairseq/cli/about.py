@@ -38,7 +38,7 @@ def options(user_dir: UserDir = None) -> None:
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
     from rbn_fairseq.callbacks.base import options_of
-    from rbn_fairseq.criterions.options import RBNPenaltyConfig
+    from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
     from rbn_fairseq.models.config import norm_fields
     from rbn_fairseq.tasks.callbacks import CALLBACKS
 

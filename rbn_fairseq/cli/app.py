@@ -15,7 +15,6 @@ from rbn_fairseq.cli import (
     reports,
     train,
     translate,
-    watch,
 )
 from rbn_fairseq.version import __version__
 
@@ -49,30 +48,21 @@ def rbn(
     """Regularised Batch Normalization for fairseq Transformers."""
 
 
-for name, verb in (
-    ("train", train.train),
-    ("generate", fairseq_commands.generate),
-    ("interactive", fairseq_commands.interactive),
-    ("validate", fairseq_commands.validate),
+for verb in (
+    train.train,
+    fairseq_commands.generate,
+    fairseq_commands.interactive,
+    fairseq_commands.validate,
 ):
-    app.command(name, options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
-app.command("hydra-train", context_settings=_PASS_ON)(fairseq_commands.hydra_train)
-app.command("recipes")(about.recipes)
-app.command("translate")(translate.translate)
-app.command("watch")(watch.watch)
-app.command("options")(about.options)
-app.command("norms")(about.norms)
-app.command("tid")(measure.tid)
-app.command("cost")(measure.cost)
-app.command("average")(checkpoints.average)
-app.command("recalibrate")(checkpoints.recalibrate)
-app.command("fold")(checkpoints.fold)
-app.command("run")(benchmark.run)
-app.command("evaluate")(benchmark.evaluate)
-app.command("score")(reports.score)
-app.command("report")(reports.report)
-app.command("table")(reports.table)
-app.command("quickstart")(reports.quickstart)
+    app.command(options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
+app.command(context_settings=_PASS_ON)(fairseq_commands.hydra_train)
+_PLAIN = (
+    *(about.recipes, translate.translate, about.options, about.norms),
+    *(measure.tid, measure.cost, checkpoints.average, checkpoints.recalibrate, checkpoints.fold),
+    *(benchmark.run, benchmark.evaluate),
+    *(reports.score, reports.report, reports.table, reports.quickstart),
+    *(doctor.doctor, about.user_dir),
+)
+for verb in _PLAIN:
+    app.command()(verb)
 app.add_typer(prepare.app, name="prepare")
-app.command("doctor")(doctor.doctor)
-app.command("user-dir")(about.user_dir)

@@ -55,27 +55,30 @@ _DryRun = Annotated[
 ]
 
 
-def _choose(
-    benchmark: str, norm: str, placement: str, preset: Optional[str]
-) -> tuple[Path, list[str]]:
-    """Return a benchmark's recipe, and Hydra's overrides for its norm and preset."""
+def _resolve(
+    benchmark: str,
+    norm: str,
+    placement: str,
+    data: Optional[Path],
+    runs: Optional[Path],
+    preset: Optional[str],
+    dry_run: bool,
+) -> tuple[Path, list[str], Path, Path]:
+    """Return the recipe, Hydra's overrides for its norm and preset, and where data and runs are."""
     from rbn_fairseq.recipes import choose, find
 
     recipe = find(f"{benchmark}_{placement}")
     choices = [choose(recipe, "norm", norm, "NORM")]
     if preset:
         choices.append(choose(recipe, "preset", preset))
-    return recipe, choices
-
-
-def _find_data(benchmark: str, data: Optional[Path], dry_run: bool) -> Path:
     data = data or Path("data", benchmark)
     if not (dry_run or (data / "bin" / "about.json").is_file()):
         raise ValueError(
             f"--data: there are no prepared data in `{data}`. `rbn prepare {benchmark}` makes "
             f"them (bash scripts/{benchmark}/prepare.sh)."
         )
-    return data
+    runs = runs or Path("runs", f"{benchmark}-{preset}" if preset else benchmark)
+    return recipe, choices, data, runs
 
 
 def _execute(arguments: Sequence[str], dry_run: bool) -> None:
@@ -154,9 +157,8 @@ def run(
             f"--gpus {gpus} does not divide the {_BATCHES[benchmark]} micro-batches of an update "
             f"of {benchmark}."
         )
-    recipe, choices = _choose(benchmark, norm, placement, preset)
-    data = _find_data(benchmark, data, dry_run)
-    runs = runs or Path("runs", f"{benchmark}-{preset}" if preset else benchmark)
+    given = (benchmark, norm, placement, data, runs, preset, dry_run)
+    recipe, choices, data, runs = _resolve(*given)
     command = ["hydra-train", "--config-name", recipe.stem, *choices]
     command.append(f'task.data="{data / "bin"}"')
     if max_epoch is not None:
@@ -210,9 +212,8 @@ def evaluate(
     from rbn_fairseq.recipes import compose_settings
     from rbn_fairseq.scoring import fetch_references
 
-    recipe, choices = _choose(benchmark, norm, placement, preset)
-    data = _find_data(benchmark, data, dry_run)
-    runs = runs or Path("runs", f"{benchmark}-{preset}" if preset else benchmark)
+    given = (benchmark, norm, placement, data, runs, preset, dry_run)
+    recipe, choices, data, runs = _resolve(*given)
     target = _TARGET[benchmark]
     translating = ["generate", str(data / "bin"), "--gen-subset", "test", *_SEARCH[benchmark]]
     translating += "--remove-bpe --batch-size 64 --num-workers 0 --no-progress-bar".split()

@@ -6,22 +6,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import (
-    Batches,
-    Checkpoint,
-    Checkpoints,
-    Data,
-    Device,
-    Estimate,
-    LengthBins,
-    LengthEdges,
-    Output,
-    Overwrite,
-    Seed,
-    UserDir,
-    choose_device,
-    progress,
-)
+from rbn_fairseq.cli import options
 from rbn_fairseq.writing import check_output
 
 __all__ = ["average", "fold", "recalibrate"]
@@ -44,7 +29,7 @@ def _recalibrate(
 
     had_average = "ema" in (state.get("extra_state") or {})
     session = open_session(path, data, device, state)
-    show = partial(progress, label="recalibrating")
+    show = partial(options.progress, label="recalibrating")
     bins = recalibrate_state(
         session, state, batches, seed, population, length_bins, length_edges, show
     )
@@ -56,8 +41,8 @@ def _recalibrate(
 
 
 def average(
-    checkpoints: Checkpoints,
-    output: Output,
+    checkpoints: options.Checkpoints,
+    output: options.Output,
     last: Annotated[
         Optional[int], typer.Option(help="How many of the last epochs; with a directory.")
     ] = None,
@@ -70,11 +55,11 @@ def average(
             "the averaged weights.",
         ),
     ] = False,
-    data: Data = None,
-    batches: Batches = 200,
-    device: Device = None,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
+    data: options.Data = None,
+    batches: options.Batches = 200,
+    device: options.Device = None,
+    overwrite: options.Overwrite = False,
+    user_dir: options.UserDir = None,
 ) -> None:
     """Average the weights of checkpoints and recalibrate the population statistics."""
     from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
@@ -91,7 +76,7 @@ def average(
     else:
         paths = checkpoints
     check_output("--output", output, paths, overwrite)
-    computing = choose_device(device)
+    computing = options.choose_device(device)
     state = average_checkpoints(paths)
     for path in paths:
         typer.echo(f"averaged {path}")
@@ -102,9 +87,9 @@ def average(
 
 
 def recalibrate(
-    checkpoint: Checkpoint,
-    output: Output,
-    data: Data = None,
+    checkpoint: options.Checkpoint,
+    output: options.Output,
+    data: options.Data = None,
     ema: Annotated[
         bool,
         typer.Option(
@@ -113,14 +98,14 @@ def recalibrate(
             "with --store-ema, for the model.",
         ),
     ] = False,
-    batches: Batches = 200,
-    seed: Seed = 1,
-    population: Estimate = "mean-of-batches",
-    length_bins: LengthBins = None,
-    length_edges: LengthEdges = "quantiles",
-    device: Device = None,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
+    batches: options.Batches = 200,
+    seed: options.Seed = 1,
+    population: options.Estimate = "mean-of-batches",
+    length_bins: options.LengthBins = None,
+    length_edges: options.LengthEdges = "quantiles",
+    device: options.Device = None,
+    overwrite: options.Overwrite = False,
+    user_dir: options.UserDir = None,
 ) -> None:
     """Estimate the population statistics of a checkpoint anew on training data."""
     from rbn_fairseq.checkpoints.average import moving_average
@@ -129,7 +114,7 @@ def recalibrate(
 
     check_length_bins(length_bins, length_edges)
     check_output("--output", output, [checkpoint], overwrite)
-    computing = choose_device(device)
+    computing = options.choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
     _recalibrate(
         state, checkpoint, data, computing, batches, seed, population, length_bins, length_edges
@@ -139,10 +124,10 @@ def recalibrate(
 
 
 def fold(
-    checkpoint: Checkpoint,
-    output: Output,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
+    checkpoint: options.Checkpoint,
+    output: options.Output,
+    overwrite: options.Overwrite = False,
+    user_dir: options.UserDir = None,
 ) -> None:
     """Fold norms with running statistics into the linear layers behind them, for translating."""
     from rbn_fairseq.checkpoints.files import write_checkpoint

@@ -1,49 +1,41 @@
 """The verb that checks an installation, data and a checkpoint."""
 
 import platform
-import re
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from packaging.specifiers import SpecifierSet
 
+import rbn_fairseq
 from rbn_fairseq.cli.options import UserDir
+from rbn_fairseq.version import installed
 
 __all__ = ["doctor"]
 
 _FAIRSEQ = "0.12.3"
-_VERSIONS = (  # package, its least version, and the first that is too new
-    ("Python", (3, 11), (3, 13)),
-    ("torch", (2, 11), (3,)),
-    ("ve-fairseq", (0, 12), (0, 13)),
-    ("hydra-core", (1, 3), (1, 4)),
-    ("omegaconf", (2, 3), (2, 4)),
-    ("sacrebleu", (2, 4), (3,)),
-)
+_VERSIONS = {
+    "Python": ">=3.11,<3.13",
+    "torch": ">=2.11,<3",
+    "ve-fairseq": ">=0.12,<0.13",
+    "hydra-core": ">=1.3,<1.4",
+    "omegaconf": ">=2.3,<2.4",
+    "sacrebleu": ">=2.4,<3",
+}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-
-
-def _version(package: str) -> Optional[str]:
-    try:
-        return platform.python_version() if package == "Python" else metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _check_installation() -> Iterator[tuple[str, str]]:
     import torch
 
-    for package, least, too_new in _VERSIONS:
-        version = _version(package)
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
-        if least <= numbers < too_new:
+    for package, wanted in _VERSIONS.items():
+        version = platform.python_version() if package == "Python" else installed(package)
+        if version and SpecifierSet(wanted).contains(version, prereleases=True):
             yield "ok", f"{package} {version}"
         else:
-            wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, too_new))}"
             yield "problem", f"{package} {version or 'is missing'}: install '{package}{wanted}'."
-    if _version("fairseq"):
+    if installed("fairseq"):
         yield (
             "problem",
             "the distribution `fairseq` is installed, too, and overwrites files of `ve-fairseq`: "
@@ -57,9 +49,7 @@ def _check_installation() -> Iterator[tuple[str, str]]:
 
 def _check_registration() -> Iterator[tuple[str, str]]:
     try:
-        from fairseq.criterions import CRITERION_REGISTRY
-        from fairseq.models import MODEL_REGISTRY
-        from fairseq.tasks import TASK_REGISTRY
+        rbn_fairseq.register()
     except Exception as error:
         yield (
             "problem",
@@ -69,16 +59,9 @@ def _check_registration() -> Iterator[tuple[str, str]]:
         return
     from rbn_fairseq.models.kinds import KINDS
 
-    wanted = {
-        **{f"model {name}": MODEL_REGISTRY for name in KINDS},
-        "criterion label_smoothed_cross_entropy_rbn": CRITERION_REGISTRY,
-        **{f"task {kind.task}": TASK_REGISTRY for kind in KINDS.values()},
-    }
-    missing = [name for name, registry in wanted.items() if name.split()[1] not in registry]
-    if missing:
-        yield "problem", f"fairseq does not know {', '.join(missing)}: reinstall this package."
-    else:
-        yield "ok", "fairseq knows " + ", ".join(wanted)
+    names = [*(f"model {name}" for name in KINDS), "criterion label_smoothed_cross_entropy_rbn"]
+    names += (f"task {kind.task}" for kind in KINDS.values())
+    yield "ok", f"fairseq knows {', '.join(names)}"
 
 
 def _check(data: Optional[Path], checkpoint: Optional[Path]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,6 @@ __all__ = [
     "LOG_DATES",
     "LOG_FORMAT",
     "generate",
-    "has",
     "hide_known_warnings",
     "hydra_train",
     "interactive",
@@ -55,12 +54,6 @@ def value_of(arguments: list[str], *names: str, default: str = "") -> str:
     parser.add_argument(*names, dest="value", nargs="?", default=default)
     value: str = parser.parse_known_args(arguments)[0].value
     return value or default
-
-
-def has(arguments: list[str], *names: str) -> bool:
-    """Tell whether an option is among the arguments, under any of its names."""
-    given = (argument.partition("=")[0] for argument in arguments)
-    return any(name in names for name in given)
 
 
 @contextmanager
@@ -109,7 +102,7 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
 
     package = Path(rbn_fairseq.__file__).resolve().parent
     kind = kind_of(value_of(arguments, "--arch", "-a")) or TRANSLATION
-    task = [] if has(arguments, "--task") else ["--task", kind.task]
+    task = [] if value_of(arguments, "--task") else ["--task", kind.task]
     return ["--user-dir", str(user_dir or package), *task]
 
 
@@ -119,7 +112,7 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
     Raises:
         ValueError: if one is missing, damaged or unsafe.
     """
-    from rbn_fairseq.checkpoints.files import read_checkpoint
+    from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 
     paths = value_of(arguments, "--path")
     if not paths:
@@ -132,9 +125,8 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
 
     for path in filter(None, paths.split(":")):
         trained = (read_checkpoint(Path(path)).get("cfg") or {}).get("task")
-        settings = vars(trained) if isinstance(trained, argparse.Namespace) else trained or {}
-        task = settings.get("_name")
-        if not has(arguments, "--task") and hasattr(TASK_REGISTRY.get(task), "adapter"):
+        task = plain_settings(trained).get("_name")
+        if not value_of(arguments, "--task") and hasattr(TASK_REGISTRY.get(task), "adapter"):
             arguments = [*arguments, "--task", task]  # as it was trained, by this plugin
     _run(name, arguments + plugin_options(arguments, user_dir))
 

@@ -1,15 +1,13 @@
 """Findings of `rbn doctor` in checkpoints and data; nothing of a file is run."""
 
-import argparse
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.data import Dictionary, data_utils
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 from rbn_fairseq.models.state_dicts import describe_plans
 
@@ -28,16 +26,16 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
     except Exception as error:  # a damaged pickle may raise anything
         yield "problem", f"checkpoint `{path}` cannot be read: {error}"
         return None
-    cfg, args = _plain(state.get("cfg")), _plain(state.get("args"))
-    model = _plain(cfg.get("model")) or args
+    cfg, args = plain_settings(state.get("cfg")), plain_settings(state.get("args"))
+    model = plain_settings(cfg.get("model")) or args
     name = str(model.get("_name") or model.get("arch") or "unknown")
     ours = name.startswith("rbn_")
     plans = f", {describe_plans(model)}" if ours else ""
     history = state.get("optimizer_history") or [{}]
-    updates = _plain(history[-1]).get("num_updates", "?")
+    updates = plain_settings(history[-1]).get("num_updates", "?")
     yield "ok", f"checkpoint `{path}`: {name}{plans}, {updates} updates"
-    yield from _check_weights(_plain(state["model"]))
-    origin = _origin(_plain(state.get("rbn_fairseq")))
+    yield from _check_weights(plain_settings(state["model"]))
+    origin = _origin(plain_settings(state.get("rbn_fairseq")))
     if origin:
         yield "note", "; ".join(origin)
     if not ours:
@@ -47,15 +45,6 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
             "--init-from FILE` begins with its weights, if it is fairseq's `transformer`.",
         )
     return state if ours and "task" in cfg else None
-
-
-def _plain(settings: Any) -> Mapping[str, Any]:
-    """Return settings of any kind as a mapping, without interpolation."""
-    if isinstance(settings, DictConfig):
-        settings = OmegaConf.to_container(settings, resolve=False)
-    if isinstance(settings, argparse.Namespace):
-        settings = vars(settings)
-    return settings if isinstance(settings, Mapping) else {}
 
 
 def _check_weights(model: Mapping[str, Any]) -> Findings:
@@ -82,7 +71,7 @@ def _check_weights(model: Mapping[str, Any]) -> Findings:
 
 def _origin(note: Mapping[str, Any]) -> list[str]:
     """Describe what commands of `rbn` made of a checkpoint, by the note that they leave in it."""
-    recalibrated = _plain(note.get("recalibrated")).get("batches")
+    recalibrated = plain_settings(note.get("recalibrated")).get("batches")
     facts = []
     if isinstance(note.get("averaged"), list):
         facts.append(f"averaged from {len(note['averaged'])} checkpoints")
@@ -142,7 +131,7 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]]) -> Finding
             yield "problem", f"{text}, which are no pairs: make it again."
     for split in {"train", "valid"} - {part.partition(".")[0] for part in pairs}:
         yield "problem", f"no part `{split}`: fairseq-preprocess --{split}pref makes it."
-    theirs = _plain((state or {}).get("task_state")).get("dictionaries")
+    theirs = plain_settings((state or {}).get("task_state")).get("dictionaries")
     if theirs and not {*theirs} <= {fingerprint(words) for words in dictionaries.values()}:
         yield "problem", "the data's dictionaries are not those that the checkpoint was trained on."
     elif state is not None:

@@ -6,23 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import (
-    Batches,
-    Checkpoints,
-    Data,
-    Device,
-    Json,
-    Overwrite,
-    Population,
-    Seed,
-    UserDir,
-    check_json,
-    choose_checkpoints,
-    choose_device,
-    console,
-    progress,
-    write_json,
-)
+from rbn_fairseq.cli import options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +32,7 @@ def _summary(layers: dict[str, "TID"]) -> dict[str, "TID"]:
 def _tid_table(measured: _Measured, every_layer: bool) -> "Table":
     from rich.table import Table
 
-    from rbn_fairseq.measuring.tid_records import read_tid
+    from rbn_fairseq.measuring.records import read_tid
 
     several = len({batching for _, batching in measured}) > 1
     keys = ("batches", "total_batches", "mean_tid_error", "var_tid_error")
@@ -75,8 +59,8 @@ def _tid_table(measured: _Measured, every_layer: bool) -> "Table":
 
 
 def tid(
-    checkpoints: Checkpoints,
-    data: Data = None,
+    checkpoints: options.Checkpoints,
+    data: options.Data = None,
     tid_batching: Annotated[
         Optional[list[str]],
         typer.Option(
@@ -85,9 +69,9 @@ def tid(
             "--norm-sync; `random` sentences. (default: as-trained)"
         ),
     ] = None,
-    batches: Batches = 200,
-    seed: Seed = 1,
-    population: Population = "mean-of-batches",
+    batches: options.Batches = 200,
+    seed: options.Seed = 1,
+    population: options.Population = "mean-of-batches",
     length_groups: Annotated[
         int,
         typer.Option(
@@ -97,23 +81,23 @@ def tid(
         ),
     ] = 16,
     layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
-    device: Device = None,
-    json: Json = None,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
+    device: options.Device = None,
+    json: options.Json = None,
+    overwrite: options.Overwrite = False,
+    user_dir: options.UserDir = None,
 ) -> None:
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
     from rbn_fairseq.diagnostics import batch_norms, independent_tid, population_norms
     from rbn_fairseq.measuring.batches import AS_TRAINED, parse_batching
+    from rbn_fairseq.measuring.records import How, measure_checkpoint, norm_records
     from rbn_fairseq.measuring.session import open_session
-    from rbn_fairseq.measuring.tid_records import How, measure_checkpoint, norm_records
 
-    computing = choose_device(device)
+    computing = options.choose_device(device)
     batchings = list(dict.fromkeys(tid_batching or [AS_TRAINED]))
     for batching in batchings:
         parse_batching(batching)
-    chosen = choose_checkpoints(checkpoints)
-    check_json(json, [path for _, path in chosen], overwrite)
+    chosen = options.choose_checkpoints(checkpoints)
+    options.check_json(json, [path for _, path in chosen], overwrite)
     measured: _Measured = {}
     running: dict[str, Any] = {}
     for label, path in chosen:
@@ -126,7 +110,7 @@ def tid(
             )
         epoch = int(label) if label.isdigit() else None
         for batching in batchings:
-            show = partial(progress, label=f"{path.name}, {batching}")
+            show = partial(options.progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, False, show)
             how = How(total, population, batching, length_groups=length_groups)
             records = norm_records(moments, epoch, session.update, how, running)
@@ -136,15 +120,15 @@ def tid(
             measured[label, batching] = records
         if epoch is not None:  # the next checkpoint is of the same run
             running = {name: layer.running for name, layer in moments.items()}
-    console(json).print(_tid_table(measured, layers))
-    write_json(json, [*chain(*measured.values())])
+    options.console(json).print(_tid_table(measured, layers))
+    options.write_json(json, [*chain(*measured.values())])
 
 
 def cost(
-    checkpoints: Checkpoints,
-    data: Data = None,
-    batches: Batches = 200,
-    seed: Seed = 1,
+    checkpoints: options.Checkpoints,
+    data: options.Data = None,
+    batches: options.Batches = 200,
+    seed: options.Seed = 1,
     length_bins: Annotated[
         int,
         typer.Option(
@@ -153,10 +137,10 @@ def cost(
             "sentences have not so many different lengths; 1 = without that row.",
         ),
     ] = 16,
-    device: Device = None,
-    json: Json = None,
-    overwrite: Overwrite = False,
-    user_dir: UserDir = None,
+    device: options.Device = None,
+    json: options.Json = None,
+    overwrite: options.Overwrite = False,
+    user_dir: options.UserDir = None,
 ) -> None:
     """Measure the likelihood lost by inferring with other statistics than those of training.
 
@@ -170,9 +154,9 @@ def cost(
     from rbn_fairseq.measuring.cost import cost_of_checkpoint
     from rbn_fairseq.measuring.session import open_session
 
-    computing = choose_device(device)
-    chosen = choose_checkpoints(checkpoints)
-    check_json(json, [path for _, path in chosen], overwrite)
+    computing = options.choose_device(device)
+    chosen = options.choose_checkpoints(checkpoints)
+    options.check_json(json, [path for _, path in chosen], overwrite)
     table = Table("checkpoint", "update", title="Bits per target token, valid set")
     table.add_column("statistics", no_wrap=True)
     for column in ("nll", "cost against batch", "against random"):
@@ -180,10 +164,10 @@ def cost(
     records: list[dict[str, Any]] = []
     for label, path in chosen:
         session = open_session(path, data, computing)
-        costs = cost_of_checkpoint(session, batches, seed, length_bins, progress)
+        costs = cost_of_checkpoint(session, batches, seed, length_bins, options.progress)
         for record in costs:
             figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
-    console(json).print(table)
-    write_json(json, records)
+    options.console(json).print(table)
+    options.write_json(json, records)

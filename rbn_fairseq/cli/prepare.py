@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
@@ -10,7 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
-    from rbn_fairseq.corpora.classification import Texts
 
 __all__ = ["app"]
 
@@ -56,55 +54,43 @@ _Types = Annotated[
 ]
 
 
-@contextmanager
-def _going_on() -> Iterator[None]:
+def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what there is to say of a corpus, by its ``about.json``."""
+    yield "corpus", about["corpus"]
+    for unit in ("pairs", "texts", "lines"):
+        if unit in about:
+            yield unit, "  ".join(f"{split} {n:,}" for split, n in about[unit].items())
+    for split, counts in about.get("counts", {}).items():
+        yield split, ", ".join(f"{number:,} {name}" for name, number in counts.items())
+    if "tokeniser" in about:
+        yield "tokeniser", about["tokeniser"] or "none; the text was tokenised before"
+    for kind, names in (
+        ("labels", about.get("labels", {}).get("train")),
+        ("tags", about.get("tags")),
+    ):
+        if names is not None:
+            yield kind, f"{len(names)}: {', '.join([*names][:40])}"
+    if "types" in about:
+        merges = f"{about['merges']:,} merges, " if "merges" in about else ""
+        text = f"{merges}{about['types']:,} types in the dictionary"
+        yield "BPE" if merges else "types", text
+
+
+def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
+    from rbn_fairseq.corpora.build import build
+
     try:
-        yield
+        about = build(corpus, out, allow_nonstandard, typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
-
-
-def _finish(about: Mapping[str, Any], out: Path) -> None:
+    for name, text in _facts(about):
+        typer.echo(f"{name:11} {text}")
     typer.echo(f"for fairseq {out / 'bin'}")
     if about["standard"]:
         typer.echo("This is the standard text.")
     for difference in about["differences"]:
         typer.secho(f"NOT THE STANDARD: {difference}", bold=True)
-
-
-def _prepare_texts(corpus: "Texts", out: Path, jobs: int, allow_nonstandard: bool = False) -> None:
-    from rbn_fairseq.corpora.classification import build_texts
-
-    with _going_on():
-        about = build_texts(corpus, out, allow_nonstandard, jobs, typer.echo)
-    texts = "  ".join(f"{split} {number:,}" for split, number in about["texts"].items())
-    labels = about["labels"]["train"]
-    typer.echo(f"corpus      {about['corpus']}")
-    typer.echo(f"texts       {texts}")
-    typer.echo(f"labels      {len(labels)}: {', '.join(list(labels)[:20])}")
-    typer.echo(f"types       {about['types']:,} in the dictionary of words")
-    _finish(about, out)
-
-
-def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
-    from rbn_fairseq.corpora.build import build
-
-    with _going_on():
-        about = build(corpus, out, allow_nonstandard, typer.echo)
-    pairs = "  ".join(f"{split} {number:,}" for split, number in about["pairs"].items())
-    typer.echo(f"corpus      {about['corpus']}")
-    typer.echo(f"pairs       {pairs}")
-    typer.echo(f"tokeniser   {about['tokeniser'] or 'none; the text was tokenised before'}")
-    typer.echo(
-        f"BPE         {about['merges']:,} merges, {about['types']:,} types in the dictionary"
-    )
-    _finish(about, out)
-
-
-def _check_archive(path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"--archive: there is no file `{path}`.")
 
 
 @app.command()
@@ -130,14 +116,14 @@ def iwslt14(
     Leaves text/ (tokenised), bpe/ (subword units) and bin/ (for fairseq) in --output. The text is
     compared with the standard one. What is finished is not done again.
     """
+    from rbn_fairseq.corpora.build import check_files
     from rbn_fairseq.corpora.iwslt14 import IWSLT14
 
     path = archive or from_tokenized
     if path is None or (archive and from_tokenized):
         raise ValueError("Give --archive FILE or --from-tokenized DIR, one of the two.")
-    if archive is not None:
-        _check_archive(archive)
-    _prepare(IWSLT14(path, jobs, merges), output, allow_nonstandard)
+    check_files({"archive": archive})
+    _prepare(IWSLT14(path, merges, jobs=jobs), output, allow_nonstandard)
 
 
 @app.command()
@@ -157,22 +143,10 @@ def wmt16(
     """
     from rbn_fairseq.corpora.wmt16 import WMT16
 
-    _check_archive(archive)
-    _prepare(WMT16(archive, jobs, WMT16.standard_merges), output, allow_nonstandard)
+    _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 
 _Text = Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")]
-
-
-def _prepare_lines(name: str, text: Path, out: Path, jobs: int, allow_nonstandard: bool) -> None:
-    from rbn_fairseq.corpora.monolingual import TEXTS, build_text
-
-    with _going_on():
-        about = build_text(TEXTS[name], text, out, jobs, allow_nonstandard, typer.echo)
-    lines = "  ".join(f"{split} {number:,}" for split, number in about["lines"].items())
-    typer.echo(f"corpus      {about['corpus']}")
-    typer.echo(f"lines       {lines}")
-    _finish(about, out)
 
 
 @app.command()
@@ -186,7 +160,9 @@ def ptb(
 
     Leaves bin/ (for fairseq) in --output.
     """
-    _prepare_lines("ptb", text, output, jobs, allow_nonstandard)
+    from rbn_fairseq.corpora.monolingual import PTB
+
+    _prepare(PTB(text, jobs=jobs), output, allow_nonstandard)
 
 
 @app.command()
@@ -200,7 +176,9 @@ def wikitext103(
 
     Leaves bin/ (for fairseq) in --output.
     """
-    _prepare_lines("wikitext103", text, output, jobs, allow_nonstandard)
+    from rbn_fairseq.corpora.monolingual import WikiText103
+
+    _prepare(WikiText103(text, jobs=jobs), output, allow_nonstandard)
 
 
 @app.command()
@@ -221,7 +199,7 @@ def classification(
     """
     from rbn_fairseq.corpora.classification import Texts
 
-    _prepare_texts(Texts(train, test, valid, valid_part, seed, types), output, jobs)
+    _prepare(Texts(train, test, valid, valid_part, seed, types, jobs=jobs), output)
 
 
 @app.command()
@@ -241,8 +219,8 @@ def imdb(
     """
     from rbn_fairseq.corpora.classification import IMDB
 
-    corpus = IMDB(train, test, valid_part=valid_part, seed=seed, types=types)
-    _prepare_texts(corpus, output, jobs, allow_nonstandard)
+    corpus = IMDB(train, test, valid_part=valid_part, seed=seed, types=types, jobs=jobs)
+    _prepare(corpus, output, allow_nonstandard)
 
 
 _Tagged = Annotated[
@@ -278,16 +256,8 @@ def tagging(
 
     Leaves text/ and bin/ (for fairseq) in --output. What is finished is not done again.
     """
-    from rbn_fairseq.corpora.tagging import STANDARDS, TaggedTexts, build_tagging
+    from rbn_fairseq.corpora.tagging import STANDARDS, TaggedTexts
 
-    standard = STANDARDS[corpus] if corpus else None
-    texts = TaggedTexts(train, valid, test, min_count, standard)
-    with _going_on():
-        about = build_tagging(texts, output, allow_nonstandard, jobs, typer.echo)
-    typer.echo(f"corpus      {about['corpus']}")
-    for split, counts in about["counts"].items():
-        numbers = ", ".join(f"{number:,} {name}" for name, number in counts.items())
-        typer.echo(f"{split:11} {numbers}")
-    typer.echo(f"tags        {len(about['tags'])}: {', '.join(about['tags'][:40])}")
-    typer.echo(f"types       {about['types']:,} in the dictionary of tokens")
-    _finish(about, output)
+    standard = STANDARDS[corpus] if corpus else {}
+    texts = TaggedTexts(train, valid, test, min_count, jobs=jobs, **standard)
+    _prepare(texts, output, allow_nonstandard)

@@ -61,21 +61,20 @@ def score(
 ) -> None:
     """Score translations of tokenised text: BLEU4 on the tokens, and sacreBLEU detokenised."""
     from rbn_fairseq import scoring
+    from rbn_fairseq.corpora.text import read_lines
 
     if (test_set is None) != (language_pair is None):
         raise ValueError("--test-set and --language-pair go together; give both or neither.")
     read = [path for path in (generated, reference, raw_reference, against) if path is not None]
     check_json(json, read, overwrite)
-    translations = scoring.read_generated(generated)
-    others = [] if against is None else scoring.read_generated(against)
-    ours, theirs = ([one.hypothesis for one in side] for side in (translations, others))
-    right = [one.reference for one in translations]
+    right, ours = scoring.read_generated(generated)
+    theirs = [] if against is None else scoring.read_generated(against)[1]
     if reference is not None:
-        right = scoring.read_text(reference).removesuffix("\n").split("\n")
+        right = list(read_lines(reference))
     if test_set is not None and language_pair is not None:
         plain = scoring.fetch_references(test_set, language_pair)
     elif raw_reference is not None:
-        plain = scoring.read_text(raw_reference).removesuffix("\n").split("\n")
+        plain = list(read_lines(raw_reference))
     else:
         plain = scoring.detokenise(right, lang)
     texts: dict[str, tuple[Optional[str], list[list[str]]]]

@@ -16,7 +16,6 @@ import typer
 import rbn_fairseq
 from rbn_fairseq.cli.errors import MISSING_DATA
 from rbn_fairseq.cli.fairseq_commands import (
-    has,
     log_as_fairseq,
     plugin_options,
     usage_errors,
@@ -59,7 +58,7 @@ def train(
     if not arguments:
         raise ValueError(MISSING_DATA)
     rbn_fairseq.register()
-    if recipe is None and not has(arguments, "--arch", "-a"):
+    if recipe is None and not value_of(arguments, "--arch", "-a"):
         recipe = "default"
     if recipe is not None:
         chosen = {"norm": norm, "preset": preset}
@@ -105,7 +104,7 @@ def _with_recipe(
     unknown = set(_parse(words, parse_known=True)[1])
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
-    if not has(given, "--save-dir"):
+    if not value_of(given, "--save-dir"):
         seed = value_of([*chain(*settings), *given], "--seed", default="1")
         run = filter(None, (norm, chosen["preset"], f"seed{seed}"))
         parts = Path(data.split(os.pathsep)[0]).resolve().parts

@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
 from multiprocessing import Pool
@@ -26,15 +26,15 @@ from rbn_fairseq.writing import write_whole
 __all__ = [
     "SPECIAL_TYPES",
     "Corpus",
+    "PairCorpus",
     "apply_merges",
     "binarise",
     "build",
+    "check_files",
+    "count_differences",
     "learn_merges",
-    "load_note",
-    "make_stages",
     "preprocess",
-    "refuse_nonstandard",
-    "save_note",
+    "stage",
 ]
 
 SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
@@ -106,17 +106,69 @@ def preprocess(*options: str) -> None:
         raise ValueError("fairseq-preprocess failed: " + output.split("\n")[-1][-500:])
 
 
+def check_files(files: Mapping[str, Optional[Path]]) -> None:
+    """Refuse files, by their options, that are not there (``ValueError``)."""
+    for option, path in files.items():
+        if path is not None and not path.is_file():
+            raise ValueError(f"--{option}: there is no file `{path}`.")
+
+
+def count_differences(
+    unit: str, counts: Mapping[str, int], standard: Mapping[str, int]
+) -> list[str]:
+    """Return in which parts the numbers of ``unit`` are not the standard's, a sentence each."""
+    return [
+        f"{split} has {counts[split]:,} {unit}, the standard has {expected:,}"
+        for split, expected in standard.items()
+        if counts[split] != expected
+    ]
+
+
 @dataclass(frozen=True)
 class Corpus(ABC):
-    """The steps that make one corpus, and the standard: the text that others train on.
+    """A corpus: what it is made of, and the steps that make it.
+
+    Attributes:
+        jobs: processes at a time.
+        name: of the corpus.
+        standard: numbers of the standard, the text that others train on; ``None`` = not known.
+    """
+
+    jobs: int = field(default=1, kw_only=True)
+    # Without a type, which would make them fields, before those of subclasses.
+    name = ""
+    standard = None
+
+    @abstractmethod
+    def request(self) -> dict[str, Any]:
+        """Return all that the result depends on, for JSON: two that are equal make the same.
+
+        Raises:
+            ValueError: if a file is not there.
+        """
+
+    @abstractmethod
+    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+        """Write text without BPE; return its numbers, and its ``differences`` from the standard.
+
+        Raises:
+            ValueError: if a file cannot be read.
+        """
+
+    @abstractmethod
+    def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
+        """Write what fairseq reads, made of the stages in ``out``; add numbers to the note."""
+
+
+@dataclass(frozen=True)
+class PairCorpus(Corpus):
+    """Pairs of sentences, in subword units of a joint BPE.
 
     Attributes:
         path: what it is made of.
-        jobs: processes at a time.
-        merges: of its joint BPE.
-        name: of the corpus.
+        merges: of the BPE.
         langs: source and target.
-        pairs: the standard's number of pairs of each part.
+        standard: the standard's number of pairs of each part.
         hashes: SHA-256 of files of the standard's tokenised text, by name.
         standard_merges: the standard's number of merges.
         options: of fairseq-preprocess, for this corpus.
@@ -124,49 +176,65 @@ class Corpus(ABC):
     """
 
     path: Path
-    jobs: int
     merges: int
-    name: ClassVar[str]
     langs: ClassVar[tuple[str, str]]
-    pairs: ClassVar[Mapping[str, int]]
+    standard: ClassVar[Mapping[str, int]]
     hashes: ClassVar[Mapping[str, str]] = {}
     standard_merges: ClassVar[int]
     options: ClassVar[tuple[str, ...]] = ()
     tokens: ClassVar[Optional[Mapping[str, Any]]] = None
 
     @abstractmethod
-    def request(self) -> dict[str, Any]:
-        """Return all that the result depends on, for JSON: two that are equal make the same."""
-
-    @abstractmethod
-    def write_text(self, directory: Path, say: Say) -> Optional[str]:
+    def write_tokens(self, directory: Path, say: Say) -> Optional[str]:
         """Write tokenised text without BPE; return the tokeniser, ``None`` if it came tokenised."""
 
     @abstractmethod
     def write_bpe(self, text: Path, directory: Path) -> None:
         """Write the text in subword units, and the merges, where they are known, as ``code``."""
 
-    def differences(self, text: Path, pairs: Mapping[str, int]) -> list[str]:
-        """Return the differences of text with ``pairs`` from the standard, a sentence each."""
-        differences = [
-            f"{split} has {pairs[split]:,} pairs, the standard has {expected:,}"
-            for split, expected in self.pairs.items()
-            if pairs[split] != expected
-        ]
-        return differences + [
+    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+        """Write the tokenised text; compare it with the standard."""
+        tokeniser = self.write_tokens(directory, say)
+        pairs = {split: self._count_pairs(directory, split) for split in SPLITS}
+        differences = count_differences("pairs", pairs, self.standard) + [
             f"{name} differs from the standard file"
             for name, expected in self.hashes.items()
-            if sha256(text / name) != expected
+            if sha256(directory / name) != expected
         ]
+        return {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
+
+    def _count_pairs(self, text: Path, split: str) -> int:
+        source, target = (
+            sum(1 for _ in read_lines(text / f"{split}.{lang}")) for lang in self.langs
+        )
+        if source != target:
+            raise ValueError(
+                f"{split}.{self.langs[0]} has {source:,} lines, {split}.{self.langs[1]} "
+                f"{target:,}. Line k of one must translate line k of the other."
+            )
+        return source
+
+    def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
+        """Write binary data, and how text comes to their pieces."""
+        code = out / "bpe" / "code"
+        workers = ("--workers", str(self.jobs))
+        binarise(code.parent, directory, self.langs, *self.options, *workers)
+        if self.merges != self.standard_merges:
+            note["differences"].append(
+                f"{self.merges:,} merges were asked for, the standard has {self.standard_merges:,}"
+            )
+        note["merges"] = len(_read_codes(code).bpe_codes) if code.exists() else self.merges
+        words = directory / f"dict.{self.langs[0]}.txt"
+        note["types"] = sum(1 for _ in read_lines(words)) + SPECIAL_TYPES
+        if self.tokens is not None:
+            write_pieces(directory, "subword_nmt", code, **self.tokens)
 
 
-def load_note(path: Path) -> dict[str, Any]:
-    """Read a file of JSON."""
+def _load(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def save_note(path: Path, value: Any) -> None:
-    """Write a file of JSON."""
+def _save(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -178,9 +246,9 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
     """
     note = out / "request.json"
     if not any((out / part).exists() for part in ("text", "bpe", "bin")):
-        save_note(note, request)
+        _save(note, request)
         return
-    earlier = load_note(note) if note.exists() else {}
+    earlier = _load(note) if note.exists() else {}
     others = [key for key in request if earlier.get(key) != request[key]]
     if others:
         raise ValueError(
@@ -189,7 +257,7 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
         )
 
 
-def _stage(directory: Path, make: Callable[[Path], None]) -> None:
+def stage(directory: Path, make: Callable[[Path], None]) -> None:
     """Make a directory, unless it is there: under another name until it is whole."""
     if directory.exists():
         return
@@ -200,56 +268,10 @@ def _stage(directory: Path, make: Callable[[Path], None]) -> None:
     unfinished.rename(directory)
 
 
-def make_stages(
-    out: Path, request: Mapping[str, Any], stages: Mapping[str, Callable[[Path], None]], say: Say
-) -> dict[str, Any]:
-    """Make the stages of a corpus, or go on where an earlier call was stopped.
-
-    Args:
-        out: directory.
-        request: all that the result depends on.
-        stages: what makes each, by its name, in order; the last is ``bin``, with ``about.json``.
-        say: takes a line for the user.
-
-    Returns:
-        The content of ``about.json``.
-
-    Raises:
-        ValueError: if ``out`` is for another request.
-    """
-    _claim(out, request)
-    about = out / "bin" / "about.json"
-    if about.parent.exists():
-        say(f"`{out}` is finished already; nothing was done")
-    for name, make in stages.items():
-        if not about.parent.exists():
-            _stage(out / name, make)
-    return load_note(about)
-
-
-def refuse_nonstandard(corpus: str, differences: Sequence[str], allowed: bool) -> None:
-    """Refuse a text that differs from the standard, unless it is allowed (``ValueError``)."""
-    if differences and not allowed:
-        raise ValueError(
-            f"This is not the standard {corpus}: {'; '.join(differences)}. With "
-            "--allow-nonstandard it is prepared as it is, and marked as not standard."
-        )
-
-
-def _count_pairs(text: Path, split: str, langs: Sequence[str]) -> int:
-    source, target = (sum(1 for _ in read_lines(text / f"{split}.{lang}")) for lang in langs)
-    if source != target:
-        raise ValueError(
-            f"{split}.{langs[0]} has {source:,} lines, {split}.{langs[1]} {target:,}. Line k of "
-            "one must translate line k of the other."
-        )
-    return source
-
-
 def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
     """Make a corpus in ``out``, or go on where an earlier call was stopped.
 
-    ``out/text`` has tokenised text, ``out/bpe`` the same in subword units and the merges,
+    ``out/text`` has tokenised text, ``out/bpe`` of pairs the same in subword units and the merges,
     ``out/bin`` what fairseq reads and ``about.json``, which is returned.
 
     Args:
@@ -263,15 +285,17 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
             request.
     """
     request = corpus.request()
+    about = out / "bin" / "about.json"
 
     def text(directory: Path) -> None:
-        say("writing the tokenised text")
-        tokeniser = corpus.write_text(directory, say)
-        pairs = {split: _count_pairs(directory, split, corpus.langs) for split in SPLITS}
-        differences = corpus.differences(directory, pairs)
-        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
-        note = {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
-        save_note(directory / "about.json", note)
+        say("writing the text")
+        note = corpus.write_text(directory, say)
+        if note["differences"] and not allow_nonstandard:
+            raise ValueError(
+                f"This is not the standard {corpus.name}: {'; '.join(note['differences'])}. With "
+                "--allow-nonstandard it is prepared as it is, and marked as not standard."
+            )
+        _save(directory / about.name, note)
 
     def bpe(directory: Path) -> None:
         say("applying BPE")
@@ -279,30 +303,18 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
 
     def binary(directory: Path) -> None:
         say("running fairseq-preprocess")
-        workers = ("--workers", str(corpus.jobs))
-        binarise(out / "bpe", directory, corpus.langs, *corpus.options, *workers)
-        note = load_note(out / "text" / "about.json")
-        differences = note["differences"]
-        if corpus.merges != corpus.standard_merges:
-            differences.append(
-                f"{corpus.merges:,} merges were asked for, the standard has "
-                f"{corpus.standard_merges:,}"
-            )
-        with (directory / f"dict.{corpus.langs[0]}.txt").open("rb") as file:
-            types = sum(1 for _ in file) + SPECIAL_TYPES
-        code = out / "bpe" / "code"
-        about = {
-            "corpus": corpus.name,
-            "standard": not differences,
-            "differences": differences,
-            "pairs": note["pairs"],
-            "tokeniser": note["tokeniser"],
-            "merges": len(_read_codes(code).bpe_codes) if code.exists() else corpus.merges,
-            "types": types,
-            "request": request,
-        }
-        save_note(directory / "about.json", about)
-        if corpus.tokens is not None:
-            write_pieces(directory, "subword_nmt", code, **corpus.tokens)
+        note = _load(out / "text" / about.name)
+        corpus.write_binary(out, directory, note)
+        standard = corpus.standard is not None and not note["differences"]
+        about_corpus = {"corpus": corpus.name, "standard": standard, **note, "request": request}
+        _save(directory / about.name, about_corpus)
 
-    return make_stages(out, request, {"text": text, "bpe": bpe, "bin": binary}, say)
+    _claim(out, request)
+    if about.parent.exists():
+        say(f"`{out}` is finished already; nothing was done")
+    else:
+        stage(out / "text", text)
+        if isinstance(corpus, PairCorpus):
+            stage(out / "bpe", bpe)
+        stage(out / "bin", binary)
+    return _load(about)

@@ -10,18 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from rbn_fairseq.corpora.build import (
-    SPECIAL_TYPES,
-    binarise,
-    load_note,
-    make_stages,
-    refuse_nonstandard,
-    save_note,
-)
-from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256
+from rbn_fairseq.corpora import build
+from rbn_fairseq.corpora.build import SPECIAL_TYPES, Corpus, check_files
+from rbn_fairseq.corpora.text import Say, read_lines, sha256
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
-__all__ = ["IMDB", "Texts", "build_texts", "read_texts", "tokenise"]
+__all__ = ["IMDB", "Texts", "read_texts", "tokenise"]
 
 _BREAK = re.compile(r"<br\s*/?>|\\n")  # of HTML; of the archives of Zhang et al., in CSV
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
@@ -95,7 +89,7 @@ def read_texts(path: Path) -> Iterator[_Row]:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Corpus):
     """Files of labelled texts, and how they become a corpus.
 
     Attributes:
@@ -121,9 +115,7 @@ class Texts:
     def request(self) -> dict[str, Any]:
         """Return all that the result depends on, for JSON."""
         files = {"train": self.train, "valid": self.valid, "test": self.test}
-        for split, path in files.items():
-            if path is not None and not path.is_file():
-                raise ValueError(f"--{split}: there is no file `{path}`.")
+        check_files(files)
         return {
             "corpus": self.name,
             "sha256": {split: sha256(path) for split, path in files.items() if path is not None},
@@ -131,6 +123,21 @@ class Texts:
             "seed": self.seed if self.valid is None else None,
             "types": self.types,
         }
+
+    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+        """Write tokenised texts and their labels."""
+        labels = _write_all(self, directory)
+        texts = {split: sum(numbers.values()) for split, numbers in labels.items()}
+        return {"texts": texts, "labels": labels, "differences": _differences(self, labels)}
+
+    def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
+        """Write binary data, with a dictionary of words and one of labels."""
+        # Without a factor of 1, fairseq fills dictionaries up to a multiple of 8: with classes.
+        options = ("--nwordssrc", str(self.types), "--padding-factor", "1")
+        options += ("--workers", str(self.jobs))
+        build.binarise(out / "text", directory, (TEXT, LABEL), *options, joined=False)
+        words = directory / f"dict.{TEXT}.txt"
+        note["types"] = sum(1 for _ in read_lines(words)) + SPECIAL_TYPES
 
 
 IMDB = partial(Texts, name="IMDB", standard={"0": 12_500, "1": 12_500})
@@ -198,52 +205,3 @@ def _differences(corpus: Texts, numbers: Mapping[str, Mapping[str, int]]) -> lis
                 f"standard has {dict(corpus.standard)}"
             )
     return differences
-
-
-def build_texts(
-    corpus: Texts, out: Path, allow_nonstandard: bool, jobs: int, say: Say
-) -> dict[str, Any]:
-    """Make a corpus in ``out``, or go on where an earlier call was stopped.
-
-    ``out/text`` has tokenised texts and their labels, ``out/bin`` what fairseq reads and
-    ``about.json``, which is returned.
-
-    Args:
-        corpus: of what files.
-        out: directory.
-        allow_nonstandard: take texts that differ from the standard.
-        jobs: processes at a time.
-        say: takes a line for the user.
-
-    Raises:
-        ValueError: if a file cannot be read or is not the standard, or ``out`` is for another
-            request.
-    """
-    request = corpus.request()
-
-    def text(directory: Path) -> None:
-        say("writing the tokenised text")
-        numbers = _write_all(corpus, directory)
-        differences = _differences(corpus, numbers)
-        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
-        save_note(directory / "about.json", {"labels": numbers, "differences": differences})
-
-    def binary(directory: Path) -> None:
-        say("running fairseq-preprocess")
-        # Without a factor of 1, fairseq fills dictionaries up to a multiple of 8: with classes.
-        options = ("--nwordssrc", str(corpus.types), "--padding-factor", "1")
-        workers = ("--workers", str(jobs))
-        binarise(out / "text", directory, (TEXT, LABEL), *options, *workers, joined=False)
-        note = load_note(out / "text" / "about.json")
-        about = {
-            "corpus": corpus.name,
-            "standard": corpus.standard is not None and not note["differences"],
-            "differences": note["differences"],
-            "texts": {split: sum(note["labels"][split].values()) for split in SPLITS},
-            "labels": note["labels"],
-            "types": sum(1 for _ in read_lines(directory / f"dict.{TEXT}.txt")) + SPECIAL_TYPES,
-            "request": request,
-        }
-        save_note(directory / "about.json", about)
-
-    return make_stages(out, request, {"text": text, "bin": binary}, say)

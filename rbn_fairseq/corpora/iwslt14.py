@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Optional
 
-from rbn_fairseq.corpora.build import Corpus, apply_merges, learn_merges
+from rbn_fairseq.corpora.build import PairCorpus, apply_merges, learn_merges
 from rbn_fairseq.corpora.text import (
     SPLITS,
     Pair,
@@ -112,7 +112,7 @@ def clean_pair(source: str, target: str) -> Optional[Pair]:
     return source, target
 
 
-class IWSLT14(Corpus):
+class IWSLT14(PairCorpus):
     """Made of WIT3's archive ``de-en.tgz`` (Cettolo et al. 2012), or of a directory.
 
     The directory's text is tokenised and in lower case, and used as it is.
@@ -120,7 +120,7 @@ class IWSLT14(Corpus):
 
     name = "IWSLT14 De-En"
     langs = ("de", "en")
-    pairs = {"train": 160_239, "valid": 7_283, "test": 6_750}
+    standard = {"train": 160_239, "valid": 7_283, "test": 6_750}
     hashes = {
         "valid.de": "3f051579c9d8c7281a6ea8c72ad4ae09dbaa9bb24dfd41166f2c3a3df7cd940a",
         "valid.en": "e6d7317a9772cd1ed970910c611e9e7dada1f34439269b44a9d801334bff948d",
@@ -146,7 +146,7 @@ class IWSLT14(Corpus):
                 raise ValueError(f"--from-tokenized: there is no file `{path}`.")
         return paths
 
-    def write_text(self, directory: Path, say: Say) -> Optional[str]:
+    def write_tokens(self, directory: Path, say: Say) -> Optional[str]:
         """Copy the text; of an archive: unpack, tokenise, clean and split."""
         if self.path.is_file():
             self._write_archive(directory, say)

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from rbn_fairseq.corpora.build import (
-    binarise,
-    load_note,
-    make_stages,
-    refuse_nonstandard,
-    save_note,
-)
+from rbn_fairseq.corpora import build
+from rbn_fairseq.corpora.build import Corpus, check_files
 from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
-__all__ = ["STANDARDS", "Counts", "Standard", "TaggedTexts", "build_tagging", "read_tagged"]
+__all__ = ["STANDARDS", "Counts", "TaggedTexts", "read_tagged"]
 
 _TAG = re.compile(r"O|[BIMES]-.+")
 _RESERVED = ("<s>", "<pad>", "</s>")  # what fairseq takes for something else than a token
@@ -32,31 +27,24 @@ class Counts(NamedTuple):
     entities: Optional[int]
 
 
-@dataclass(frozen=True)
-class Standard:
-    """A corpus that others publish results on: its name, and the numbers of each part."""
-
-    name: str
-    counts: Mapping[str, Counts]
-
-
-STANDARDS = {
-    "conll2003": Standard(
-        "CoNLL-2003 English",
-        {
+#: Corpora that others publish results on: their names, and the numbers of each part.
+STANDARDS: dict[str, dict[str, Any]] = {
+    "conll2003": {
+        "name": "CoNLL-2003 English",
+        "standard": {
             "train": Counts(14_041, 203_621, 23_499),
             "valid": Counts(3_250, 51_362, 5_942),
             "test": Counts(3_453, 46_435, 5_648),
         },
-    ),
-    "resume": Standard(
-        "Resume",
-        {  # of characters; the numbers of entities are not published
+    },
+    "resume": {
+        "name": "Resume",
+        "standard": {  # of characters; the numbers of entities are not published
             "train": Counts(3_821, 124_099, None),
             "valid": Counts(463, 13_890, None),
             "test": Counts(477, 15_100, None),
         },
-    ),
+    },
 }
 
 
@@ -101,40 +89,31 @@ def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 @dataclass(frozen=True)
-class TaggedTexts:
+class TaggedTexts(Corpus):
     """Files of tagged texts, and how they become a corpus.
 
     Attributes:
         train, valid, test: files.
         min_count: training tokens that occur less often are ``<unk>``.
-        standard: what it is to be; ``None`` = not known.
+        name: of the corpus.
+        standard: the standard's numbers of each part; ``None`` = not known.
     """
 
     train: Path
     valid: Path
     test: Path
     min_count: int
-    standard: Optional[Standard] = None
+    name: str = "tagged texts"
+    standard: Optional[Mapping[str, Counts]] = None
 
     @property
     def files(self) -> dict[str, Path]:
         """The file of each part."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
-    @property
-    def name(self) -> str:
-        """Name of the corpus."""
-        return self.standard.name if self.standard else "tagged texts"
-
     def request(self) -> dict[str, Any]:
-        """Return all that the result depends on, for JSON.
-
-        Raises:
-            ValueError: if a file is not there.
-        """
-        for split, path in self.files.items():
-            if not path.is_file():
-                raise ValueError(f"--{split}: there is no file `{path}`.")
+        """Return the hashes of the files, and the least count of a token."""
+        check_files(self.files)
         hashes = {split: sha256(path) for split, path in self.files.items()}
         return {"corpus": self.name, "sha256": hashes, "min count": self.min_count}
 
@@ -142,10 +121,29 @@ class TaggedTexts:
         """Return the differences of texts with these numbers from the standard."""
         return [
             f"{split} has {number:,} {name}, the standard has {expected:,}"
-            for split, standard in (self.standard.counts if self.standard else {}).items()
+            for split, standard in (self.standard or {}).items()
             for name, number, expected in zip(Counts._fields, counts[split], standard, strict=True)
             if expected is not None and number != expected
         ]
+
+    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+        """Write the texts and their tags, and the dictionary of tags, which has all parts'."""
+        counts, tags = {}, Counter[str]()
+        for split, path in self.files.items():
+            counts[split], of_split = _write(directory, split, path)
+            tags += of_split
+        write_lines(directory / "tags", (f"{tag} {tags[tag]}" for tag in sorted(tags)))
+        numbers = {split: part._asdict() for split, part in counts.items()}
+        return {"counts": numbers, "tags": sorted(tags), "differences": self.differences(counts)}
+
+    def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
+        """Write binary data, with a dictionary of tokens and one of tags."""
+        # Of its own making the dictionary of tags would lack those that only a test has, and be
+        # filled up to a multiple of 8.
+        options = ("--tgtdict", str(out / "text" / "tags"), "--thresholdsrc", str(self.min_count))
+        options += ("--workers", str(self.jobs))
+        build.binarise(out / "text", directory, (TEXT, LABEL), *options, joined=False)
+        note["types"] = sum(1 for _ in read_lines(directory / f"dict.{TEXT}.txt"))
 
 
 def _write(directory: Path, split: str, path: Path) -> tuple[Counts, Counter[str]]:
@@ -158,57 +156,3 @@ def _write(directory: Path, split: str, path: Path) -> tuple[Counts, Counter[str
     tags = [tags for _, tags in texts]
     counts = Counts(len(texts), sum(map(len, tags)), len(entities(tags)))
     return counts, Counter(tag for text in tags for tag in text)
-
-
-def build_tagging(
-    corpus: TaggedTexts, out: Path, allow_nonstandard: bool, jobs: int, say: Say
-) -> dict[str, Any]:
-    """Make a corpus in ``out``, or go on where an earlier call was stopped.
-
-    ``out/text`` has the texts and their tags, ``out/bin`` what fairseq reads and ``about.json``,
-    which is returned. The dictionary of tags has those of all parts.
-
-    Args:
-        corpus: of what files.
-        out: directory.
-        allow_nonstandard: take texts that differ from the standard.
-        jobs: processes at a time.
-        say: takes a line for the user.
-
-    Raises:
-        ValueError: if a file cannot be read or is not the standard, or ``out`` is for another
-            request.
-    """
-    request = corpus.request()
-
-    def text(directory: Path) -> None:
-        say("writing texts and tags")
-        counts, tags = {}, Counter[str]()
-        for split, path in corpus.files.items():
-            counts[split], of_split = _write(directory, split, path)
-            tags += of_split
-        differences = corpus.differences(counts)
-        refuse_nonstandard(corpus.name, differences, allow_nonstandard)
-        write_lines(directory / "tags", (f"{tag} {tags[tag]}" for tag in sorted(tags)))
-        numbers = {split: part._asdict() for split, part in counts.items()}
-        note = {"counts": numbers, "tags": sorted(tags), "differences": differences}
-        save_note(directory / "about.json", note)
-
-    def binary(directory: Path) -> None:
-        say("running fairseq-preprocess")
-        # Of its own making the dictionary of tags would lack those that only a test has, and be
-        # filled up to a multiple of 8.
-        options = ("--tgtdict", str(out / "text" / "tags"), "--thresholdsrc", str(corpus.min_count))
-        workers = ("--workers", str(jobs))
-        binarise(out / "text", directory, (TEXT, LABEL), *options, *workers, joined=False)
-        note = load_note(out / "text" / "about.json")
-        about = {
-            "corpus": corpus.name,
-            "standard": corpus.standard is not None and not note["differences"],
-            **note,
-            "types": sum(1 for _ in read_lines(directory / f"dict.{TEXT}.txt")),
-            "request": request,
-        }
-        save_note(directory / "about.json", about)
-
-    return make_stages(out, request, {"text": text, "bin": binary}, say)

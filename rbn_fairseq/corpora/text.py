@@ -32,15 +32,20 @@ def read_lines(path: Path) -> Iterator[str]:
     """Read a file of UTF-8, or one compressed by gzip (``.gz``), line by line.
 
     Raises:
-        ValueError: if it is not UTF-8, or compressed data are damaged.
+        ValueError: if there is no such file, it is not UTF-8, or compressed data are damaged.
     """
+    if not path.is_file():
+        raise ValueError(f"There is no file `{path}`.")
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for number, line in enumerate(file, 1):
                 try:
                     yield line.removesuffix(b"\n").decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"Line {number} of `{path}` is not UTF-8.") from error
+                    raise ValueError(
+                        f"Line {number} of `{path}` is not UTF-8. Convert it: iconv -f LATIN1 -t "
+                        "UTF-8 FILE."
+                    ) from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
                 f"`{path}` cannot be read to its end: it is not compressed by gzip, or damaged."

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rbn_fairseq.corpora.build import Corpus
+from rbn_fairseq.corpora.build import PairCorpus, check_files
 from rbn_fairseq.corpora.text import Say, extract, read_lines, sha256, write_lines
 
 __all__ = ["WMT16"]
@@ -17,20 +17,21 @@ _MEMBERS = {
 }
 
 
-class WMT16(Corpus):
+class WMT16(PairCorpus):
     """Made of ``wmt16_en_de.tar.gz``: tokenised, cleaned, in subword units."""
 
     name = "WMT16 En-De"
     langs = ("en", "de")
-    pairs = {"train": 4_500_966, "valid": 3_000, "test": 3_003}
+    standard = {"train": 4_500_966, "valid": 3_000, "test": 3_003}
     standard_merges = 32_000
     options = ("--nwordssrc", _TYPES, "--nwordstgt", _TYPES)
 
     def request(self) -> dict[str, Any]:
         """Return the hash of the archive."""
+        check_files({"archive": self.path})
         return {"corpus": self.name, "archive": sha256(self.path)}
 
-    def write_text(self, directory: Path, say: Say) -> None:
+    def write_tokens(self, directory: Path, say: Say) -> None:
         """Unpack, and join subword units to words."""
         with TemporaryDirectory(dir=directory) as pieces:
             self.write_bpe(directory, Path(pieces))

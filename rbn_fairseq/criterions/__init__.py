@@ -7,8 +7,7 @@ from rbn_fairseq.criterions.classification_rbn import ClassificationRBN
 from rbn_fairseq.criterions.crf_rbn import CRFRBN
 from rbn_fairseq.criterions.cross_entropy_rbn import CrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothedCrossEntropyRBN
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = [
     "AdaptiveLossRBN",

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
 
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = ["AdaptiveLossRBN"]
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = ["ClassificationRBN"]
 

@@ -10,8 +10,7 @@ from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 from omegaconf import II
 
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = ["CRFRBN", "entities"]
 

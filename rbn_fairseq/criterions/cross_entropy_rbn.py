@@ -1,15 +1,48 @@
-"""Cross-entropy with the RBN penalty."""
+"""Cross-entropy with the RBN penalty, which the model computes itself where it can."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+from torch import nn
 
-from rbn_fairseq.criterions.model_loss import LossOfModel
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.models.loss import Loss, Wanted
 
-__all__ = ["CrossEntropyRBN"]
+__all__ = ["CrossEntropyRBN", "LossOfModel"]
+
+
+class LossOfModel:
+    """Mixin of one of fairseq's criterions of cross-entropy, whose sum the model computes.
+
+    Its attributes are those of fairseq's criterion that has most of them.
+    """
+
+    padding_idx: int
+    eps = 0.0
+    report_accuracy = False
+    ignore_prefix_size = 0
+
+    def forward(self, model: nn.Module, sample: Any, reduce: bool = True) -> Any:
+        """As fairseq's; the tokens of ``--ignore-prefix-size`` have no target."""
+        tokens = sample["ntokens"]
+        if self.ignore_prefix_size:
+            target = sample["target"].clone()
+            target[:, : self.ignore_prefix_size] = self.padding_idx
+            sample, tokens = {**sample, "target": target}, None
+        if reduce and not self.report_accuracy and getattr(model, "gives_loss", False):
+            wanted = Wanted(sample["target"], self.padding_idx, self.eps, tokens)
+            sample = {**sample, "net_input": {**sample["net_input"], "wanted": wanted}}
+        return super().forward(model, sample, reduce)  # type: ignore[misc]
+
+    def compute_loss(
+        self, model: nn.Module, net_output: Any, sample: Any, reduce: bool = True
+    ) -> Any:
+        """Take the model's loss and nll, or compute them from its logits."""
+        if isinstance(net_output, Loss):
+            return net_output.loss, net_output.nll
+        return super().compute_loss(model, net_output, sample, reduce)  # type: ignore[misc]
 
 
 @dataclass

@@ -10,9 +10,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import nn
 
-from rbn_fairseq.criterions.model_loss import LossOfModel
-from rbn_fairseq.criterions.options import RBNPenaltyConfig
-from rbn_fairseq.criterions.penalty import RBNPenalty
+from rbn_fairseq.criterions.cross_entropy_rbn import LossOfModel
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = ["LabelSmoothedCrossEntropyRBN"]
 

@@ -6,7 +6,7 @@ instead of the task, its data sets and its model.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,19 @@ Lengths = npt.NDArray[np.int64]
 
 
 class TaskAdapter(ABC):
-    """A kind of task."""
+    """A kind of task.
 
-    #: The stack whose input features the conditioning monitor measures.
-    monitored_stack: str
+    Attributes:
+        monitored_stack: the stack whose input features the conditioning monitor measures.
+        source_sizes: the attribute of data with the number of input tokens of each sentence.
+        target_sizes: that with the number of target tokens; data without targets have ``None``.
+        computed_sizes: those of all tokens that a model computes.
+    """
+
+    monitored_stack: ClassVar[str]
+    source_sizes: ClassVar[str]
+    target_sizes: ClassVar[str]
+    computed_sizes: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
@@ -47,24 +56,24 @@ class TaskAdapter(ABC):
         """Return the dictionaries that a checkpoint's embeddings belong to."""
 
     @abstractmethod
-    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the input tokens of each sentence, by index; ``None`` if the data has no sizes."""
-
-    @abstractmethod
-    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the target tokens of each sentence, by index; ``None`` if there are no targets."""
-
-    @abstractmethod
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the part of a model that has running statistics; never the output projection."""
 
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the input tokens of each sentence, by index; ``None`` if the data has no sizes."""
+        return getattr(dataset, self.source_sizes, None)
+
+    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """Return the target tokens of each sentence, by index; ``None`` if there are no targets."""
+        return getattr(dataset, self.target_sizes, None)
+
     def has_targets(self, dataset: Any) -> bool:
-        """Tell whether there is something to train on."""
-        return True
+        """Tell whether there is something to train on; data of other kinds do not say."""
+        return getattr(dataset, self.target_sizes, ()) is not None
 
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""
-        parts = self.source_lengths(dataset), self.target_lengths(dataset)
+        parts = [getattr(dataset, name) for name in self.computed_sizes]
         total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
         return total
 
@@ -80,6 +89,8 @@ class EncoderDecoder(TaskAdapter):
     """Translation: pairs of sentences, an encoder and a decoder."""
 
     monitored_stack = "encoder"
+    source_sizes, target_sizes = "src_sizes", "tgt_sizes"
+    computed_sizes: ClassVar[tuple[str, ...]] = (source_sizes, target_sizes)
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of both languages."""
@@ -90,18 +101,6 @@ class EncoderDecoder(TaskAdapter):
         """Return the source and the target dictionary."""
         both = task.source_dictionary, task.target_dictionary
         return [dictionary for dictionary in both if dictionary is not None]
-
-    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the source tokens of each pair."""
-        return getattr(dataset, "src_sizes", None)
-
-    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the target tokens of each pair."""
-        return getattr(dataset, "tgt_sizes", None)
-
-    def has_targets(self, dataset: Any) -> bool:
-        """Tell whether the data has a second side; data sets of other kinds do not say."""
-        return getattr(dataset, "tgt_sizes", ()) is not None
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder, and the decoder if it has running statistics."""
@@ -115,14 +114,11 @@ class EncoderDecoder(TaskAdapter):
 class EncoderOnly(EncoderDecoder):
     """Texts with labels, for fairseq pairs of :data:`TEXT` and :data:`LABEL`: an encoder."""
 
+    computed_sizes = (EncoderDecoder.source_sizes,)  # a label is no token that a model computes
+
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of words and labels."""
         check_data(cfg.data, [TEXT, LABEL], way_out)
-
-    def tokens(self, dataset: Any) -> Lengths:
-        """Return the tokens of each text; a label is none that a model computes."""
-        sizes: Lengths = dataset.src_sizes
-        return sizes
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder."""
@@ -133,6 +129,8 @@ class DecoderOnly(TaskAdapter):
     """Language modelling: blocks of one text, whose targets are their own tokens."""
 
     monitored_stack = "decoder"
+    source_sizes = target_sizes = "sizes"
+    computed_sizes = ("sizes",)
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without ``dict.txt``."""
@@ -141,19 +139,6 @@ class DecoderOnly(TaskAdapter):
     def dictionaries(self, task: Any) -> list[Dictionary]:
         """Return the dictionary."""
         return [task.dictionary]
-
-    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the tokens of each block."""
-        return getattr(dataset, "sizes", None)
-
-    def target_lengths(self, dataset: Any) -> Optional[Lengths]:
-        """Return the tokens of each block."""
-        return self.source_lengths(dataset)
-
-    def tokens(self, dataset: Any) -> Lengths:
-        """Return the tokens of each block: inputs and targets are the same ones."""
-        sizes: Lengths = dataset.sizes
-        return sizes
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the decoder."""

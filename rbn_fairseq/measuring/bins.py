@@ -81,11 +81,9 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
     thinnest = int(tokens.argmin())
     if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
         logger.warning(
-            "length bins: only %d training tokens are in sentences of %g to %g tokens: the "
-            "statistics of that bin will be poor. Ask for fewer bins, or for `quantiles`.",
-            tokens[thinnest],
-            edges[thinnest],
-            edges[thinnest + 1],
+            f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
+            f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
+            "will be poor. Ask for fewer bins, or for `quantiles`."
         )
 
 

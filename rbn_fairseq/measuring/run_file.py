@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sized
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import nn
 from rbn_fairseq.models.config import complete
 from rbn_fairseq.models.kinds import KINDS, kind_of
 from rbn_fairseq.pieces import read_pieces
-from rbn_fairseq.version import __version__, commit
+from rbn_fairseq.version import __version__, commit, installed
 from rbn_fairseq.writing import write_whole
 
 __all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "write_run_file"]
@@ -104,13 +103,6 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _processor() -> str:
     about = Path("/proc/cpuinfo")
     text = about.read_text(encoding="utf-8", errors="replace") if about.exists() else ""
@@ -130,7 +122,7 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "fairseq": _version("ve-fairseq") or _version("fairseq"),
+            "fairseq": installed("ve-fairseq") or installed("fairseq"),
             "rbn_fairseq": __version__,
         },
         "machine": {

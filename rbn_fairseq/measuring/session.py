@@ -58,22 +58,27 @@ class Session:
         subset = options.valid_subset.split(",")[0]
         self.task.load_dataset(subset, combine=False, epoch=1)
         dataset = self.task.dataset(subset)
-        iterator = self.task.get_batch_iterator(
-            dataset=dataset,
-            max_tokens=options.max_tokens,
-            max_sentences=options.batch_size,
-            max_positions=utils.resolve_max_positions(
-                self.task.max_positions(), self.model.max_positions()
-            ),
-            ignore_invalid_inputs=options.skip_invalid_size_inputs_valid_test,
-            seed=self.cfg.common.seed,
-            epoch=1,
-        )
+        longest = self.task.max_positions(), self.model.max_positions()
+        invalid = options.skip_invalid_size_inputs_valid_test
+        iterator = _iterate(self.task, dataset, self.cfg, longest, ignore_invalid_inputs=invalid)
         # Not an option of every task.
         buckets = parse_mixing(getattr(self.task.training.options, "length_mixing", 1))
         if buckets != 1 and iterator.frozen_batches:
             mix(iterator, buckets, self.adapter.tokens(dataset))
         return dataset, iterator
+
+
+def _iterate(task: Any, dataset: Any, cfg: Any, longest: tuple[Any, ...], **how: Any) -> Any:
+    """Return fairseq's iterator, with batches as large as the training's."""
+    return task.get_batch_iterator(
+        dataset=dataset,
+        max_tokens=cfg.dataset.max_tokens,
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=utils.resolve_max_positions(*longest),
+        seed=cfg.common.seed,
+        epoch=1,
+        **how,
+    )
 
 
 def open_session(
@@ -121,18 +126,10 @@ def open_session(
         )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)
-    iterator = task.get_batch_iterator(
-        dataset=task.dataset(subset),
-        max_tokens=full.dataset.max_tokens,
-        max_sentences=full.dataset.batch_size,
-        max_positions=utils.resolve_max_positions(
-            task.max_positions(), model.max_positions(), full.dataset.max_tokens
-        ),
-        ignore_invalid_inputs=True,
-        required_batch_size_multiple=full.dataset.required_batch_size_multiple,
-        seed=full.common.seed,
-        epoch=1,
-    )
+    longest = task.max_positions(), model.max_positions(), full.dataset.max_tokens
+    multiple = full.dataset.required_batch_size_multiple
+    how = {"ignore_invalid_inputs": True, "required_batch_size_multiple": multiple}
+    iterator = _iterate(task, task.dataset(subset), full, longest, **how)
     model.eval().to(device)
     history = state.get("optimizer_history") or [{}]
     update = int(history[-1].get("num_updates", 0))

@@ -6,13 +6,12 @@ translations of one another: a paragraph has the same file and element id in bot
 """
 
 import hashlib
+import html
 import json
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
 from itertools import compress
 from pathlib import Path
 from typing import Any, Optional
@@ -20,7 +19,7 @@ from typing import Any, Optional
 import sentencepiece
 from rich.console import Console
 
-from rbn_fairseq.corpora.build import binarise
+from rbn_fairseq.corpora.build import binarise, stage
 from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
 from rbn_fairseq.pieces import write_pieces
 
@@ -50,34 +49,16 @@ _LONGEST_PIECES = 250
 _VOCABULARY = 3_000
 
 
-class _Paragraphs(HTMLParser):
-    """Collects the text of headings and paragraphs by element id."""
-
-    _TAGS = frozenset(("p", "h1", "h2", "h3", "h4", "h5", "h6"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: dict[str, str] = {}
-        self._id: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self._TAGS:
-            self._id = dict(attrs).get("id")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._TAGS:
-            self._id = None
-
-    def handle_data(self, data: str) -> None:
-        if self._id is not None:
-            self.texts[self._id] = self.texts.get(self._id, "") + data
+#: A heading or paragraph with an id, in pages that a program wrote: none is within another.
+_PARAGRAPH = re.compile(r'<(?:p|h[1-6])\b[^>]*\sid="([^"]*)"[^>]*>(.*?)</(?:p|h[1-6])>', re.DOTALL)
 
 
 def read_page(page: str) -> dict[str, str]:
-    """Return the headings and paragraphs of an HTML page by element id, white space collapsed."""
-    parser = _Paragraphs()
-    parser.feed(page)
-    return {name: " ".join(text.split()) for name, text in parser.texts.items()}
+    """Return the headings and paragraphs of a help page by element id, white space collapsed."""
+    texts = {
+        name: html.unescape(re.sub("<[^>]*>", "", text)) for name, text in _PARAGRAPH.findall(page)
+    }
+    return {name: " ".join(text.split()) for name, text in texts.items()}
 
 
 def shares_words(source: str, target: str) -> bool:
@@ -197,7 +178,7 @@ def _build(
 ) -> dict[str, int]:
     """Write text, pieces and binary data of sentences that are not too long; count their pairs."""
     text, pieces, model = directory / "text", directory / "pieces", directory / "spm.model"
-    text.mkdir(parents=True)
+    text.mkdir()
     pieces.mkdir()
     write_pairs(text, "train", langs, parts["train"])
     characters = set().union(*(side for pair in parts["train"] for side in pair))
@@ -253,18 +234,17 @@ def prepare(
         )
     request = {"languages": "-".join(langs), "sha256": digest}
     note = out / "data" / "about.json"
-    if not note.exists():
-        with console.status("reading the text, learning the vocabulary"):
-            if parts is None:
-                parts = split_pages(read_pairs(*fetch_pages(out / "debian")))
-            unfinished = out / "data.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            pairs = _build(unfinished, parts, langs)
-            packages = sorted(path.stem for path in (out / "debian").glob("*.deb"))
-            debian = f"LibreOffice help, Debian packages {' and '.join(packages)}"
-            about = {"text": data or debian.replace("%3a", ":"), "pairs": pairs, "request": request}
-            (unfinished / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
-            unfinished.rename(note.parent)
+
+    def make(directory: Path) -> None:
+        chosen = parts or split_pages(read_pairs(*fetch_pages(out / "debian")))
+        pairs = _build(directory, chosen, langs)
+        packages = sorted(path.stem for path in (out / "debian").glob("*.deb"))
+        debian = f"LibreOffice help, Debian packages {' and '.join(packages)}"
+        about = {"text": data or debian.replace("%3a", ":"), "pairs": pairs, "request": request}
+        (directory / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+    with console.status("reading the text, learning the vocabulary"):
+        stage(note.parent, make)
     about = dict(json.loads(note.read_text(encoding="utf-8")))
     if about["request"] != request:
         raise ValueError(

@@ -83,8 +83,7 @@ def _job(name: str, out: Path, epochs: int) -> Job:
 
 def _score(directory: Path, references: Sequence[str], lang: str) -> list[str]:
     """Write the score of a run's translations, and return them."""
-    translations = read_generated(directory / "generate.txt")
-    hypotheses = [translation.hypothesis for translation in translations]
+    _, hypotheses = read_generated(directory / "generate.txt")
     score = bleu(hypotheses, references, lang=lang)
     write_whole(directory / SCORE, json.dumps({"sacrebleu": asdict(score)}, indent=1))
     return hypotheses

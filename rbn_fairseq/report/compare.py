@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from rbn_fairseq.report.metrics import Metric
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import (
     LENGTH,
     OF_NORM,
     PLACEMENTS,
+    Metric,
     Setup,
     as_text,
     describe,
@@ -289,18 +289,19 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
 def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
     """Return a quantity minus that of layer norm by run and epoch, where both have it.
 
-    Columns ``run``, ``series``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits
-    per target token, positive = worse).
+    Columns ``run``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits per target
+    token, positive = worse) and those of :data:`IDENTITY`.
     """
     values = group.frames[frame].drop_duplicates(["run", "epoch"], keep="last")
     values = values.reindex(columns=["run", "epoch", column])
     theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
     number = group.pairs.groupby("run")["baseline"].size()
-    base = theirs.groupby(["run", "series", "epoch"])[column].agg(["mean", "count"])
+    base = theirs.groupby(["run", "epoch"])[column].agg(["mean", "count"])
     base = base.reset_index()
     base = base[base["count"] == base["run"].map(number)]
     both = base.merge(values, on=["run", "epoch"])
-    return both.assign(gap=both[column] - both["mean"])[["run", "series", "epoch", "gap"]]
+    gaps = both.assign(gap=both[column] - both["mean"])[["run", "epoch", "gap"]]
+    return gaps.join(group.runs[IDENTITY], on="run")
 
 
 def of_largest(frame: pd.DataFrame, column: str) -> pd.DataFrame:

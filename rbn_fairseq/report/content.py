@@ -7,13 +7,12 @@ import pandas as pd
 
 from rbn_fairseq.report.blocks import Figure, Missing, Section, Table
 from rbn_fairseq.report.compare import Group, group_runs
-from rbn_fairseq.report.figures.conditioning_figure import conditioning
 from rbn_fairseq.report.figures.cost_figure import cost_by_epoch, discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
 from rbn_fairseq.report.figures.sources import by_number, decomposition
 from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
-from rbn_fairseq.report.figures.training import losses, validation
+from rbn_fairseq.report.figures.training import conditioning, losses, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
 from rbn_fairseq.report.overview import findings, settings_tables
 from rbn_fairseq.report.runs import Run

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.page import GENERATOR, Drawing, render, to_svg
@@ -55,7 +56,7 @@ def check_directory(directory: Path, overwrite: bool) -> None:
     if directory.is_file():
         raise ValueError(f"--output `{directory}` is a file. Name a directory.")
     there = [name for name in (_PAGE, "figures", "tables") if (directory / name).exists()]
-    if there and not overwrite and not _is_ours(directory / _PAGE):
+    if there and not overwrite and _files_of(directory / _PAGE) is None:
         raise ValueError(
             f"--output `{directory}` has `{there[0]}`, which no report made. Name another "
             "directory, or give --overwrite to replace its files."
@@ -102,7 +103,7 @@ def write_report(
             files[f"tables/{block.name}.tex"] = to_latex(block)
     page = render(title, sections, about, drawn=drawn)
     # In this order a page names all files that are there, wherever it is interrupted.
-    for name in _files_of(directory / _PAGE) - set(files):
+    for name in (_files_of(directory / _PAGE) or set()) - set(files):
         (directory / name).unlink(missing_ok=True)
     write_whole(directory / _PAGE, page)
     for name, content in files.items():
@@ -110,15 +111,10 @@ def write_report(
     return [directory / name for name in (_PAGE, *files)]
 
 
-def _is_ours(page: Path) -> bool:
-    """Tell whether a report's page is there."""
-    there = page.is_file() and page.read_text(encoding="utf-8", errors="replace")
-    return bool(there) and f'content="{GENERATOR}"' in there
-
-
-def _files_of(page: Path) -> set[str]:
-    """Return what a report's page links to; nothing where it is not a page of ours."""
-    if not _is_ours(page):
-        return set()
+def _files_of(page: Path) -> Optional[set[str]]:
+    """Return what a report's page links to; ``None`` where it is not a page of ours."""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    if f'content="{GENERATOR}"' not in text:
+        return None
     linked = r'href="(figures/[\w.-]+\.(?:svg|png|csv)|tables/[\w.-]+\.(?:csv|md|tex))"'
-    return set(re.findall(linked, page.read_text(encoding="utf-8", errors="replace")))
+    return set(re.findall(linked, text))

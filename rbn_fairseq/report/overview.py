@@ -112,7 +112,7 @@ def _losses(group: Group, placement: str) -> str:
     last = valid.drop_duplicates("run", keep="last").set_index("run")["nll_loss"].astype(float)
     lost = last.index[~np.isfinite(last)]
     valid = valid[~valid["run"].isin(lost)]
-    gaps = gaps_by_epoch(group).join(group.runs["seed"], on="run")
+    gaps = gaps_by_epoch(group)
     gaps = gaps[gaps["run"].isin(valid["run"]) & np.isfinite(gaps["gap"].astype(float))]
     frame, column = (gaps, "gap") if len(gaps) else (valid, "nll_loss")
     epoch, values = _values(frame, column)

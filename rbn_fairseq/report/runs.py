@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "LOG", "METRICS", "RUN_FILE", "SCORE", "Progress", "Run", "name_runs", "read_run", "read_runs",
+    "LOG", "METRICS", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs",
 ]  # fmt: skip
 
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
@@ -47,22 +47,6 @@ _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
 _OF_MEASUREMENT = ["batches", "total_batches", "population", "batching", "dropout"]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a training is, by the last lines of its log.
-
-    Attributes:
-        values: of the last training line, within an epoch or at its end: epoch (within one, with
-            the part of it that is done), update, and fairseq's averages by their names.
-        validating: whether a validation has begun behind that line.
-        warning: the last warning or error.
-    """
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    validating: bool = False
-    warning: str = ""
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """A run directory's content.
@@ -87,8 +71,6 @@ class Run:
         starts: when, on what and with which versions the training was started, resumed ones too.
         seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
             of the first epoch.
-        ended: whether the last process ended as it should.
-        progress: how far it is.
         problems: what could not be read or is missing, a sentence each.
     """
 
@@ -107,14 +89,7 @@ class Run:
     parameters: Optional[int] = None
     starts: tuple[Mapping[str, Any], ...] = ()
     seconds: Optional[float] = None
-    ended: bool = False
-    progress: Progress = field(default_factory=Progress)
     problems: tuple[str, ...] = ()
-
-    @property
-    def updates_before(self) -> int:
-        """Number of updates that the last process began with."""
-        return int(self.starts[-1]["update"]) if self.starts else 0
 
     @property
     def last_epoch(self) -> Optional[int]:
@@ -166,34 +141,16 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {"epoch": epoch, "update": update, **numbers}
 
 
-def _within_epoch(line: str) -> dict[str, float]:
-    """Read a line that `rbn train` writes every --log-interval; empty where it is cut off."""
-    try:
-        values = json.loads(line[line.index("{") :])
-        epochs = float(values.pop("update"))
-        return {**_numbers(values, ""), "epoch": epochs}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return {}
-
-
-def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, bool, Progress]:
+def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read the ends of epochs; of an epoch that a resumed run has twice the later counts."""
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
-    now: dict[str, float] = {}
-    warning, validating = "", False
-    ended, unread = False, 0
+    unread = 0
     lines = path.open(encoding="utf-8", errors="replace") if path.is_file() else ()
     for line in lines:
-        ended = ended or "done training in " in line
-        validating = validating or "begin validation on " in line
-        serious = re.search(r"\| (?:WARNING|ERROR|CRITICAL) \| [^|]* \| (.+)", line)
-        warning = serious[1] if serious else warning
         simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
-            if at >= 0 and (within := _within_epoch(line[at:])):
-                now, ended, validating = within, False, False
             continue
         try:
             values = _simple(simple[1]) if simple else json.loads(line[at:])
@@ -206,8 +163,6 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
-        ended = validating = False
-        now = row if kind == "train_" else now
         order = "update" if kind == "valid_" else "epoch"
         rows = valid if kind == "valid_" else train
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
@@ -217,8 +172,7 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
     train_frame = pd.DataFrame(train)
     if not train:
         train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
-    progress = Progress(now, validating, warning)
-    return pd.DataFrame(valid, columns=columns), train_frame, ended, progress
+    return pd.DataFrame(valid, columns=columns), train_frame
 
 
 def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
@@ -296,40 +250,35 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     return tid[trained].astype({"epoch": int}).reset_index(drop=True)
 
 
-def _read_run_file(path: Path, problems: list[str]) -> dict[str, Any]:
+def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
+    groups = {name: group for name, group in content["config"].items() if group is not None}
+    if not all(isinstance(group, dict) for group in groups.values()):
+        raise TypeError("a group of the configuration is no object")
+    starts = tuple(content.get("starts") or ())
+    if not all(isinstance(start["update"], int) for start in starts):
+        raise TypeError("a start has no number of its update")
+    sizes = (content.get("data") or {}).get("vocabularies") or {}
+    vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
+    return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
+
+
+def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for score in scores.values():
+        if not any(math.isfinite(score[name]) for name in METRICS if name in score):
+            raise ValueError("a number is missing or not finite")
+    return scores
+
+
+def _read_json(
+    path: Path, parse: Callable[[dict[str, Any]], dict[str, Any]], what: str, problems: list[str]
+) -> dict[str, Any]:
+    """Read a file of JSON; where there is none, or it is damaged or not ``what``, empty."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        groups = {name: group for name, group in content["config"].items() if group is not None}
-        if not all(isinstance(group, dict) for group in groups.values()):
-            raise TypeError("a group of the configuration is no object")
-        starts = tuple(content.get("starts") or ())
-        if not all(isinstance(start["update"], int) for start in starts):
-            raise TypeError("a start has no number of its update")
-        sizes = (content.get("data") or {}).get("vocabularies") or {}
-        vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
-        return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
+        return parse(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problems.append(f"`{path.name}` is not what a training writes ({error!r}); no settings.")
-        return {}
-
-
-def _read_scores(path: Path, problems: list[str]) -> dict[str, dict[str, Any]]:
-    """Read scores, by kind; nothing of a file that is damaged."""
-    try:
-        scores: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        for score in scores.values():
-            if not any(math.isfinite(score[name]) for name in METRICS if name in score):
-                raise ValueError("a number is missing or not finite")
-        return scores
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problems.append(
-            f"`{path.name}` is not what `rbn score` or `rbn validate --json` write ({error!r}). "
-            "Remove it and score again."
-        )
+        problems.append(f"`{path.name}` is not {what} {error!r}.")
         return {}
 
 
@@ -356,8 +305,14 @@ def read_run(name: str, directory: Path) -> Run:
     :attr:`Run.problems` lists what is missing or damaged.
     """
     problems: list[str] = []
-    valid, train, ended, progress = _read_log(directory / LOG, problems)
-    content = _read_run_file(directory / RUN_FILE, problems)
+    valid, train = _read_log(directory / LOG, problems)
+    written = "what a training writes, so that settings are unknown:"
+    content = _read_json(directory / RUN_FILE, _parse_run_file, written, problems)
+    scored = "what `rbn score` or `rbn validate --json` write; remove it and score again:"
+    scores, averaged_scores = (
+        _read_json(directory / file, _parse_scores, scored, problems)
+        for file in (SCORE, _AVERAGED_SCORE)
+    )
     config = content.get("config", {})
     starts = content.get("starts", ())
     minutes = _minutes(train, [start["update"] for start in starts] or [0])
@@ -371,15 +326,13 @@ def read_run(name: str, directory: Path) -> Run:
         batching=_read_tid(directory, "tid_batching", problems),
         conditioning=_read_lines(directory, "conditioning", "conditioning", problems),
         cost=_read_lines(directory, "cost", "cost", problems),
-        scores=_read_scores(directory / SCORE, problems),
-        averaged_scores=_read_scores(directory / _AVERAGED_SCORE, problems),
+        scores=scores,
+        averaged_scores=averaged_scores,
         config=config,
         vocabularies=content.get("vocabularies", ()),
         parameters=content.get("parameters"),
         starts=starts,
         seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,
-        ended=ended,
-        progress=progress,
         problems=(*_missing_files(directory, config, valid), *problems),
     )
 

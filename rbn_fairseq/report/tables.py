@@ -1,15 +1,32 @@
 """Tables of runs: all runs, and the paper's Tables 1 to 4, its numbers beside ours."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer, of_largest
-from rbn_fairseq.report.paper import PLACED, published_results
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["paper_tables", "summary"]
+__all__ = ["PLACED", "paper_tables", "published_results", "summary"]
+
+
+#: The paper's placements.
+PLACED = ("Post-Norm", "Pre-Norm")
+
+
+@cache
+def published_results() -> pd.DataFrame:
+    """Return Tables 1 to 4, by placement, norm and data set.
+
+    Columns ``score`` (BLEU, perplexity, F1 or accuracy), and ``mean_tid`` and ``var_tid`` of the
+    last layer in per cent; NaN where the paper has no number.
+    """
+    with files("rbn_fairseq.report").joinpath("published.csv").open() as file:
+        return pd.read_csv(file, comment="#", index_col=["placement", "norm", "dataset"])
+
 
 _GIVEN_LENGTH = (
     "TID given length: batches compared with the population of batches of like length, in the same "

@@ -1,15 +1,16 @@
 """Base of the tasks whose data are texts with labels."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import load_langpair_dataset
 
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
+from rbn_fairseq.norms.options import option
 
 __all__ = ["LabelledTextConfig", "LabelledTextTask"]
 
@@ -18,12 +19,8 @@ __all__ = ["LabelledTextConfig", "LabelledTextTask"]
 class LabelledTextConfig(FairseqDataclass):
     """Options of the data."""
 
-    data: Optional[str] = field(
-        default=None, metadata={"help": "data directory that `rbn prepare` filled"}
-    )
-    max_source_positions: int = field(
-        default=1024, metadata={"help": "tokens of a text; what is behind them is cut off"}
-    )
+    data: Optional[str] = option(None, "data directory that `rbn prepare` filled")
+    max_source_positions: int = option(1024, "tokens of a text; what is behind them is cut off")
 
 
 class LabelledTextTask(FairseqTask):
@@ -68,6 +65,20 @@ class LabelledTextTask(FairseqTask):
             left_pad_target=False,
             max_source_positions=self.cfg.max_source_positions,
             max_target_positions=self.cfg.max_source_positions,
+        )
+
+    def pair(self, text: Any, labels: Any) -> LanguagePairDataset:
+        """Return pairs of texts and labels, cut or changed by a task, which it trains on."""
+        return LanguagePairDataset(
+            text,
+            text.sizes,
+            self._words,
+            labels,
+            labels.sizes,
+            self._labels,
+            left_pad_source=False,
+            left_pad_target=False,
+            input_feeding=False,
         )
 
     def max_positions(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from fairseq.data import BaseWrapperDataset, LanguagePairDataset
+from fairseq.data import BaseWrapperDataset
 from fairseq.tasks import register_task
 from torch import Tensor
 
@@ -71,17 +71,7 @@ class SequenceTaggingRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask):
         longest = self.cfg.max_source_positions - 1
         self._check(split, pairs, longest)
         text, tags = _Cut(pairs.src, longest, end=True), _Cut(pairs.tgt, longest, end=False)
-        self.datasets[split] = LanguagePairDataset(
-            text,
-            text.sizes,
-            self.source_dictionary,
-            tags,
-            tags.sizes,
-            self.target_dictionary,
-            left_pad_source=False,
-            left_pad_target=False,
-            input_feeding=False,
-        )
+        self.datasets[split] = self.pair(text, tags)
 
     def _check(self, split: str, pairs: Any, longest: int) -> None:
         tokens, tags = (np.asarray(side.sizes) - 1 for side in (pairs.src, pairs.tgt))
@@ -96,10 +86,7 @@ class SequenceTaggingRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask):
         long = int((tokens > longest).sum())
         if long:
             logger.warning(
-                "%s: %d texts have more than %d tokens, and what is behind those is cut off, which "
-                "no score counts. Give --max-source-positions %d to keep all.",
-                split,
-                long,
-                longest,
-                tokens.max() + 1,
+                f"{split}: {long} texts have more than {longest} tokens, and what is behind those "
+                "is cut off, which no score counts. Give --max-source-positions "
+                f"{tokens.max() + 1} to keep all."
             )

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from fairseq.data import (
     BaseWrapperDataset,
-    LanguagePairDataset,
     PrependTokenDataset,
     TruncateDataset,
 )
@@ -72,13 +71,4 @@ class TextClassificationRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask)
         text = TruncateDataset(pairs.src, self.cfg.max_source_positions - 1)
         text = PrependTokenDataset(text, words.bos())
         classes = _Labels(pairs.tgt, labels.nspecial, f"`{split}` in {self.cfg.data}")
-        self.datasets[split] = LanguagePairDataset(
-            text,
-            text.sizes,
-            words,
-            classes,
-            classes.sizes,
-            labels,
-            left_pad_source=False,
-            input_feeding=False,
-        )
+        self.datasets[split] = self.pair(text, classes)

@@ -5,7 +5,7 @@ import torch
 from fairseq.models.transformer import TransformerModel
 
 import small_models
-from rbn_fairseq.checkpoints.other_norms import load_weights
+from rbn_fairseq.callbacks.init_from import load_weights
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm
 from small_models import BATCH, FINALS, PRE, SUB

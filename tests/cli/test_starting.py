@@ -12,7 +12,7 @@ from rbn_fairseq import cli
 from rbn_fairseq.cli import options
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
-from rbn_fairseq.measuring.tid_records import How
+from rbn_fairseq.measuring.records import How
 from rbn_fairseq.norms.lengths import QUANTILES
 from rbn_fairseq.version import __version__
 

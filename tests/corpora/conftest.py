@@ -16,7 +16,7 @@ def said():
 def no_fairseq(monkeypatch):
     """Copies for binary data: importing fairseq takes seconds."""
 
-    def copy(text, out, langs, *options):
+    def copy(text, out, langs, *options, joined=True):
         shutil.copytree(text, out, dirs_exist_ok=True)
         (out / f"dict.{langs[0]}.txt").write_text("a 2\nb 1\n")
 

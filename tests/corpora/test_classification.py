@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from command import user_error
-from rbn_fairseq.corpora import classification
-from rbn_fairseq.corpora.classification import IMDB, Texts, build_texts, read_texts, tokenise
+from rbn_fairseq.corpora import build
+from rbn_fairseq.corpora.classification import IMDB, Texts, read_texts, tokenise
 
 
 def file(tmp_path, name, content):
@@ -94,7 +94,7 @@ def made(monkeypatch):
         calls.append((langs, options, joined))
         (out / "dict.text.txt").write_text("a 2\nb 1\n")
 
-    monkeypatch.setattr(classification, "binarise", copy)
+    monkeypatch.setattr(build, "binarise", copy)
     return calls
 
 
@@ -106,7 +106,7 @@ def test_stages(files, made, tmp_path):
     said = []
     corpus = Texts(*files, valid_part=0.3, types=50)
     out = tmp_path / "out"
-    about = build_texts(corpus, out, False, 1, said.append)
+    about = build.build(corpus, out, False, said.append)
     assert about["texts"] == {"train": 14, "valid": 6, "test": 3} and about["types"] == 6
     assert about["labels"]["test"] == {"a": 2, "b": 1}
     ((langs, options, joined),) = made
@@ -122,29 +122,29 @@ def test_stages(files, made, tmp_path):
     assert Counter(parts["train"] + parts["valid"]) == Counter(every)
     for part in (parts["train"], parts["valid"]):
         assert part == [row for row in every if row in part]  # in their order
-    assert build_texts(corpus, out, False, 1, said.append) == about and len(made) == 1
+    assert build.build(corpus, out, False, said.append) == about and len(made) == 1
     assert "finished already" in said[-1]
     with pytest.raises(ValueError, match="another value of seed"):
-        build_texts(Texts(*files, valid_part=0.3, types=50, seed=2), out, False, 1, said.append)
-    build_texts(Texts(*files, seed=2), tmp_path / "other", False, 1, said.append)
+        build.build(Texts(*files, valid_part=0.3, types=50, seed=2), out, False, said.append)
+    build.build(Texts(*files, seed=2), tmp_path / "other", False, said.append)
     assert lines(tmp_path / "other/text/valid.text") != lines(out / "text/valid.text")
 
 
 def test_a_given_validation_set(files, made, tmp_path):
     train, test = files
-    about = build_texts(Texts(train, test, valid=test), tmp_path / "out", False, 1, print)
+    about = build.build(Texts(train, test, valid=test), tmp_path / "out", False, print)
     assert about["texts"] == {"train": 20, "valid": 3, "test": 3}
     assert about["request"]["seed"] is None
 
 
 def test_standard_numbers(files, made, tmp_path):
     with pytest.raises(ValueError, match=r"not the standard IMDB: train and valid.*'a': 10.*; te"):
-        build_texts(IMDB(*files), tmp_path / "out", False, 1, print)
+        build.build(IMDB(*files), tmp_path / "out", False, print)
     assert not (tmp_path / "out" / "text").exists()
-    about = build_texts(IMDB(*files), tmp_path / "out", True, 1, print)
+    about = build.build(IMDB(*files), tmp_path / "out", True, print)
     assert len(about["differences"]) == 2 and not about["standard"]
     standard = Texts(*files, standard={"a": 10, "b": 10})
-    about = build_texts(standard, tmp_path / "half", True, 1, print)
+    about = build.build(standard, tmp_path / "half", True, print)
     assert len(about["differences"]) == 1 and "test: " in about["differences"][0]
 
 
@@ -160,7 +160,7 @@ def test_standard_numbers(files, made, tmp_path):
 def test_refused(made, tmp_path, train, test, message):
     paths = file(tmp_path, "train.tsv", train), file(tmp_path, "test.tsv", test)
     with pytest.raises(ValueError, match=message):
-        build_texts(Texts(*paths, valid_part=0.2), tmp_path / "out", False, 1, print)
+        build.build(Texts(*paths, valid_part=0.2), tmp_path / "out", False, print)
 
 
 def test_errors_of_the_command(files, tmp_path, capsys):

@@ -52,7 +52,7 @@ def test_same_as_the_pipeline(de_en_tgz, tmp_path, said):
     environment = {**os.environ, "ARCHIVE": str(de_en_tgz), "SCRIPT": str(SCRIPT)}
     command = ["bash", "-euo", "pipefail", "-c", PIPELINE]
     subprocess.run(command, cwd=oracle, env={**environment, "LC_ALL": "C.UTF-8"}, check=True)
-    assert "perl" in IWSLT14(de_en_tgz, 2, 20).write_text(ours, said.append)
+    assert "perl" in IWSLT14(de_en_tgz, 20, jobs=2).write_tokens(ours, said.append)
     assert sorted(path.name for path in ours.iterdir()) == sorted(NAMES)  # nothing is left over
     for name in NAMES:
         assert (ours / name).read_bytes() == (oracle / name).read_bytes(), name
@@ -66,14 +66,14 @@ def standard(monkeypatch, tokenised):
     """Make the tokenised text with 20 merges the standard."""
     pairs = {"train": 90, "valid": 8, "test": 9}
     hashes = {name: sha256(tokenised / name) for name in NAMES if not name.startswith("train")}
-    for name, value in {"pairs": pairs, "hashes": hashes, "standard_merges": 20}.items():
+    for name, value in {"standard": pairs, "hashes": hashes, "standard_merges": 20}.items():
         monkeypatch.setattr(IWSLT14, name, value)
 
 
 @pytest.fixture
 def prepare(tokenised, tmp_path, said, no_fairseq):
     def prepare(allow=False, merges=20):
-        return build(IWSLT14(tokenised, 1, merges), tmp_path / "out", allow, said.append)
+        return build(IWSLT14(tokenised, merges), tmp_path / "out", allow, said.append)
 
     return prepare
 
@@ -81,7 +81,7 @@ def prepare(tokenised, tmp_path, said, no_fairseq):
 def test_the_standard_text(prepare, standard, tokenised, tmp_path):
     about = prepare()
     assert about["standard"] and not about["differences"]
-    assert about["pairs"] == IWSLT14.pairs
+    assert about["pairs"] == IWSLT14.standard
     assert about["tokeniser"] is None
     for name in NAMES:
         assert (tmp_path / "out/text" / name).read_bytes() == (tokenised / name).read_bytes()

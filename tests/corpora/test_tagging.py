@@ -7,13 +7,11 @@ import shutil
 import pytest
 
 from command import user_error
-from rbn_fairseq.corpora import tagging as corpora
+from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.tagging import (
     STANDARDS,
     Counts,
-    Standard,
     TaggedTexts,
-    build_tagging,
     read_tagged,
 )
 from tagging import write_tagged
@@ -34,7 +32,7 @@ def no_fairseq(monkeypatch):
         shutil.copytree(text, out, dirs_exist_ok=True)
         (out / "dict.text.txt").write_text("a 2\nb 1\n")
 
-    monkeypatch.setattr(corpora, "binarise", copy)
+    monkeypatch.setattr(build, "binarise", copy)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
@@ -71,7 +69,7 @@ def test_malformed_lines_are_named(tmp_path, line, words):
 
 def test_what_is_written(files, no_fairseq, tmp_path):
     said = []
-    about = build_tagging(TaggedTexts(*files, 2), tmp_path / "out", False, 1, said.append)
+    about = build.build(TaggedTexts(*files, 2), tmp_path / "out", False, said.append)
     assert about == json.loads((tmp_path / "out/bin/about.json").read_text())
     for split, path in zip(SIZES, files, strict=True):
         texts = list(read_tagged(path))
@@ -84,31 +82,31 @@ def test_what_is_written(files, no_fairseq, tmp_path):
         assert about["counts"][split] == expected
     assert about["tags"] == ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
     assert not about["standard"] and about["differences"] == []
-    build_tagging(TaggedTexts(*files, 2), tmp_path / "out", False, 1, said.append)
+    build.build(TaggedTexts(*files, 2), tmp_path / "out", False, said.append)
     assert said[-1] == f"`{tmp_path / 'out'}` is finished already; nothing was done"
     with pytest.raises(ValueError, match="another value of min count"):
-        build_tagging(TaggedTexts(*files, 1), tmp_path / "out", False, 1, said.append)
+        build.build(TaggedTexts(*files, 1), tmp_path / "out", False, said.append)
 
 
 def test_an_entity_may_begin_with_any_of_its_tags(tmp_path, no_fairseq):
     path = tmp_path / "a.txt"
     path.write_text("a I-X\nb I-X\nc O\nd E-Y\n\ne B-X\nf I-Y\n")
-    about = build_tagging(TaggedTexts(path, path, path, 1), tmp_path / "out", False, 1, print)
+    about = build.build(TaggedTexts(path, path, path, 1), tmp_path / "out", False, print)
     assert about["counts"]["test"] == {"texts": 2, "tokens": 6, "entities": 4}
 
 
 def test_the_standard(files, no_fairseq, tmp_path):
-    counts = build_tagging(TaggedTexts(*files, 2), tmp_path / "any", False, 1, print)["counts"]
+    counts = build.build(TaggedTexts(*files, 2), tmp_path / "any", False, print)["counts"]
     same = {split: Counts(**numbers) for split, numbers in counts.items()}
     same["valid"] = same["valid"]._replace(entities=None)
-    standard = TaggedTexts(*files, 2, Standard("Mine", same))
-    about = build_tagging(standard, tmp_path / "standard", False, 1, print)
+    standard = TaggedTexts(*files, 2, "Mine", same)
+    about = build.build(standard, tmp_path / "standard", False, print)
     assert about["standard"] and about["corpus"] == "Mine"
-    other = TaggedTexts(*files, 2, STANDARDS["conll2003"])
+    other = TaggedTexts(*files, 2, **STANDARDS["conll2003"])
     with pytest.raises(ValueError, match="not the standard CoNLL-2003 English") as error:
-        build_tagging(other, tmp_path / "other", False, 1, print)
+        build.build(other, tmp_path / "other", False, print)
     assert "train has 30 texts, the standard has 14,041" in str(error.value)
-    about = build_tagging(other, tmp_path / "other", True, 1, print)
+    about = build.build(other, tmp_path / "other", True, print)
     assert not about["standard"] and len(about["differences"]) == 9
 
 

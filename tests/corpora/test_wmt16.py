@@ -13,10 +13,10 @@ SPLITS = ("train", "valid", "test")
 
 
 def test_archive(monkeypatch, tmp_path, said, no_fairseq):
-    monkeypatch.setattr(WMT16, "pairs", {"train": 40, "valid": 5, "test": 6})
+    monkeypatch.setattr(WMT16, "standard", {"train": 40, "valid": 5, "test": 6})
     members = published.wmt_members(tmp_path)
     archive = published.write_archive(tmp_path / "a.tar.gz", members)
-    about = build(WMT16(archive, 1, 32_000), tmp_path / "out", False, said.append)
+    about = build(WMT16(archive, 32_000), tmp_path / "out", False, said.append)
     assert about["standard"] and about["merges"] == 32_000
     assert about["pairs"] == {"train": 40, "valid": 5, "test": 6}
     stems = ("train.tok.clean", "newstest2013.tok", "newstest2014.tok")
@@ -34,6 +34,6 @@ def test_archive(monkeypatch, tmp_path, said, no_fairseq):
 def test_archive_with_other_counts(tmp_path, said, no_fairseq):
     archive = published.write_archive(tmp_path / "a.tar.gz", published.wmt_members(tmp_path))
     with pytest.raises(ValueError, match="not the standard WMT16 En-De") as error:
-        build(WMT16(archive, 1, 32_000), tmp_path / "out", False, said.append)
+        build(WMT16(archive, 32_000), tmp_path / "out", False, said.append)
     assert "train has 40 pairs, the standard has 4,500,966" in str(error.value)
     assert "test has 6 pairs, the standard has 3,003" in str(error.value)

@@ -9,8 +9,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 import runs
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.measuring.records import write_layers
-from rbn_fairseq.measuring.tid_records import How, norm_records
+from rbn_fairseq.measuring.records import How, norm_records, write_layers
 
 
 def read_events(directory):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.measuring.tid_records import How, norm_records, read_tid
+from rbn_fairseq.measuring.records import How, norm_records, read_tid
 
 # Two channels, two batches; sigma = (3, 4), so that ||sigma|| = 5.
 MOMENTS = LayerMoments(

@@ -11,7 +11,7 @@ PAGE = """<html><body><p>no id</p>
 
 
 def test_paragraphs_by_id():
-    assert read_page(PAGE) == {"h1": "A heading in two lines", "p1": "Bold & plain"}
+    assert read_page(PAGE) == {"h1": "A heading in two lines", "p1": "Bold & plain", "p2": ""}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 
 from rbn_fairseq.report.compare import group_runs, last_gaps
 from rbn_fairseq.report.content import sections
-from rbn_fairseq.report.metrics import metric_of
 from rbn_fairseq.report.runs import read_run
-from rbn_fairseq.report.setups import describe
+from rbn_fairseq.report.setups import describe, metric_of
 from rbn_fairseq.report.tables import paper_tables
 from run_directories import configuration, write_run
 

@@ -22,7 +22,7 @@ def test_log_of_the_simple_form(make):
     assert list(run.valid["epoch"]) == [1, 2] and list(run.valid["update"]) == [100, 200]
     assert list(run.valid["nll_loss"]) == [5.0, 4.5] and list(run.valid["bleu"]) == [11, 12]
     assert list(run.train["nll_loss"]) == [6.0, 5.5] and list(run.train["rbn_mean"]) == [1.5, 1.5]
-    assert run.ended and run.seconds == 120 and run.problems == ()
+    assert run.seconds == 120 and run.problems == ()
 
 
 def json_lines(*rows):
@@ -40,7 +40,7 @@ def test_log_of_the_json_form(tmp_path):
     (tmp_path / "train.log").write_text(text)
     run = read_run("x", tmp_path)
     assert list(run.valid["update"]) == [10, 20] and math.isnan(run.valid["nll_loss"].iloc[1])
-    assert not run.ended and any("1 lines" in problem for problem in run.problems)
+    assert any("1 lines" in problem for problem in run.problems)
 
 
 def test_both_forms_of_a_real_run(data_bin, tmp_path):

@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 from command import rbn
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.export import to_latex, to_markdown
-from rbn_fairseq.report.paper import published_results
 from rbn_fairseq.report.runs import read_run
+from rbn_fairseq.report.tables import published_results
 from run_directories import tid_line, write_lines
 
 

@@ -1,5 +1,6 @@
 """The price of TID in validation loss, by way of normalising: at the end, and through training."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -55,7 +56,7 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
         notes = (f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.",)
     columns = ["placement", "label", "run", "statistics", "nll", "cost", "cost_random"]
     numbers = cost[columns].rename(columns={"label": "norm"})
-    draw = lambda: _draw(group, means.head(_BARS), seeds, colours)  # noqa: E731
+    draw = partial(_draw, group, means.head(_BARS), seeds, colours)
     return [Figure("cost", title, caption, draw, numbers, notes)]
 
 

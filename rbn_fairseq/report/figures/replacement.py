@@ -1,12 +1,13 @@
 """Figure 3: batch norm in the bottom L layers; TID and the gap to layer norm through training."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import (
-    IDENTITY,
     Group,
     at_last_epoch,
     gaps_by_epoch,
@@ -57,7 +58,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
         "positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the two highly correlated."
     )
-    draw = lambda: _draw_sweeps(numbers, gap, unit)  # noqa: E731
+    draw = partial(_draw_sweeps, numbers, gap, unit)
     return [Figure("figure3_left", title, caption, draw, numbers)]
 
 
@@ -81,7 +82,7 @@ def _draw_sweeps(numbers: pd.DataFrame, gap: str, unit: str) -> Canvas:
 def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, right: variance TID of the last layer, and the gap of validation loss."""
     tid = last_layer(group)
-    gaps = gaps_by_epoch(group).drop(columns="series").join(group.runs[IDENTITY], on="run")
+    gaps = gaps_by_epoch(group)
     gaps = gaps[gaps["series"].isin(set(tid["series"]))]
     grid = [
         [

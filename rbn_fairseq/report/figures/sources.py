@@ -1,5 +1,7 @@
 """Where TID comes from: sampling of sentences, batches by length, how many batches are joined."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -97,7 +99,7 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     notes = ()
     if len(runs) > _RUNS:
         notes = (f"Drawn: the first {_RUNS} of {len(runs)} runs; CSV has all.",)
-    draw = lambda: _draw_parts(group, numbers, runs[:_RUNS])  # noqa: E731
+    draw = partial(_draw_parts, group, numbers, runs[:_RUNS])
     return [Figure("batching", title, caption, draw, numbers, notes)]
 
 
@@ -151,9 +153,7 @@ def by_number(group: Group, colours: Colours) -> list[Figure | Missing]:
             {"run": points["run"], "norm": points["norm"], symbol: texts,
              "mean_tid_last": points["mean_tid"], "var_tid_last": points["var_tid"]}
         )  # fmt: skip
-        draw = lambda points=points, axis=(symbol, counted): _draw_numbers(  # noqa: E731
-            group, points, axis, colours
-        )
+        draw = partial(_draw_numbers, group, points, symbol, counted, colours)
         blocks.append(Figure(name, title, caption, draw, numbers))
     return blocks
 
@@ -185,9 +185,8 @@ def _numbered(group: Group, kind: str) -> pd.DataFrame:
 
 
 def _draw_numbers(
-    group: Group, points: pd.DataFrame, axis: tuple[str, str], colours: Colours
+    group: Group, points: pd.DataFrame, symbol: str, counted: str, colours: Colours
 ) -> Canvas:
-    symbol, counted = axis
     numbered = points[points["number"].notna()]
     ticks = sorted(set(numbered["number"]))
     first = numbered[numbered["run"] == numbered["run"].iloc[0]].set_index("number")

@@ -1,6 +1,7 @@
 """Figure 5: scores over the penalty's two weights."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -57,7 +58,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
         "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
         "and moderate weights of both are best."
     )
-    draw = lambda: _draw(maps, unit, name, high)  # noqa: E731
+    draw = partial(_draw, maps, unit, name, high)
     return [Figure("figure5", title, caption, draw, pd.concat(maps))]
 
 
