@@ -43,6 +43,7 @@ from rbn_fairseq.norms.population import (
 )
 from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
+from rbn_fairseq.norms.repbn import RepBatchNorm, RepBatchNormOptions
 from rbn_fairseq.norms.rms import PartialRMSNorm, RMSNorm
 from rbn_fairseq.norms.scope import (
     Gap,
@@ -88,6 +89,8 @@ __all__ = [
     "PowerNormOptions",
     "RMSNorm",
     "Record",
+    "RepBatchNorm",
+    "RepBatchNormOptions",
     "Tokens",
     "ValidTokens",
     "build_norm",
@@ -115,6 +118,7 @@ NORMS: dict[str, type[Norm]] = {
         LayerNorm,
         BatchNorm,
         BatchRenorm,
+        RepBatchNorm,
         PowerNorm,
         MovingAverageBatchNorm,
         RMSNorm,
