@@ -25,7 +25,14 @@ from typing import Any, TypeVar
 from torch import nn
 
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
-from rbn_fairseq.norms.fixed import Affine, DynamicTanh, DynamicTanhOptions, NoNorm
+from rbn_fairseq.norms.fixed import (
+    Affine,
+    DynamicErf,
+    DynamicErfOptions,
+    DynamicTanh,
+    DynamicTanhOptions,
+    NoNorm,
+)
 from rbn_fairseq.norms.group import GroupNorm, GroupScale
 from rbn_fairseq.norms.instance import InstanceNorm
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
@@ -45,6 +52,7 @@ from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.repbn import RepBatchNorm, RepBatchNormOptions
 from rbn_fairseq.norms.rms import PartialRMSNorm, RMSNorm
+from rbn_fairseq.norms.scale import ScaleNorm, ScaleNormOptions
 from rbn_fairseq.norms.scope import (
     Gap,
     Record,
@@ -65,6 +73,8 @@ __all__ = [
     "BatchRenorm",
     "BatchRenormOptions",
     "Composition",
+    "DynamicErf",
+    "DynamicErfOptions",
     "DynamicTanh",
     "DynamicTanhOptions",
     "Gap",
@@ -91,6 +101,8 @@ __all__ = [
     "Record",
     "RepBatchNorm",
     "RepBatchNormOptions",
+    "ScaleNorm",
+    "ScaleNormOptions",
     "Tokens",
     "ValidTokens",
     "build_norm",
@@ -123,10 +135,12 @@ NORMS: dict[str, type[Norm]] = {
         MovingAverageBatchNorm,
         RMSNorm,
         PartialRMSNorm,
+        ScaleNorm,
         GroupNorm,
         GroupScale,
         InstanceNorm,
         DynamicTanh,
+        DynamicErf,
         Affine,
         NoNorm,
     )
