@@ -62,6 +62,7 @@ from rbn_fairseq.norms.scope import (
     record_moments,
 )
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, lay_out
+from rbn_fairseq.norms.unified import UnifiedNorm, UnifiedNormOptions
 
 __all__ = [
     "NORMS",
@@ -104,6 +105,8 @@ __all__ = [
     "ScaleNorm",
     "ScaleNormOptions",
     "Tokens",
+    "UnifiedNorm",
+    "UnifiedNormOptions",
     "ValidTokens",
     "build_norm",
     "cut_lengths",
@@ -133,6 +136,7 @@ NORMS: dict[str, type[Norm]] = {
         RepBatchNorm,
         PowerNorm,
         MovingAverageBatchNorm,
+        UnifiedNorm,
         RMSNorm,
         PartialRMSNorm,
         ScaleNorm,

@@ -60,7 +60,8 @@ class _ToLength(torch.autograd.Function):
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # (..., 1)
         ctx.eps = eps
         ctx.save_for_backward(x, g, length)
-        return (wide * (g.to(wide.dtype) / length.clamp(min=eps))).to(x.dtype)
+        y: Tensor = wide * (g.to(wide.dtype) / length.clamp(min=eps))
+        return y.to(x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -71,7 +72,8 @@ class _ToLength(torch.autograd.Function):
         scale = g.to(length.dtype) * inverse
         dx = grad * wide  # one buffer for all: a CPU takes longer to get another than to fill it
         dot = dx.sum(-1, keepdim=True) * inverse
-        torch.mul(grad, scale, out=dx).addcmul_(wide, dot * scale * inverse * (length > ctx.eps), value=-1)
+        along = dot * scale * inverse * (length > ctx.eps)
+        torch.mul(grad, scale, out=dx).addcmul_(wide, along, value=-1)
         return dx.to(x.dtype), dot.sum().view(1).to(g.dtype), None
 
 

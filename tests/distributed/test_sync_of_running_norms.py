@@ -17,6 +17,8 @@ from rbn_fairseq.norms import (
     PowerNormOptions,
     RepBatchNorm,
     RepBatchNormOptions,
+    UnifiedNorm,
+    UnifiedNormOptions,
     ValidTokens,
 )
 
@@ -35,6 +37,11 @@ NORMS = {  # their schedules begin and end within the steps
     ),
     "mabn": lambda sync: MovingAverageBatchNorm(
         CHANNELS, MovingAverageBatchNormOptions(window=2, warmup=3, r_max=1.1, r_start=4), sync
+    ),
+    "un": lambda sync: UnifiedNorm(
+        CHANNELS,
+        UnifiedNormOptions(window=2, warmup=3, r_max=1.1, r_start=4, filtration="on"),
+        sync,
     ),
 }
 LENGTHS = [[[5, 2], [3, 4]], [[1], [0]], [[2, 2], [5, 5]]]  # by step, then by rank

@@ -19,6 +19,7 @@ SMALL = (
     "--norm-renorm-start", 1, "--norm-renorm-r-end", 4, "--norm-renorm-d-end", 4,
     "--norm-repbn-layer-end", 2, "--norm-power-warmup", 3,
     "--norm-mabn-window", 2, "--norm-mabn-warmup", 2, "--norm-mabn-r-start", 3,
+    "--norm-un-window", 2, "--norm-un-warmup", 2, "--norm-un-r-start", 3,
 )  # fmt: skip
 
 

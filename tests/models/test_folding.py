@@ -25,7 +25,7 @@ MIXED = {
     "norm_decoder": "renorm@1.cross:layer@ffn:power@0:batch",
     "norm_encoder_final": "batch",
 }
-PLANS = {name: everywhere(name) for name in ("batch", "renorm", "repbn", "power")} | {
+PLANS = {name: everywhere(name) for name in ("batch", "renorm", "repbn", "power", "un")} | {
     "mabn": everywhere("mabn") | {"norm_encoder": "mabn@0:mabn@1.self:layer"},
     "mixed": MIXED,
     "population last": both("groupscale+batch"),

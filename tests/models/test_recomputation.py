@@ -37,7 +37,7 @@ PLACEMENTS = {"post": {}, "pre": PRE | FINALS, "sub": SUB | FINALS} | {
     "weight norm": {"norm_weight": "cwn"},
     "length bins": {"norm_batch_length_bins": 2, "norm_decoder": "layer"},
 }
-STATE_DEPENDENT = {"renorm", "power", "mabn"}
+STATE_DEPENDENT = {"renorm", "power", "mabn", "un"}
 
 
 def criterion(convention="paper"):

@@ -9,11 +9,12 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     PowerNorm,
     RepBatchNorm,
+    UnifiedNorm,
 )
 
 KINDS = pytest.mark.parametrize(
     "kind",
-    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm],
+    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm, UnifiedNorm],
     ids=lambda k: k.__name__,
 )
 X = torch.arange(12.0).view(2, 2, 3)

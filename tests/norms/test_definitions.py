@@ -93,8 +93,8 @@ def derf(alpha_init):
 
 
 DEFINITIONS = {
-    "layer": layer, "group": group, "groupscale": groupscale, "rms": rms, "prms": prms, "scale": scale,
-    "dyt": dyt, "derf": derf,
+    "layer": layer, "group": group, "groupscale": groupscale, "rms": rms, "prms": prms,
+    "scale": scale, "dyt": dyt, "derf": derf,
 }  # fmt: skip
 SQUASHING = ("dyt", "derf")
 MODES = ("inside", "outside")

@@ -13,6 +13,7 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     PowerNorm,
     RepBatchNorm,
+    UnifiedNorm,
     dummy_batch,
     freeze_statistics,
     lay_out,
@@ -137,7 +138,8 @@ def test_an_inner_block_does_not_end_the_outer_one():
 
 
 @pytest.mark.parametrize(
-    "kind", [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm]
+    "kind",
+    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm, UnifiedNorm],
 )
 def test_moments_of_every_norm_with_running_statistics(kind):
     norm, x = kind(3).double(), torch.randn(5, 2, 3, dtype=torch.double) + 1
@@ -154,7 +156,7 @@ def test_moments_of_every_norm_with_running_statistics(kind):
     assert laid_out.lengths.tolist() == [5, 5] and dummy.lengths.tolist() == []
     assert dummy.moments.n == 0
     mean, var, count, *_ = record.moments
-    about_zero = kind in (PowerNorm, MovingAverageBatchNorm)
+    about_zero = kind in (PowerNorm, MovingAverageBatchNorm, UnifiedNorm)
     torch.testing.assert_close(mean, x.mean((0, 1)) * (not about_zero))
     squares = (x - mean).square().mean((0, 1))
     torch.testing.assert_close(var, squares)
