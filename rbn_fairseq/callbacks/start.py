@@ -28,7 +28,8 @@ class Start(Callback):
     - What norms with running statistics do not go with is refused.
     - A line says which norms sit where, and what the penalty's weights come to per token.
     - ``SAVE_DIR/run.json`` says what the training is.
-    - A warning names norms whose schedule ends after the training.
+    - Norms whose schedule ends after the training are refused where evaluation waits for that end,
+      and else named by a warning.
     """
 
     _described = False
@@ -58,10 +59,11 @@ class Start(Callback):
             )
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Describe the training, and warn of schedules that are too long, once."""
-        if not self._described and process_rank() == 0:
-            self._describe(model)
+        """Describe the training, and refuse or warn of schedules that are too long, once."""
+        if not self._described:
             self._check_schedules(model)
+            if process_rank() == 0:
+                self._describe(model)
         self._described = True
 
     @contextmanager
@@ -127,16 +129,19 @@ class Start(Callback):
             updates = min(updates, cfg.max_update)
         norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
         ends = {
-            norm.options.flag(name): getattr(norm.options, name)
+            norm.options.flag(name): (getattr(norm.options, name), norm)
             for norm in norms
             for name in norm.schedule
         }
-        for option, end in ends.items():
-            if end > updates:
-                logger.warning(
-                    f"{option} {end} is longer than this training, which has {updates} updates: "
-                    "the norm will not leave its schedule. Set it lower."
+        for option, (end, norm) in ends.items():
+            longer = f"{option} {end} is longer than this training, which has {updates} updates: "
+            if end > updates and norm.must_end:
+                raise ValueError(
+                    f"{longer}evaluation is `{norm.name}` as it is behind that update alone. Set "
+                    f"it to {updates} or less, or train longer."
                 )
+            if end > updates and process_rank() == 0:
+                logger.warning(f"{longer}the norm will not leave its schedule. Set it lower.")
 
 
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:

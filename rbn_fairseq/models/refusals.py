@@ -10,6 +10,7 @@ from rbn_fairseq.norms import (
     Norm,
     PopulationNorm,
     PowerNorm,
+    UnifiedNorm,
     populations_by_length,
 )
 
@@ -39,7 +40,7 @@ def _first(*kinds: type[Norm]) -> Callable[[nn.Module], str]:
 
 
 _running = _first(PopulationNorm)
-_remembering = _first(PowerNorm, MovingAverageBatchNorm)
+_remembering = _first(PowerNorm, MovingAverageBatchNorm, UnifiedNorm)
 
 
 def _unrepeatable(model: Any) -> str:

@@ -25,7 +25,14 @@ from typing import Any, TypeVar
 from torch import nn
 
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
-from rbn_fairseq.norms.fixed import Affine, DynamicTanh, DynamicTanhOptions, NoNorm
+from rbn_fairseq.norms.fixed import (
+    Affine,
+    DynamicErf,
+    DynamicErfOptions,
+    DynamicTanh,
+    DynamicTanhOptions,
+    NoNorm,
+)
 from rbn_fairseq.norms.group import GroupNorm, GroupScale
 from rbn_fairseq.norms.instance import InstanceNorm
 from rbn_fairseq.norms.layer import LayerNorm, LayerNormOptions
@@ -43,7 +50,9 @@ from rbn_fairseq.norms.population import (
 )
 from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
+from rbn_fairseq.norms.repbn import RepBatchNorm, RepBatchNormOptions
 from rbn_fairseq.norms.rms import PartialRMSNorm, RMSNorm
+from rbn_fairseq.norms.scale import ScaleNorm, ScaleNormOptions
 from rbn_fairseq.norms.scope import (
     Gap,
     Record,
@@ -53,6 +62,7 @@ from rbn_fairseq.norms.scope import (
     record_moments,
 )
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, lay_out
+from rbn_fairseq.norms.unified import UnifiedNorm, UnifiedNormOptions
 
 __all__ = [
     "NORMS",
@@ -64,6 +74,8 @@ __all__ = [
     "BatchRenorm",
     "BatchRenormOptions",
     "Composition",
+    "DynamicErf",
+    "DynamicErfOptions",
     "DynamicTanh",
     "DynamicTanhOptions",
     "Gap",
@@ -88,7 +100,13 @@ __all__ = [
     "PowerNormOptions",
     "RMSNorm",
     "Record",
+    "RepBatchNorm",
+    "RepBatchNormOptions",
+    "ScaleNorm",
+    "ScaleNormOptions",
     "Tokens",
+    "UnifiedNorm",
+    "UnifiedNormOptions",
     "ValidTokens",
     "build_norm",
     "cut_lengths",
@@ -115,14 +133,18 @@ NORMS: dict[str, type[Norm]] = {
         LayerNorm,
         BatchNorm,
         BatchRenorm,
+        RepBatchNorm,
         PowerNorm,
         MovingAverageBatchNorm,
+        UnifiedNorm,
         RMSNorm,
         PartialRMSNorm,
+        ScaleNorm,
         GroupNorm,
         GroupScale,
         InstanceNorm,
         DynamicTanh,
+        DynamicErf,
         Affine,
         NoNorm,
     )

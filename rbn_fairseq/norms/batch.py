@@ -119,7 +119,7 @@ class BatchNorm(PopulationNorm):
         weight, bias = self._affine(batch)
         y, mean, var = normalise(
             rows, weight, bias, batch.mean, batch.var, batch.n, counted, self.sync,
-            self.options.eps, self.options.clamp,
+            self.options.eps, self.options.clamp, self._input_part(),
         )  # fmt: skip
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
@@ -161,6 +161,10 @@ class BatchNorm(PopulationNorm):
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the map behind the normalisation in training."""
         return self.weight, self.bias
+
+    def _input_part(self) -> Optional[Tensor]:
+        """Return the factor, ``(1,)``, of the input that training adds to the output."""
+        return None
 
     def _follow(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         """Move the running statistics, and record the gap to them."""

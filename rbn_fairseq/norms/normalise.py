@@ -32,7 +32,8 @@ class _Normalise(torch.autograd.Function):
         c = dmean / n - (weight / s) mean(g),
         k = 2 dvar / n - (weight / s^3) mean(g (x - mean))
 
-    (the last mean is left out of k where a clamp has made s a constant).
+    (the last mean is left out of k where a clamp has made s a constant). With ``eta``, ``(1,)``,
+    ``eta x`` is added to y, in the same passes: by weight + eta s and bias + eta mean.
     """
 
     @staticmethod
@@ -48,11 +49,16 @@ class _Normalise(torch.autograd.Function):
         sync: bool,
         eps: float,
         clamp: bool,
+        eta: Optional[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.counted, ctx.sync, ctx.eps, ctx.clamp = counted, sync, eps, clamp
         ctx.dtypes = weight.dtype, bias.dtype
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(rows, weight, batch_mean, batch_var, count)
+        ctx.save_for_backward(rows, weight, batch_mean, batch_var, count, eta)
+        if eta is not None:
+            eta = eta.to(batch_mean.dtype)
+            weight = weight + eta * standard_deviation(batch_var, eps, clamp)
+            bias = bias + eta * batch_mean
         y = _map(rows, weight, bias, batch_mean, batch_var, eps, clamp)
         return y, batch_mean, batch_var  # as views, which have gradients
 
@@ -64,13 +70,14 @@ class _Normalise(torch.autograd.Function):
         grad_mean: Optional[Tensor],
         grad_var: Optional[Tensor],
     ) -> tuple[Optional[Tensor], ...]:
-        rows, weight, mean, var, n = ctx.saved_tensors
+        rows, weight, mean, var, n, eta = ctx.saved_tensors
         dtypes = ctx.dtypes
         if not ctx.counted:  # the moments are no function of these rows
             zeros = torch.zeros(4, len(mean), dtype=mean.dtype, device=mean.device)
             all_reduce_sum(zeros, ctx.sync)
             weight_grad, bias_grad = (torch.zeros_like(mean, dtype=dtype) for dtype in dtypes)
-            return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 7
+            eta_grad = None if eta is None else torch.zeros_like(eta)
+            return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 7, eta_grad
         grad = torch.zeros_like(rows) if grad_y is None else grad_y
         grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
         weight = weight.to(mean.dtype)
@@ -90,8 +97,12 @@ class _Normalise(torch.autograd.Function):
             k = k + 2 * grad_var
         n = n.clamp(min=1)
         c, k = c / n, k / n
+        deta = None
+        if eta is not None:
+            deta = (dweight / inverse + dbias * mean).sum().view(1).to(eta.dtype)
+            scale = scale + eta.to(mean.dtype)
         dx = torch.addcmul(torch.addcmul(c, k, mean, value=-1), x, k).addcmul_(grad, scale)
-        return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 7
+        return dx.to(rows.dtype), dweight.to(dtypes[0]), dbias.to(dtypes[1]), *[None] * 7, deta
 
 
 def _map(

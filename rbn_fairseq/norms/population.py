@@ -312,10 +312,13 @@ class PopulationNorm(AffineNorm):
         repeatable: whether training divides by what the batch alone says, so that a forward can
             be repeated when the running statistics have moved.
         schedule: names of the options that say at which updates the norm's schedule ends.
+        must_end: whether evaluation is only right behind that end, so that a training which does
+            not reach it is refused.
     """
 
     repeatable: ClassVar[bool] = False
     schedule: ClassVar[tuple[str, ...]] = ()
+    must_end: ClassVar[bool] = False
 
     population: RunningStatistics
     _update = 0

@@ -11,7 +11,7 @@ from rbn_fairseq.callbacks import start
 from rbn_fairseq.callbacks.start import describe_penalty
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
-from rbn_fairseq.norms import BatchNorm, LayerNorm, PowerNorm
+from rbn_fairseq.norms import BatchNorm, LayerNorm, MovingAverageBatchNorm, PowerNorm, UnifiedNorm
 
 PLAIN = {
     "common": {"fp16": False, "amp": False},
@@ -44,6 +44,13 @@ def test_refused_with_running_statistics_alone(option):
     name = {BatchNorm: "batch", PowerNorm: "power"}[type(norm)]
     assert message.startswith(f"{option} does not go with `{name}`: ")
     assert re.search("Use |Leave it out", message)
+
+
+@pytest.mark.parametrize("kind", [MovingAverageBatchNorm, UnifiedNorm])
+@pytest.mark.parametrize("option", ["--fp16", "--amp"])
+def test_every_backward_that_remembers_gradients_is_known(kind, option):
+    with pytest.raises(ValueError, match=f"{option} does not go with `{kind.name}`"):
+        check(kind(2), **GIVEN[option])
 
 
 def test_every_refusal_is_tried():

@@ -71,3 +71,13 @@ def test_schedules_that_end_in_time_are_not(data_bin, tmp_path):
         "--max-epoch", 9, "--no-tid",
     )  # fmt: skip
     assert longer(log) == [("--norm-renorm-d-end", "3", "2")]
+
+
+def test_a_schedule_that_evaluation_waits_for_is_refused_beyond_the_training(data_bin, tmp_path):
+    options = ("--norm-encoder", "repbn", "--no-tid", "--max-update", 2, "--norm-repbn-layer-end")
+    with pytest.raises(ValueError) as error:
+        runs.train(data_bin, tmp_path / "long", *options, 3)
+    for words in ("--norm-repbn-layer-end 3", "which has 2 updates", "`repbn`", "2 or less"):
+        assert words in str(error.value)
+    assert not list(tmp_path.glob("long/*.pt"))
+    assert not longer(runs.train(data_bin, tmp_path / "enough", *options, 2))

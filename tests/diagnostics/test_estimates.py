@@ -13,6 +13,7 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     PowerNorm,
     PowerNormOptions,
+    UnifiedNorm,
 )
 
 
@@ -60,7 +61,7 @@ def test_running_statistics_become_the_estimates(estimate, momentum):
     assert [buffer.data_ptr() for buffer in norm.buffers()] == addresses
 
 
-@pytest.mark.parametrize("kind", [PowerNorm, MovingAverageBatchNorm])
+@pytest.mark.parametrize("kind", [PowerNorm, MovingAverageBatchNorm, UnifiedNorm])
 @pytest.mark.parametrize("estimate", ESTIMATES)
 def test_quadratic_means(kind, estimate):
     norm, batches = kind(3).double(), make_batches()

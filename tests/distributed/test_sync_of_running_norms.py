@@ -15,6 +15,10 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNormOptions,
     PowerNorm,
     PowerNormOptions,
+    RepBatchNorm,
+    RepBatchNormOptions,
+    UnifiedNorm,
+    UnifiedNormOptions,
     ValidTokens,
 )
 
@@ -23,12 +27,21 @@ NORMS = {  # their schedules begin and end within the steps
     "renorm": lambda sync: BatchRenorm(
         CHANNELS, BatchRenormOptions(momentum=0.2, start=1, r_end=4, d_end=4), sync
     ),
+    "repbn": lambda sync: RepBatchNorm(CHANNELS, RepBatchNormOptions(), sync),
+    "repbn with layer_end": lambda sync: RepBatchNorm(
+        CHANNELS, RepBatchNormOptions(layer_end=4), sync
+    ),
     "power": lambda sync: PowerNorm(CHANNELS, PowerNormOptions(warmup=3), sync),
     "power, paper": lambda sync: PowerNorm(
         CHANNELS, PowerNormOptions(warmup=3, backward="running"), sync
     ),
     "mabn": lambda sync: MovingAverageBatchNorm(
         CHANNELS, MovingAverageBatchNormOptions(window=2, warmup=3, r_max=1.1, r_start=4), sync
+    ),
+    "un": lambda sync: UnifiedNorm(
+        CHANNELS,
+        UnifiedNormOptions(window=2, warmup=3, r_max=1.1, r_start=4, filtration="on"),
+        sync,
     ),
 }
 LENGTHS = [[[5, 2], [3, 4]], [[1], [0]], [[2, 2], [5, 5]]]  # by step, then by rank
@@ -48,7 +61,7 @@ def train_step(norm, step, x, valid, upstream):
     y = norm(x, ValidTokens(valid))
     dx, *rest = torch.autograd.grad(y, (x, *norm.parameters()), upstream)
     assert not dx[~valid].any()
-    return y.detach()[valid], dx[valid], *rest, *(b.clone() for b in norm.buffers())
+    return y.detach()[valid], dx[valid], rest, [b.clone() for b in norm.buffers()]
 
 
 def train(name, rank):
@@ -77,14 +90,14 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NORMS)
 def test_two_processes_are_one(ranks, name):
-    for step, (y, dx, dweight, dbias, *buffers) in enumerate(joined(name)):
+    for step, (y, dx, gradients, buffers) in enumerate(joined(name)):
         one, two = (results[name][step] for results in ranks)
         expected = {"y": (y, torch.cat([one[0], two[0]])), "x": (dx, torch.cat([one[1], two[1]]))}
-        expected["weight"] = (dweight, one[2] + two[2])
-        expected["bias"] = (dbias, one[3] + two[3])
-        for number, value in enumerate(buffers):
-            assert torch.equal(one[4 + number], two[4 + number])
-            expected[f"buffer {number}"] = (value, one[4 + number])
+        for number, parts in enumerate(zip(gradients, one[2], two[2], strict=True)):
+            expected[f"parameter {number}"] = (parts[0], parts[1] + parts[2])
+        for number, (value, *both) in enumerate(zip(buffers, one[3], two[3], strict=True)):
+            assert torch.equal(*both)
+            expected[f"buffer {number}"] = (value, both[0])
         for what, (wanted, actual) in expected.items():
             # fp64, in sums of another order.
             assert torch.allclose(actual, wanted, rtol=1e-9, atol=1e-9), (what, step)

@@ -17,8 +17,9 @@ SMALL = (
     "--no-epoch-checkpoints", "--disable-validation",
     # Schedules that move before and after the stop.
     "--norm-renorm-start", 1, "--norm-renorm-r-end", 4, "--norm-renorm-d-end", 4,
-    "--norm-power-warmup", 3,
+    "--norm-repbn-layer-end", 2, "--norm-power-warmup", 3,
     "--norm-mabn-window", 2, "--norm-mabn-warmup", 2, "--norm-mabn-r-start", 3,
+    "--norm-un-window", 2, "--norm-un-warmup", 2, "--norm-un-r-start", 3,
 )  # fmt: skip
 
 
@@ -74,6 +75,18 @@ def test_every_norm(name, pre, training, translating, tmp_path, capsys):
     plans = runs.decoder_plans(name, layers=1)
     cfg.model.norm_decoder, cfg.model.norm_decoder_final = plans
     assert_trains_resumes_and_translates(cfg, translating, tmp_path, capsys)
+
+
+def test_resuming_in_a_schedule_that_must_end_inside_the_training(training, tmp_path):
+    cfg = copy.deepcopy(training)
+    cfg.model.norm_encoder, cfg.model.norm_repbn_layer_end = "repbn", 4
+    cfg.checkpoint.save_interval_updates = 2
+    whole = train_until(cfg, tmp_path / "whole", 5)
+    (halfway,) = (tmp_path / "whole").glob("checkpoint_*_2.pt")
+    cfg.checkpoint.restore_file = str(halfway)
+    resumed = train_until(cfg, tmp_path / "rest", 5)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
 
 
 @PLACEMENTS

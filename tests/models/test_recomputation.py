@@ -37,7 +37,7 @@ PLACEMENTS = {"post": {}, "pre": PRE | FINALS, "sub": SUB | FINALS} | {
     "weight norm": {"norm_weight": "cwn"},
     "length bins": {"norm_batch_length_bins": 2, "norm_decoder": "layer"},
 }
-STATE_DEPENDENT = {"renorm", "power", "mabn"}
+STATE_DEPENDENT = {"renorm", "power", "mabn", "un"}
 
 
 def criterion(convention="paper"):
@@ -81,11 +81,18 @@ def test_a_step_is_the_same(placement, convention):
     assert any(not torch.equal(value, before[name]) for name, value in statistics(plain).items())
 
 
-@pytest.mark.parametrize("name", [name for name in NORMS if name not in STATE_DEPENDENT])
-def test_every_norm_that_depends_on_the_batch_alone(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in NORMS if name not in STATE_DEPENDENT),
+        ("repbn", {"norm_repbn_layer_end": 4}),
+    ],
+)
+def test_every_norm_that_depends_on_the_batch_alone(name, options):
     results = []
-    for extra in ({}, AGAIN):
+    for extra in (options, options | AGAIN):
         model = randomise(build(**everywhere(name), **PRE, **RANDOM, **extra)).train()
+        model.set_num_updates(1)
         torch.manual_seed(11)
         model(*batch())[0].square().mean().backward()
         results.append({n: p.grad for n, p in model.named_parameters()} | statistics(model))

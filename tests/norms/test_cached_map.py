@@ -3,10 +3,19 @@
 import pytest
 import torch
 
-from rbn_fairseq.norms import BatchNorm, BatchRenorm, MovingAverageBatchNorm, PowerNorm
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchRenorm,
+    MovingAverageBatchNorm,
+    PowerNorm,
+    RepBatchNorm,
+    UnifiedNorm,
+)
 
 KINDS = pytest.mark.parametrize(
-    "kind", [BatchNorm, BatchRenorm, PowerNorm, MovingAverageBatchNorm], ids=lambda k: k.__name__
+    "kind",
+    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm, UnifiedNorm],
+    ids=lambda k: k.__name__,
 )
 X = torch.arange(12.0).view(2, 2, 3)
 
@@ -37,7 +46,8 @@ def test_generation_computes_them_once(kind, monkeypatch):
 def test_evaluation_follows_weights_that_change_behind_autograds_back(kind):
     norm = trained(kind)
     norm(X)
-    norm.weight.data.fill_(0)  # as fairseq's optimizers write
+    for parameter in norm.parameters():
+        parameter.data.fill_(0)  # as fairseq's optimizers write
     norm.bias.data.fill_(5)
     assert torch.equal(norm(X), torch.full_like(X, 5))
 

@@ -11,8 +11,8 @@ import oracles
 from agreement import SHAPES, assert_agrees, assert_half_rounds_once, randomise
 from rbn_fairseq.norms import (
     NORMS,
+    DynamicErf,
     DynamicTanh,
-    DynamicTanhOptions,
     GroupNorm,
     GroupScale,
     InstanceNorm,
@@ -20,6 +20,7 @@ from rbn_fairseq.norms import (
     NormPlace,
     PartialRMSNorm,
     RMSNorm,
+    ScaleNorm,
     ValidTokens,
     build_norm,
 )
@@ -69,6 +70,13 @@ def prms(eps, p):
     return norm
 
 
+def scale(eps):
+    def norm(x, g):
+        return g * x / (x * x).sum(-1, keepdim=True).sqrt().clamp(min=eps)
+
+    return norm
+
+
 def dyt(alpha_init):
     def norm(x, alpha, weight, bias):
         twice = torch.exp(2 * alpha * x)
@@ -77,14 +85,24 @@ def dyt(alpha_init):
     return norm
 
 
+def derf(alpha_init):
+    def norm(x, alpha, s, weight, bias):
+        return weight * (1 - torch.special.erfc(alpha * x + s)) + bias
+
+    return norm
+
+
 DEFINITIONS = {
-    "layer": layer, "group": group, "groupscale": groupscale, "rms": rms, "prms": prms, "dyt": dyt,
+    "layer": layer, "group": group, "groupscale": groupscale, "rms": rms, "prms": prms,
+    "scale": scale, "dyt": dyt, "derf": derf,
 }  # fmt: skip
+SQUASHING = ("dyt", "derf")
 MODES = ("inside", "outside")
 CASES = [  # name, shape, options but eps
     *(("layer", shape, {}) for shape in SHAPES if shape[-1] > 1),
     *(("rms", shape, {"eps_mode": mode}) for mode in MODES for shape in SHAPES),
-    *(("dyt", shape, {"alpha_init": 0.5}) for shape in SHAPES),
+    *(("scale", shape, {}) for shape in SHAPES),
+    *((name, shape, {"alpha_init": 0.5}) for name in ("dyt", "derf") for shape in SHAPES),
     *(
         ("prms", shape, {"p": p})
         for shape, p in (
@@ -110,7 +128,7 @@ CASES = [  # name, shape, options but eps
 # group of three channels.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 3e-14)])
 def test_tokens_agree_with_the_definition(name, shape, options, eps, dtype, tolerance):
-    options = options if name == "dyt" else {**options, "eps": eps}
+    options = options if name in SQUASHING else {**options, "eps": eps}
     built = {name: NORMS[name].options_type(**options)}
     norm = randomise(build_norm([name], NormPlace(shape[-1]), built)).to(dtype)
     x = torch.randn(shape)
@@ -119,7 +137,7 @@ def test_tokens_agree_with_the_definition(name, shape, options, eps, dtype, tole
     assert_agrees(norm, DEFINITIONS[name](**options), x.to(dtype), tolerance)
 
 
-BY_TOKEN = ("layer", "rms", "prms", "group", "groupscale", "dyt")
+BY_TOKEN = ("layer", "rms", "prms", "scale", "group", "groupscale", *SQUASHING)
 
 
 @pytest.mark.parametrize("name", ["instance", *BY_TOKEN[1:]])  # layer norm is torch's
@@ -128,12 +146,12 @@ BY_TOKEN = ("layer", "rms", "prms", "group", "groupscale", "dyt")
 def test_half_precision_rounds_nothing_but_results(name, dtype, cast):
     norm = randomise(build_norm([name], NormPlace(64, heads=4), {}))
     x = 3 + torch.rand(20, 3, 64) if name == "prms" else 3 + 2 * torch.randn(20, 3, 64)
-    x = x - 2 if name == "dyt" else x  # where it is no constant
+    x = x - 2 if name in SQUASHING else x  # where it is no constant
     valid = oracles.real_tokens(20, [20, 15, 7]) if name == "instance" else None
     assert_half_rounds_once(norm, x, dtype, cast, valid)
 
 
-@pytest.mark.parametrize("name", ["rms", "prms", "groupscale"])
+@pytest.mark.parametrize("name", ["rms", "prms", "scale", "groupscale"])
 def test_squares_do_not_overflow_in_half_precision(name):
     x = torch.full((2, 16), 1000.0, dtype=torch.float16)  # its square is beyond 65504
     y = build_norm([name], NormPlace(16, heads=2), {}).half()(x)
@@ -151,9 +169,11 @@ PARAMETERS = {
     "layer": ["weight", "bias"],  # fairseq's names
     "rms": ["weight"],
     "prms": ["weight"],
+    "scale": ["g"],
     "group": ["weight", "bias"],
     "groupscale": [],
     "dyt": ["alpha", "weight", "bias"],
+    "derf": ["alpha", "s", "weight", "bias"],
     "instance": ["weight", "bias"],
     "none": [],
 }
@@ -163,7 +183,7 @@ PARAMETERS = {
 def test_names_and_first_values_of_parameters(name):
     state = build_norm([name], NormPlace(16), {}).state_dict()
     assert list(state) == PARAMETERS[name]
-    for parameter, value in {"weight": 1, "bias": 0, "alpha": 0.5}.items():
+    for parameter, value in {"weight": 1, "bias": 0, "alpha": 0.5, "s": 0, "g": 4}.items():
         assert parameter not in state or (state[parameter] == value).all()
 
 
@@ -232,16 +252,31 @@ def test_refuses_to_measure_no_channel(channels):
     assert PartialRMSNorm(channels, options(p=1.01 / channels)).measured == 1
 
 
-# Dynamic Tanh.
+@pytest.mark.parametrize("length", [0.0, 0.01, 0.1, 1.0])
+def test_short_tokens_are_not_made_longer_than_eps_says(length):
+    norm = ScaleNorm(4, ScaleNorm.options_type(eps=0.1))
+    x = torch.tensor([[length, 0, 0, 0]], requires_grad=True)
+    y = norm(x)
+    (dx,) = torch.autograd.grad(y[0, 0], x, retain_graph=True)
+    (dg,) = torch.autograd.grad(y[0, 0], norm.g)
+    assert y[0, 0].item() == pytest.approx(2 * length / max(length, 0.1))
+    assert dg.item() == pytest.approx(length / max(length, 0.1))
+    # At eps itself there are two derivatives.
+    assert dx[0, 0].item() == pytest.approx(0 if length > 0.1 else 20) or length == 0.1
 
 
-def test_alpha_begins_as_the_options_say():
-    assert DynamicTanh(5, DynamicTanhOptions(alpha_init=0.25)).alpha.tolist() == [0.25]
+# Dynamic Tanh and erf.
 
 
-def test_large_inputs_saturate():
+@pytest.mark.parametrize("kind", [DynamicTanh, DynamicErf])
+def test_alpha_begins_as_the_options_say(kind):
+    assert kind(5, kind.options_type(alpha_init=0.25)).alpha.tolist() == [0.25]
+
+
+@pytest.mark.parametrize("kind", [DynamicTanh, DynamicErf])
+def test_large_inputs_saturate(kind):
     x = torch.tensor([[1e4, -1e4]], dtype=torch.float16, requires_grad=True)
-    y = DynamicTanh(2).half()(x)
+    y = kind(2).half()(x)
     assert y.tolist() == [[1, -1]]
     y.sum().backward()
     assert torch.equal(x.grad, torch.zeros_like(x))

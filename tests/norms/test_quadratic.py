@@ -1,4 +1,4 @@
-"""What holds for both norms that divide by a quadratic mean."""
+"""What holds for all norms that divide by a quadratic mean."""
 
 import copy
 
@@ -11,6 +11,8 @@ from rbn_fairseq.norms import (
     MovingAverageBatchNormOptions,
     PowerNorm,
     PowerNormOptions,
+    UnifiedNorm,
+    UnifiedNormOptions,
     ValidTokens,
     dummy_batch,
     freeze_statistics,
@@ -21,6 +23,9 @@ BUILD = {
     "power": lambda: PowerNorm(4, PowerNormOptions(warmup=25)),
     "mabn": lambda: MovingAverageBatchNorm(
         4, MovingAverageBatchNormOptions(window=5, warmup=12, r_max=1.05, r_start=30)
+    ),
+    "un": lambda: UnifiedNorm(
+        4, UnifiedNormOptions(window=5, warmup=12, r_max=1.05, r_start=30, filtration="on")
     ),
 }
 

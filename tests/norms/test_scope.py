@@ -12,6 +12,8 @@ from rbn_fairseq.norms import (
     BatchRenorm,
     MovingAverageBatchNorm,
     PowerNorm,
+    RepBatchNorm,
+    UnifiedNorm,
     dummy_batch,
     freeze_statistics,
     lay_out,
@@ -121,7 +123,7 @@ def test_blocks_end_also_when_they_fail(block, depth):
             stack.enter_context(block())
         raise KeyError
     assert (scope.recorders.get(), scope.moment_recorders.get()) == ((), ())
-    assert (scope.frozen.get(), scope.dummy.get()) == (False, False)
+    assert (scope.frozen.get(), scope.dummy.get(), scope.measured()) == (False, False, False)
     norm(x)
     torch.testing.assert_close(norm.population.running_mean, 0.05 * x.mean(0))
 
@@ -135,7 +137,10 @@ def test_an_inner_block_does_not_end_the_outer_one():
     assert torch.equal(norm.population.running_mean, torch.zeros(3))
 
 
-@pytest.mark.parametrize("kind", [BatchNorm, BatchRenorm, PowerNorm, MovingAverageBatchNorm])
+@pytest.mark.parametrize(
+    "kind",
+    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm, UnifiedNorm],
+)
 def test_moments_of_every_norm_with_running_statistics(kind):
     norm, x = kind(3).double(), torch.randn(5, 2, 3, dtype=torch.double) + 1
     (layout,) = lay_out(torch.ones(2, 5, dtype=torch.bool))
@@ -151,7 +156,7 @@ def test_moments_of_every_norm_with_running_statistics(kind):
     assert laid_out.lengths.tolist() == [5, 5] and dummy.lengths.tolist() == []
     assert dummy.moments.n == 0
     mean, var, count, *_ = record.moments
-    about_zero = kind in (PowerNorm, MovingAverageBatchNorm)
+    about_zero = kind in (PowerNorm, MovingAverageBatchNorm, UnifiedNorm)
     torch.testing.assert_close(mean, x.mean((0, 1)) * (not about_zero))
     squares = (x - mean).square().mean((0, 1))
     torch.testing.assert_close(var, squares)

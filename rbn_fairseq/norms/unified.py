@@ -1,0 +1,172 @@
+"""Unified normalisation: each channel by a geometric mean of the last batches' statistics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rbn_fairseq.norms.moments import all_reduce_sum
+from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
+
+__all__ = ["UnifiedNorm", "UnifiedNormOptions"]
+
+
+@dataclass(frozen=True)
+class UnifiedNormOptions(NormOptions, norm="un"):
+    """Parameters of ``un``; the defaults are those of the authors' code for translation."""
+
+    window: int = option(4, "number of batches whose statistics are averaged", range="[2, inf)")
+    momentum: float = option(
+        0.1, "weight of the new value in the running statistics", range="(0, 1]"
+    )
+    eps: float = option(1e-5, "added to the quadratic mean", range="(0, inf)")
+    warmup: int = option(
+        4_000,
+        "up to this update, and until the window is full, each batch has its own statistics",
+        range="[0, inf)",
+    )
+    r_max: float = option(
+        5.0, "the gradient's correction is clipped to [1 / r_max, r_max]", range="[1, inf)"
+    )
+    r_start: int = option(4_000, "updates without that correction", at_least="warmup")
+    filtration: str = option(
+        "off",
+        "`on`: behind the warm-up, outliers among the batches have their own statistics; the "
+        "authors advise it for images, not for text",
+        choices=("off", "on"),
+    )
+
+
+class UnifiedNorm(QuadraticNorm):
+    """Unified normalisation (Yang et al., 2022, arXiv:2208.01313) that sees no padding.
+
+    As the authors' code has it. Forward: ``y = x / sqrt(V + eps) * weight + bias`` with V the
+    geometric mean of the last ``window`` batches' quadratic means, this one's included. Nothing is
+    subtracted. Then the running quadratic mean, which evaluation divides by, moves towards V.
+
+    Backward: not the derivative of that. With ``z = x / sqrt(V + eps)``, ``r = clip(sqrt(V + eps)
+    / sqrt(running + eps), 1 / r_max, r_max)``, g the gradient that arrives and ``G = g weight r``,
+    a running term E moves towards the mean of ``mean(G z)`` over the window's batches, and then
+    ``dx = (G - z E) / sqrt(V + eps)``, ``dweight = sum(g r z)``: r is in the backward alone.
+
+    Before update ``warmup`` and until the window is full, V and what E moves towards are the
+    batch's own; r is 1 in the first ``r_start`` updates. With ``filtration``, from then on a batch
+    is an outlier if in any channel the window's arithmetic mean is more than ``window`` times the
+    variance of all its roots, before this batch, above V: it has V and E of its own and r = 1, and
+    leaves the running values in its slots. Schedules follow the number of updates, which fairseq
+    tells; elsewhere call :meth:`set_num_updates`, or they stay at their start. Micro-batches of one
+    update share a slot: it keeps the last one's. All else is as in :class:`QuadraticNorm`.
+
+    Args:
+        channels: number of channels C.
+        options: window, momentum, eps, warm-up, limit and start of the correction, filtration.
+        sync: use the statistics of all processes together.
+    """
+
+    name = "un"
+    summary = "each channel by the geometric mean of the last batches' quadratic means"
+    source = "Yang et al., 2022, Unified Normalization"
+    options_type = UnifiedNormOptions
+    schedule = ("window", "warmup", "r_start")
+    options: UnifiedNormOptions
+
+    def __init__(
+        self, channels: int, options: Optional[UnifiedNormOptions] = None, sync: bool = False
+    ) -> None:
+        options = options or UnifiedNormOptions()
+        window = options.window, channels
+        population = QuadraticMean(
+            channels,
+            square_window=torch.ones(window),
+            gradient_window=torch.zeros(window),
+            running_gradient=torch.zeros(channels),
+        )
+        super().__init__(channels, options, sync, population)
+
+    def _divide(
+        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
+    ) -> Tensor:
+        options, step = self.options, self._update + 1
+        running = self.population.running_square.to(square.dtype)
+        by_batch = frozen or step <= options.window or step < options.warmup
+        outlier = torch.zeros_like(count, dtype=torch.bool)
+        good = (count > 0) & square.isfinite().all()
+        divisor, r = square, torch.ones_like(square)
+        if not frozen:
+            window = self._with_value("square_window", square)
+            averaged = window.log().mean(0).exp()
+            if options.filtration == "on" and not by_batch:
+                spread = self.population.get_buffer("square_window").sqrt().var()
+                outlier = (window.mean(0) - averaged > options.window * spread).any()
+                kept = self._with_value("square_window", running)
+                window = torch.where(outlier, kept, window)
+            divisor = torch.where(outlier | by_batch, square, averaged)
+            if step > options.r_start:
+                r = ((divisor + options.eps) / (running + options.eps)).sqrt()
+                r = torch.where(outlier, 1, r.clamp(1 / options.r_max, options.r_max))
+            moved = running.lerp(divisor, options.momentum)
+            self.population.replace_where(good, running_square=moved, square_window=window)
+
+        def smoothed(dot: Tensor) -> Tensor:
+            """Return E from the sum of ``G z`` over the rows, ``(C,)``."""
+            mean = all_reduce_sum(dot, self.sync) / count.clamp(min=1)
+            if frozen:
+                return mean
+            running = self.population.get_buffer("running_gradient").to(mean.dtype)
+            slot = torch.where(outlier, running, mean)
+            window = self._with_value("gradient_window", slot)
+            mean = torch.where(outlier | by_batch, mean, window.mean(0))
+            moved = running.lerp(mean, options.momentum)
+            self.population.replace_where(good, running_gradient=moved, gradient_window=window)
+            return torch.where(outlier, mean, self.population.get_buffer("running_gradient"))
+
+        return _apply(rows, self.weight, self.bias, divisor, r, options.eps, counted, smoothed)
+
+    def _with_value(self, name: str, value: Tensor) -> Tensor:
+        """Return a window with the batch's value in its slot, ``(window, C)``."""
+        window = self.population.get_buffer(name).to(value.dtype, copy=True)
+        window[(self._update + 1) % self.options.window] = value
+        return window
+
+
+class _Normalise(torch.autograd.Function):
+    """The forward with a given divisor; the backward with the smoothed E."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (N, C)
+        weight: Tensor,
+        bias: Tensor,
+        divisor: Tensor,
+        r: Tensor,
+        eps: float,
+        counted: bool,
+        smoothed: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        inverse = (divisor + eps).rsqrt()
+        ctx.counted, ctx.smoothed = counted, smoothed
+        ctx.save_for_backward(rows, weight, inverse, r)
+        scale = weight.to(r.dtype) * inverse
+        return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
+        rows, weight, inverse, r = ctx.saved_tensors
+        if not ctx.counted:
+            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
+        grad, x = grad_y.to(r.dtype), rows.to(r.dtype)
+        dx = grad * x  # one buffer for all
+        dweight, dbias = dx.sum(0) * inverse * r, grad.sum(0)
+        gain = weight.to(r.dtype)
+        along = ctx.smoothed(dweight * gain).to(r.dtype) * inverse.square()
+        torch.mul(grad, gain * r * inverse, out=dx).addcmul_(x, along, value=-1)
+        return dx.to(rows.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype), *(None,) * 5
+
+
+_apply: Callable[..., Tensor] = _Normalise.apply

@@ -1,0 +1,120 @@
+"""Unified normalisation, against a simulation in float64, step by step.
+
+Its backward is not the derivative of its forward; while statistics are frozen, autograd is an
+oracle.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from rbn_fairseq.norms import UnifiedNorm, UnifiedNormOptions, freeze_statistics
+from simulations import assert_steps_agree, batch, run
+
+# 60 steps cross all bounds; the correction's limits bind at times.
+OPTIONS = {"window": 5, "momentum": 0.2, "warmup": 12, "r_max": 1.05, "r_start": 30}
+
+
+def random_norm(channels=4, **options):
+    norm = UnifiedNorm(channels, UnifiedNormOptions(**(OPTIONS | options)))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    return norm
+
+
+class Simulation:
+    """The authors' rules for real tokens only, with lists of the last batches for windows."""
+
+    def __init__(self, norm):
+        self.weight, self.bias = (p.detach().double() for p in norm.parameters())
+        self.running, self.term = torch.ones_like(self.weight), torch.zeros_like(self.weight)
+        window = norm.options.window
+        self.squares = [torch.ones_like(self.weight)] * window
+        self.gradients = [torch.zeros_like(self.weight)] * window
+        self.bound, self.outliers = [], []
+
+    def state(self):
+        return {
+            "running_square": self.running,
+            "running_gradient": self.term,
+            "square_window": torch.stack(self.squares),
+            "gradient_window": torch.stack(self.gradients),
+        }
+
+    def step(self, u, grad, number, o):
+        slot, own = number % o.window, (u**2).mean(0)
+        by_batch = number <= o.window or number < o.warmup
+        spread = torch.cat(self.squares).sqrt().std() ** 2
+        self.squares[slot] = own
+        v = torch.stack(self.squares).prod(0) ** (1 / o.window)
+        outlier = False
+        if o.filtration == "on" and not by_batch:
+            above = sum(self.squares) / o.window - v
+            outlier = bool((above > spread * o.window).any())
+            self.outliers.append(outlier)
+        if outlier:
+            self.squares[slot] = self.running
+        v = own if by_batch or outlier else v
+        z = u / torch.sqrt(v + o.eps)
+        r = torch.ones_like(v)
+        if number > o.r_start and not outlier:
+            free = torch.sqrt(v + o.eps) / torch.sqrt(self.running + o.eps)
+            r = torch.clip(free, 1 / o.r_max, o.r_max)
+            self.bound.append((r != free).double().mean().item())
+        self.running = (1 - o.momentum) * self.running + o.momentum * v
+        arriving = grad * self.weight * r
+        mean = (arriving * z).mean(0)
+        self.gradients[slot] = self.term if outlier else mean
+        mean = mean if by_batch or outlier else sum(self.gradients) / o.window
+        self.term = (1 - o.momentum) * self.term + o.momentum * mean
+        term = mean if outlier else self.term
+        return (
+            self.weight * z + self.bias,
+            (arriving - z * term) / torch.sqrt(v + o.eps),
+            (grad * r * z).sum(0),
+            grad.sum(0),
+        )
+
+
+@pytest.mark.parametrize("window", [2, 5, 20], ids="window {}".format)
+def test_agrees_with_the_rules_across_all_bounds(window):
+    norm = random_norm(window=window)
+    simulation = Simulation(norm)
+    assert_steps_agree(norm, simulation, range(60))
+    share = sum(simulation.bound) / len(simulation.bound)
+    assert 0.05 < share < 0.95  # the limits bind at times
+
+
+def test_outliers_are_filtered_behind_the_warm_up():
+    norm = random_norm(filtration="on", window=2)
+    simulation = Simulation(norm)
+    assert_steps_agree(norm, simulation, range(60))
+    assert 0.05 < sum(simulation.outliers) / len(simulation.outliers) < 0.95
+
+
+def test_without_warm_up_and_with_the_correction_from_the_start():
+    norm = random_norm(warmup=0, r_start=0)
+    assert_steps_agree(norm, Simulation(norm), range(12))
+
+
+def test_while_frozen_the_backward_is_the_derivative():
+    norm = random_norm().double()
+    x, valid, upstream = (part.double() if part.is_floating_point() else part for part in batch(3))
+    with freeze_statistics():
+        _, *ours = run(norm, x, valid, upstream, 50)
+    leaves = [x.clone().requires_grad_(), *norm.parameters()]
+    u = leaves[0][valid]
+    y = u / torch.sqrt((u**2).mean(0) + 1e-5) * leaves[1] + leaves[2]
+    for one, two in zip(ours, torch.autograd.grad(y, leaves, upstream[valid]), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_interrupted_run_goes_on():
+    norm = random_norm()
+    simulation = Simulation(norm)
+    # In the warm-up, behind it, behind the correction's start.
+    for start, end in ((0, 8), (8, 20), (20, 40), (40, 45)):
+        assert_steps_agree(norm, simulation, range(start, end))
+        resumed = random_norm()
+        resumed.load_state_dict(norm.state_dict())
+        norm = resumed
