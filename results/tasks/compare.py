@@ -72,9 +72,10 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
     """Draw BN's validation loss less LN's against BN's mean TID; a point a seed."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     wide = runs.pivot_table(index=["task", "sampler", "seed"], columns="norm")
-    for (task, sampler, _), row in wide.dropna(subset=[("valid", "bn"), ("valid", "ln")]).iterrows():
-        gap = row["valid", "bn"] - row["valid", "ln"]
-        axes.plot(row["mean TID %", "bn"], gap, SAMPLERS[sampler][1], color=TASKS[task][1])
+    gaps = (wide["valid", "bn"] - wide["valid", "ln"]).dropna()
+    for (task, sampler, seed), gap in gaps.items():
+        tid = wide.loc[(task, sampler, seed), ("mean TID %", "bn")]
+        axes.plot(tid, gap, SAMPLERS[sampler][1], color=TASKS[task][1])
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set(xlabel="BN's mean TID, average of its norms (%)",
              ylabel="validation loss, BN minus LN (bits)")  # fmt: skip
