@@ -7,9 +7,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.linear import readers_of_norms, readers_of_stack
-from rbn_fairseq.norms import Affine, Composition, NoNorm, NormPlan, PopulationNorm
+from rbn_fairseq.norms import EMBEDDING, Affine, Composition, NoNorm, NormPlan, PopulationNorm
+from rbn_fairseq.norms.plan import NormRule
 
 __all__ = ["Folding", "fold_norms"]
+
+_KEPT = (EMBEDDING,)  # sites whose norms others read than linear layers
 
 
 class Folding(NamedTuple):
@@ -51,9 +54,9 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
     """Return a plan without norms that have running statistics."""
 
-    def rename(names: tuple[str, ...]) -> tuple[str, ...]:
-        folded = ["affine" if name in running else name for name in names]
-        if vanish and names[-1] in running:
+    def rename(rule: NormRule) -> tuple[str, ...]:
+        folded = ["affine" if name in running else name for name in rule.norms]
+        if vanish and rule.site not in _KEPT and rule.norms[-1] in running:
             folded[-1] = "none"
         return tuple(folded)
 

@@ -63,7 +63,10 @@ def readers_of_norms(
     norms, linear = zip(
         *(reads for layer in layers for reads in _readers_in_layer(layer)), strict=True
     )
-    if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
+    post = not layers[0].normalize_before
+    if stack.layernorm_embedding is not None:
+        yield stack.layernorm_embedding, linear[0] if post else []
+    if post:  # it is the next sublayer that reads a norm's output
         linear = (*linear[1:], behind)
     yield from zip(norms, linear, strict=True)
     if stack.layer_norm is not None:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from rbn_fairseq.models.config import NormConfig, StackPlan
 from rbn_fairseq.models.placements import deepnorm, draw_weights, place_sub_norm, sub_norm_gains
 from rbn_fairseq.norms import (
+    EMBEDDING,
     NORMS,
     BatchNorm,
     LengthBins,
@@ -29,6 +30,8 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
     "cross": "encoder_attn_layer_norm",
     "ffn": "final_layer_norm",
 }
+#: Where a rule without a site puts norms; elsewhere only one that names the site does.
+_GENERAL = tuple(_PLACES)
 
 
 def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -> None:
@@ -55,18 +58,22 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     option, causal = f"--norm-{planned.side}", planned.side == "decoder"
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
-    sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
-    plan = NormPlan.parse(planned.layers, option).check(planned.depth, sites, NORMS)
+    has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
+    places = {site: name for site, name in _PLACES.items() if has[site]}
+    sites = (*places, EMBEDDING)
+    named = tuple(site for site in sites if site not in _GENERAL)
+    plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
+    _place_embedding_norm(stack, plan, place, norms, causal)
     depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
     for number, layer in enumerate(layers):
-        for site in sites:
+        for site, name in places.items():
             names = plan.norms(number, site)
             if causal:
                 _refuse_in_decoder(names, norms, option)
-            setattr(layer, _PLACES[site], build_norm(names, place, norms.options))
+            setattr(layer, name, build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
@@ -86,6 +93,23 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     if causal:
         _refuse_in_decoder(final, norms, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
+
+
+def _place_embedding_norm(
+    stack: Any, plan: NormPlan, place: NormPlace, norms: NormConfig, causal: bool
+) -> None:
+    names, default = plan.norms(None, EMBEDDING), stack.layernorm_embedding is not None
+    if names and default:
+        raise ValueError(
+            f"{plan.option}: the plan `{plan}` has a norm of the embedding, and "
+            "--layernorm-embedding is another one. Leave --layernorm-embedding out."
+        )
+    if causal:
+        _refuse_in_decoder(names, norms, plan.option)
+    if default:  # fairseq's, which takes no layout
+        stack.layernorm_embedding = build_norm(("layer",), place, {})
+    elif names:
+        stack.layernorm_embedding = build_norm(names, place, norms.options)
 
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:

@@ -76,8 +76,9 @@ NORMS = pytest.mark.parametrize(
         (PRE, BATCH | FINALS),
         (SUB, BATCH | FINALS),
         (SUB, {"norm_encoder": "mabn@0:renorm"}),
+        ({}, {"norm_encoder": "batch@embedding:layer"}),
     ],
-    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn"],
+    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn", "embedding"],
 )
 
 
@@ -158,9 +159,8 @@ def test_weights_in_half_precision():
         ({"decoder_layers": 3}, "`decoder.layers.2.encoder_attn.k_proj.bias`"),
         ({"norm_weight": "wn"}, "--norm-weight"),
         ({"words": 31}, "`encoder.embed_tokens.weight`"),
-        ({"layernorm_embedding": True}, "`encoder.layernorm_embedding.weight`"),
     ],
-    ids=["width", "depth", "weight-norm", "dictionary", "embedding"],
+    ids=["width", "depth", "weight-norm", "dictionary"],
 )
 def test_other_models_are_refused(options, words, monkeypatch):
     model = build()

@@ -41,6 +41,10 @@ NORMS = {
         "norm_encoder": "batch@0.ffn:instance@1:layer", "norm_decoder": "layer@1.cross:batch@0"
         ":none@1.self:layer",
     },
+    "embedding": {
+        "norm_encoder": "instance@embedding:batch", "norm_decoder": "layer:batch@embedding"
+    },
+    "bins of the embedding": {"norm_encoder": "batch@embedding:layer", "norm_batch_length_bins": 3},
 }  # fmt: skip
 PLACEMENTS = {"post": {}, "pre": PRE, "sub": SUB, "deepnorm": DEEP}
 EVERY = pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
@@ -70,7 +74,8 @@ def alphas(placement, encoder, decoder):
 def models(norms, placement, **options):
     """The model, and one written out of its twin, whose statistics have been somewhere."""
     depths = {"encoder_layers": 2, "decoder_layers": 3}
-    sizes = {"encoder_attention_heads": 4, "layernorm_embedding": True} | depths | options
+    named = "@embedding" in norms.get("norm_encoder", "")
+    sizes = {"encoder_attention_heads": 4, "layernorm_embedding": not named} | depths | options
     found = []
     for _ in range(2):
         model = randomise(build(**STILL, **sizes, **norms, **placement)).double()

@@ -34,6 +34,7 @@ PLANS = {name: everywhere(name) for name in ("batch", "renorm", "power")} | {
     "clamped": everywhere("batch") | {"norm_batch_eps_mode": "clamp", "norm_batch_eps": 1.0},
     "wn": BATCH | {"norm_weight": "wn"},
     "cwn": everywhere("mabn") | {"norm_weight": "cwn"},
+    "embedding": BATCH | {"norm_encoder": "rms+batch@embedding:batch"},
 }
 
 
