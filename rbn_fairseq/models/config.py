@@ -67,7 +67,8 @@ def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
     plan = (
         "norms of the {side} layers: a norm such as `layer`, `batch` or `a+b`, or a plan such as "
         "`batch@0-3:batch@4.ffn:layer`; `rbn norms` lists them. Sites are `self`, `cross`, `ffn`, "
-        "and, where a rule names it, `embedding`"
+        "and, where a rule names them, `qk` and `qkv` (heads of queries and keys, and of values), "
+        "`embedding`"
     )
     final = "norm behind the last {side} layer (Pre-Norm only), such as `layer`, `batch` or `a+b`"
     for name, text in (("norm_{side}", plan), ("norm_{side}_final", final)):

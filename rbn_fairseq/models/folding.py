@@ -7,12 +7,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.linear import readers_of_norms, readers_of_stack
+from rbn_fairseq.models.placements import HEADS
 from rbn_fairseq.norms import EMBEDDING, Affine, Composition, NoNorm, NormPlan, PopulationNorm
 from rbn_fairseq.norms.plan import NormRule
 
 __all__ = ["Folding", "fold_norms"]
 
-_KEPT = (EMBEDDING,)  # sites whose norms others read than linear layers
+_KEPT = (*HEADS, EMBEDDING)  # sites whose norms others read than linear layers
 
 
 class Folding(NamedTuple):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from rbn_fairseq.models.placements import SubNorm
+from rbn_fairseq.models.placements import HeadNorm, SubNorm
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = [
@@ -69,6 +69,8 @@ def readers_of_norms(
     if post:  # it is the next sublayer that reads a norm's output
         linear = (*linear[1:], behind)
     yield from zip(norms, linear, strict=True)
+    heads = (part for layer in layers for part in layer.modules() if isinstance(part, HeadNorm))
+    yield from ((part.norm, []) for part in heads)
     if stack.layer_norm is not None:
         yield stack.layer_norm, behind
 

@@ -4,10 +4,19 @@ import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any, Optional
 
 from rbn_fairseq.models.config import NormConfig, StackPlan
-from rbn_fairseq.models.placements import deepnorm, draw_weights, place_sub_norm, sub_norm_gains
+from rbn_fairseq.models.placements import (
+    HEADS,
+    PROJECTIONS,
+    HeadNorm,
+    deepnorm,
+    draw_weights,
+    place_sub_norm,
+    sub_norm_gains,
+)
 from rbn_fairseq.norms import (
     EMBEDDING,
     NORMS,
@@ -50,6 +59,18 @@ def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -
             )
 
 
+def _refuse_at_heads(names: Collection[str], norms: NormConfig, option: str) -> None:
+    for name in names:
+        bins = getattr(norms.options.get(name), "length_bins", 1) > 1
+        if NORMS[name].leaks or bins:
+            without = f", or leave --norm-{name}-length-bins out" if bins else ""
+            raise ValueError(
+                f"{option}: `{name}` may not stand at `qk` or `qkv`: it asks which sentence a row "
+                "is of, and there a row is one head of a token. Use another norm there, such as "
+                f"`layer`{without}."
+            )
+
+
 def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     """Arrange the planned norms in an encoder or decoder built by fairseq.
 
@@ -60,7 +81,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     layers = [stack.layers[index] for index in range(len(stack.layers))]
     has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
     places = {site: name for site, name in _PLACES.items() if has[site]}
-    sites = (*places, EMBEDDING)
+    sites = (*places, *HEADS, EMBEDDING)
     named = tuple(site for site in sites if site not in _GENERAL)
     plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
@@ -77,6 +98,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
+        _place_head_norms(layer, number, plan, norms, causal)
         if norms.placement == "deepnorm":
             layer.residual_scale, gain = deepnorm(*depths)[causal]
             draw_weights(layer, gain)
@@ -93,6 +115,21 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     if causal:
         _refuse_in_decoder(final, norms, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
+
+
+def _place_head_norms(
+    layer: Any, number: int, plan: NormPlan, norms: NormConfig, causal: bool
+) -> None:
+    attentions = (layer.self_attn, getattr(layer, "encoder_attn", None))
+    for attention, (name, sites) in product(filter(None, attentions), PROJECTIONS.items()):
+        names = plan.norms(number, *sites)
+        if causal:
+            _refuse_in_decoder(names, norms, plan.option)
+        _refuse_at_heads(names, norms, plan.option)
+        if names:
+            place, heads = NormPlace(attention.head_dim, sync=norms.sync), attention.num_heads
+            norm = build_norm(names, place, norms.options)
+            setattr(attention, name, HeadNorm(getattr(attention, name), norm, heads))
 
 
 def _place_embedding_norm(
@@ -129,11 +166,16 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
 
 
 def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
-    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without."""
+    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without.
+
+    Those of heads, which cannot have bins, are left out.
+    """
     return {
         name: part
         for name, part in model.named_modules()
-        if name.startswith("encoder.") and type(part) is BatchNorm  # not those that renormalise
+        if name.startswith("encoder.")
+        and "_proj.norm" not in name
+        and type(part) is BatchNorm  # not those that renormalise
     }
 
 

@@ -117,15 +117,18 @@ class NormPlan:
     def __str__(self) -> str:
         return ":".join(map(str, self.rules))
 
-    def norms(self, layer: Optional[int], site: str) -> tuple[str, ...]:
+    def norms(self, layer: Optional[int], *sites: str) -> tuple[str, ...]:
         """Return the names of the norms at a place, in the order of their application; or none.
 
         Args:
             layer: its number; ``None`` for the site ``embedding``.
-            site: the place in the layer.
+            *sites: of the place; more than one where more than one has it.
         """
-        rules = (rule for rule in self.rules if rule.site == site or site not in self.named)
-        return next((rule.norms for rule in rules if rule.matches(layer, site)), ())
+        for rule in self.rules:
+            for site in sites:
+                if rule.matches(layer, site) and (rule.site == site or site not in self.named):
+                    return rule.norms
+        return ()
 
     def renamed(self, rename: Callable[[NormRule], tuple[str, ...]]) -> "NormPlan":
         """Return the plan with other norms at the same places."""

@@ -76,9 +76,9 @@ NORMS = pytest.mark.parametrize(
         (PRE, BATCH | FINALS),
         (SUB, BATCH | FINALS),
         (SUB, {"norm_encoder": "mabn@0:renorm"}),
-        ({}, {"norm_encoder": "batch@embedding:layer"}),
+        ({}, {"norm_encoder": "batch@embedding:layer@qk:layer"}),
     ],
-    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn", "embedding"],
+    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn", "sites"],
 )
 
 

@@ -44,6 +44,9 @@ NORMS = {
     "embedding": {
         "norm_encoder": "instance@embedding:batch", "norm_decoder": "layer:batch@embedding"
     },
+    "heads": {
+        "norm_encoder": "batch@0.qk:layer@qkv:layer", "norm_decoder": "layer@0.qk:batch@qkv:layer"
+    },
     "bins of the embedding": {"norm_encoder": "batch@embedding:layer", "norm_batch_length_bins": 3},
 }  # fmt: skip
 PLACEMENTS = {"post": {}, "pre": PRE, "sub": SUB, "deepnorm": DEEP}

@@ -35,6 +35,7 @@ PLANS = {name: everywhere(name) for name in ("batch", "renorm", "power")} | {
     "wn": BATCH | {"norm_weight": "wn"},
     "cwn": everywhere("mabn") | {"norm_weight": "cwn"},
     "embedding": BATCH | {"norm_encoder": "rms+batch@embedding:batch"},
+    "heads": {"norm_encoder": "rms+batch@0.qk:batch@qkv:batch", "norm_decoder": "renorm@qk:layer"},
 }
 
 

@@ -35,6 +35,7 @@ PLACEMENTS = {"post": {}, "pre": PRE | FINALS, "sub": SUB | FINALS} | {
     "deepnorm": {"norm_placement": "deepnorm"},
     "layerdrop": {"encoder_layerdrop": 0.4, "decoder_layerdrop": 0.4},
     "weight norm": {"norm_weight": "cwn"},
+    "heads": {"norm_encoder": "batch@qkv:layer", "norm_decoder": "batch@qk:layer"},
     "length bins": {"norm_batch_length_bins": 2, "norm_decoder": "layer"},
 }
 STATE_DEPENDENT = {"renorm", "power", "mabn"}
