@@ -130,13 +130,17 @@ class Written:
             self.weights = list(weights)
         if isinstance(end, SubNorm):
             return [linear(end.projection, one) for one in self.norm(end.norm, list(joined))]
-        return [linear(attention.out_proj, one) for one in joined]
+        return self.norm(end, [linear(attention.out_proj, one) for one in joined])
 
     def layer(self, layer, x: Sentences, alpha: float, memory=None, causal=False) -> Sentences:
         def feed(x: Sentences) -> Sentences:
             hidden = [linear(layer.fc1, one).relu() for one in x]
-            return [linear(layer.fc2, one) for one in self.norm(layer.fc2_norm, hidden)]
+            y = [linear(layer.fc2, one) for one in self.norm(layer.fc2_norm, hidden)]
+            return self.norm(layer.ffn_out, y)
 
+        # In HybridNorm, X' = FFN(Norm(Y)) + Norm(Y), unless attention reads a norm in this layer.
+        hybrid = self.model.cfg.norms.placement == "hybrid"
+        hybrid = hybrid and isinstance(layer.self_attn_layer_norm, NoNorm)
         sublayers = [
             (layer.self_attn_layer_norm, lambda x: self.attention(layer, "self_attn", x, x, causal))
         ]
@@ -150,7 +154,9 @@ class Written:
         sublayers.append((layer.final_layer_norm, feed))
         for norm, function in sublayers:
             if layer.normalize_before:
-                changed = function(self.norm(norm, x))
+                normalised = self.norm(norm, x)
+                changed = function(normalised)
+                x = normalised if hybrid and function is feed else x
                 x = [alpha * one + other for one, other in zip(x, changed, strict=True)]
             else:
                 joined = zip(x, function(x), strict=True)

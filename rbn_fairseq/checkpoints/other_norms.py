@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = ["load_weights"]
 
-_NORM = re.compile(r"(layer_norm|layernorm_embedding|\.fc2_norm|_attn_out\.norm|_proj\.norm)\.")
+_NORM = re.compile(r"(layer_norm|layernorm_embedding|\.fc2_norm|\.ffn_out|_attn_out|_proj\.norm)\.")
 _SHOWN = 5
 
 

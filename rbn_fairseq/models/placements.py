@@ -1,4 +1,4 @@
-"""Arrangements of norms and residuals: DeepNorm and sub-LN, and norms of attention's heads."""
+"""Arrangements of norms and residuals beside Post- and Pre-Norm, and norms of heads."""
 
 import math
 from typing import Any, Optional
@@ -14,6 +14,7 @@ __all__ = [
     "SubNorm",
     "deepnorm",
     "draw_weights",
+    "place_output_norm",
     "place_sub_norm",
     "sub_norm_gains",
 ]
@@ -107,6 +108,14 @@ def place_sub_norm(layer: Any, site: str, norm: nn.Module) -> None:
     # generation takes, calls torch's function, which reads out_proj.weight and not out_proj.
     attention.out_proj = nn.Identity()
     attention.skip_embed_dim_check = True
+
+
+def place_output_norm(layer: Any, site: str, norm: nn.Module) -> None:
+    """Put the norm of a sublayer's output, ``self``, ``cross`` or ``ffn``, into a layer (Peri-LN).
+
+    Source: Kim et al., 2025, Peri-LN (arXiv:2502.02732): ``x + norm_out(f(norm_in(x)))``.
+    """
+    setattr(layer, "ffn_out" if site == "ffn" else f"{_ATTENTIONS[site]}_out", norm)
 
 
 class HeadNorm(nn.Linear):

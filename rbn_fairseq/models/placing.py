@@ -14,6 +14,7 @@ from rbn_fairseq.models.placements import (
     HeadNorm,
     deepnorm,
     draw_weights,
+    place_output_norm,
     place_sub_norm,
     sub_norm_gains,
 )
@@ -39,8 +40,13 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
     "cross": "encoder_attn_layer_norm",
     "ffn": "final_layer_norm",
 }
-#: Where a rule without a site puts norms; elsewhere only one that names the site does.
-_GENERAL = tuple(_PLACES)
+_GENERAL = {  # placement -> where rules without a site put norms; elsewhere those that name it do
+    "standard": (*_PLACES,),
+    "deepnorm": (*_PLACES,),
+    "sub": (*_PLACES,),
+    "peri": (*_PLACES, EMBEDDING),
+    "hybrid": ("qkv", "ffn"),
+}
 
 
 def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -> None:
@@ -82,7 +88,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
     places = {site: name for site, name in _PLACES.items() if has[site]}
     sites = (*places, *HEADS, EMBEDDING)
-    named = tuple(site for site in sites if site not in _GENERAL)
+    named = tuple(site for site in sites if site not in _GENERAL[norms.placement])
     plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
@@ -91,19 +97,23 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
     for number, layer in enumerate(layers):
         for site, name in places.items():
-            names = plan.norms(number, site)
+            names = plan.norms(number, site) or ("none",)
             if causal:
                 _refuse_in_decoder(names, norms, option)
             setattr(layer, name, build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
+            elif norms.placement == "peri":
+                place_output_norm(layer, site, build_norm(names, place, norms.options))
         _place_head_norms(layer, number, plan, norms, causal)
         if norms.placement == "deepnorm":
             layer.residual_scale, gain = deepnorm(*depths)[causal]
             draw_weights(layer, gain)
         elif norms.placement == "sub":
             draw_weights(layer, sub_norm_gains(*depths)[causal])
+        elif norms.placement == "hybrid":
+            layer.adds_normalised = not plan.norms(number, "self")
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(

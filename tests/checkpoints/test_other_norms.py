@@ -8,7 +8,7 @@ import small_models
 from rbn_fairseq.checkpoints.other_norms import load_weights
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm
-from small_models import BATCH, FINALS, PRE, SUB
+from small_models import BATCH, FINALS, HYBRID, PERI, PRE, SUB
 
 
 def build(model=RBNTransformerModel, seed=3, **options):
@@ -77,8 +77,10 @@ NORMS = pytest.mark.parametrize(
         (SUB, BATCH | FINALS),
         (SUB, {"norm_encoder": "mabn@0:renorm"}),
         ({}, {"norm_encoder": "batch@embedding:layer@qk:layer"}),
+        (PERI, BATCH),
+        (HYBRID, BATCH | FINALS),
     ],
-    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn", "sites"],
+    ids="layer batch composition fewer mabn pre sub sub-mabn sites peri hybrid".split(),
 )
 
 

@@ -7,6 +7,9 @@ from rbn_fairseq.models.placements import HeadNorm
 from rbn_fairseq.models.placing import encoder_batch_norms
 from rbn_fairseq.norms import BatchNorm, LayerNorm, RMSNorm
 from small_models import (
+    BATCH,
+    HYBRID,
+    PERI,
     PRE,
     STILL,
     assert_alike,
@@ -73,6 +76,10 @@ HEADS = {
 PLACES = {
     "post": HEADS,
     "pre": HEADS | PRE,
+    "peri": HEADS | PERI,
+    "hybrid": BATCH | HYBRID,
+    "hybrid with a first layer": HYBRID
+    | {"norm_encoder": "layer@0.self:rms", "norm_decoder": "layer@0.self:layer@0.cross:rms"},
 }
 EVERY = pytest.mark.parametrize("options", PLACES.values(), ids=PLACES)
 
