@@ -10,7 +10,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
 import oracles
-from rbn_fairseq.models.placements import SubNorm
+from rbn_fairseq.models.placements import HeadNorm, SubNorm
 from rbn_fairseq.norms import BatchNorm, InstanceNorm, LayerNorm, NoNorm
 
 Sentences = list[Tensor]  # of (length, ...) each
@@ -39,17 +39,11 @@ def softmax(scores: Tensor) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
-def attend(attention: nn.Module, x: Tensor, memory: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool) -> tuple[Tensor, Tensor]:
     """Joined heads and their weights ``(heads, T, S)``, for one sentence; not yet projected."""
-    q, k, v = (
-        linear(part, of)
-        for part, of in (
-            (attention.q_proj, x), (attention.k_proj, memory), (attention.v_proj, memory)
-        )
-    )  # fmt: skip
-    width = q.shape[1] // attention.num_heads
+    width = q.shape[1] // heads
     joined, weights = [], []
-    for head in range(attention.num_heads):
+    for head in range(heads):
         channels = slice(head * width, (head + 1) * width)
         scores = q[:, channels] @ k[:, channels].T / math.sqrt(width)
         if causal:
@@ -115,23 +109,38 @@ class Written:
             for one, (mean, var) in zip(x, moments, strict=True)
         ]
 
+    def project(self, projection, x: Sentences, heads: int) -> Sentences:
+        """Queries, keys or values; the channels of a head are a row of the norm behind them."""
+        y = [linear(projection, one) for one in x]
+        if not isinstance(projection, HeadNorm):
+            return y
+        rows = [torch.stack([part for token in one for part in token.chunk(heads)]) for one in y]
+        return [one.reshape(-1, x[0].shape[1]) for one in self.norm(projection.norm, rows)]
+
     def attention(self, layer, name, x: Sentences, memory: Sentences, causal: bool) -> Sentences:
         attention, end = getattr(layer, name), getattr(layer, f"{name}_out")
+        heads = attention.num_heads
+        given = ((attention.q_proj, x), (attention.k_proj, memory), (attention.v_proj, memory))
+        qkv = [self.project(*pair, heads) for pair in given]
         joined, weights = zip(
-            *(attend(attention, *pair, causal) for pair in zip(x, memory, strict=True)),
+            *(attend(*sentence, heads, causal) for sentence in zip(*qkv, strict=True)),
             strict=True,
         )
         if name == "encoder_attn":
             self.weights = list(weights)
         if isinstance(end, SubNorm):
             return [linear(end.projection, one) for one in self.norm(end.norm, list(joined))]
-        return [linear(attention.out_proj, one) for one in joined]
+        return self.norm(end, [linear(attention.out_proj, one) for one in joined])
 
     def layer(self, layer, x: Sentences, alpha: float, memory=None, causal=False) -> Sentences:
         def feed(x: Sentences) -> Sentences:
             hidden = [linear(layer.fc1, one).relu() for one in x]
-            return [linear(layer.fc2, one) for one in self.norm(layer.fc2_norm, hidden)]
+            y = [linear(layer.fc2, one) for one in self.norm(layer.fc2_norm, hidden)]
+            return self.norm(layer.ffn_out, y)
 
+        # In HybridNorm, X' = FFN(Norm(Y)) + Norm(Y), unless attention reads a norm in this layer.
+        hybrid = self.model.cfg.norms.placement == "hybrid"
+        hybrid = hybrid and isinstance(layer.self_attn_layer_norm, NoNorm)
         sublayers = [
             (layer.self_attn_layer_norm, lambda x: self.attention(layer, "self_attn", x, x, causal))
         ]
@@ -145,7 +154,9 @@ class Written:
         sublayers.append((layer.final_layer_norm, feed))
         for norm, function in sublayers:
             if layer.normalize_before:
-                changed = function(self.norm(norm, x))
+                normalised = self.norm(norm, x)
+                changed = function(normalised)
+                x = normalised if hybrid and function is feed else x
                 x = [alpha * one + other for one, other in zip(x, changed, strict=True)]
             else:
                 joined = zip(x, function(x), strict=True)

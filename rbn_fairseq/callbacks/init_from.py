@@ -22,7 +22,7 @@ from rbn_fairseq.norms.options import option
 __all__ = ["InitFrom", "InitFromConfig", "load_weights"]
 
 
-_NORM = re.compile(r"(layer_norm|\.fc2_norm|_attn_out\.norm)\.")
+_NORM = re.compile(r"(layer_norm|layernorm_embedding|\.fc2_norm|\.ffn_out|_attn_out|_proj\.norm)\.")
 _SHOWN = 5
 
 

@@ -110,16 +110,17 @@ def give_length_bins(session: Session, number: int, rule: str) -> Optional[Lengt
         rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
 
     Raises:
-        ValueError: if the encoder has no batch norm, the decoder has one, or the lengths cannot be
-            cut like that.
+        ValueError: if the encoder has no batch norm, the decoder or a site of heads has one, or
+            the lengths cannot be cut like that.
     """
-    parts = dict(session.model.named_modules())
-    decoder = any(name.startswith("decoder.") and type(parts[name]) is BatchNorm for name in parts)
-    if not encoder_batch_norms(session.model) or (number > 1 and decoder):
+    parts = session.model.named_modules()
+    norms = encoder_batch_norms(session.model)
+    others = any(type(part) is BatchNorm and name not in norms for name, part in parts)
+    if not norms or (number > 1 and others):
         raise ValueError(
-            "--length-bins needs `batch` norms in the encoder and none in the decoder: other "
-            "norms' statistics are not kept by length, and while a translation is made its length "
-            "is not known yet."
+            "--length-bins needs `batch` norms in the encoder and none in the decoder, nor at "
+            "`qk` or `qkv`: other norms' statistics are not kept by length, while a translation is "
+            "made its length is not known yet, and a head's row tells no sentence."
         )
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     bins = cut_bins(lengths, number, rule)

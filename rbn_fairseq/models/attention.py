@@ -148,22 +148,27 @@ def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
     return chosen
 
 
+def _project(attention: Any, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the queries of ``x: (N, C)`` and the keys and values of ``memory: (M, C)``."""
+    return attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
+
+
 def _attend(
-    attention: Any, x: Tensor, memory: Tensor, queries: Side, keys: Side, causal: bool
+    attention: Any, q: Tensor, k: Tensor, v: Tensor, queries: Side, keys: Side, causal: bool
 ) -> Tensor:
     """Return fairseq's ``MultiheadAttention`` of rows, ``(N, C)``.
 
     Args:
-        attention: fairseq's module, whose projections these are.
-        x: ``(N, C)``, of the queries.
-        memory: ``(M, C)``, of keys and values.
+        attention: fairseq's module.
+        q: queries, ``(N, C)``.
+        k: keys, ``(M, C)``.
+        v: values, ``(M, C)``.
         queries: N rows.
         keys: M rows.
         causal: each row attends to the rows of its sentence up to itself alone.
     """
     heads, module = attention.num_heads, attention.dropout_module
     dropout = module.p if module.training or module.apply_during_inference else 0.0
-    q, k, v = attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
     if by_varlen(q, heads, dropout):
         apart = (rows.unflatten(1, (heads, -1)) for rows in (q, k, v))
         window = (-1, 0) if causal else (-1, -1)
@@ -213,7 +218,8 @@ class PackedAttention:
 
     def within(self, attention: Any, x: Tensor) -> Tensor:
         """Attend from rows ``(N, C)`` to those of the same sentence."""
-        return _attend(attention, x, x, self._target, self._target, self._causal)
+        q, k, v = _project(attention, x, x)
+        return _attend(attention, q, k, v, self._target, self._target, self._causal)
 
     def across(self, attention: Any, x: Tensor, weights: bool) -> tuple[Tensor, Optional[Tensor]]:
         """Attend from rows ``(N, C)`` to the memory's of the same sentence.
@@ -223,19 +229,18 @@ class PackedAttention:
             tokens of the longest source sentence, 0 behind the end of a shorter one.
         """
         assert self.memory is not None
-        y = _attend(attention, x, self.memory, self._target, self._source, causal=False)
-        return y, self._weights(attention, x, self.memory) if weights else None
+        q, k, v = _project(attention, x, self.memory)
+        y = _attend(attention, q, k, v, self._target, self._source, causal=False)
+        return y, self._weights(attention, q, k) if weights else None
 
     @torch.no_grad()
-    def _weights(self, attention: Any, x: Tensor, memory: Tensor) -> Tensor:
+    def _weights(self, attention: Any, q: Tensor, k: Tensor) -> Tensor:
         heads, parts = attention.num_heads, []
-        split = (
-            self._target.split(attention.q_proj(x)),
-            self._source.split(attention.k_proj(memory)),
-        )
+        split = self._target.split(q), self._source.split(k)
         groups = self._target.groups, self._source.groups
-        for of_queries, of_keys, q, k in zip(*groups, *split, strict=True):
-            scores = of_queries.spread(q, heads) @ of_keys.spread(k, heads).transpose(2, 3)
+        for of_queries, of_keys, *rows in zip(*groups, *split, strict=True):
+            queries, keys = of_queries.spread(rows[0], heads), of_keys.spread(rows[1], heads)
+            scores = queries @ keys.transpose(2, 3)
             scores = scores.float() * attention.scaling  # (B, heads, T, S)
             mask = of_keys.mask()
             if mask is not None:

@@ -37,6 +37,14 @@ _UNSUPPORTED = (
     "quant_noise_scalar",
 )
 
+#: Placements beside `standard`, and the layers that each arranges.
+_PLACEMENTS = {
+    "deepnorm": "Post-Norm",
+    "sub": "Pre-Norm",
+    "peri": "Pre-Norm",
+    "hybrid": "Pre-Norm",
+}
+
 _Field = tuple[str, Any, Any]
 
 
@@ -66,7 +74,9 @@ def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
     """Yield the options of the norms of a model with these stacks: name, type, field."""
     plan = (
         "norms of the {side} layers: a norm such as `layer`, `batch` or `a+b`, or a plan such as "
-        "`batch@0-3:batch@4.ffn:layer`; `rbn norms` lists them"
+        "`batch@0-3:batch@4.ffn:layer`; `rbn norms` lists them. Sites are `self`, `cross`, `ffn`, "
+        "and, where a rule names them, `qk` and `qkv` (heads of queries and keys, and of values), "
+        "`embedding`"
     )
     final = "norm behind the last {side} layer (Pre-Norm only), such as `layer`, `batch` or `a+b`"
     for name, text in (("norm_{side}", plan), ("norm_{side}_final", final)):
@@ -79,9 +89,12 @@ def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
         "residuals and first weights scaled by depth (Wang et al., 2022, DeepNet); `sub`, Pre-Norm "
         "with a second norm of the same kind inside every sublayer, before the attention's output "
         "projection and before fc2, and first weights scaled by depth (Wang et al., 2022, "
-        "Foundation Transformers)"
+        "Foundation Transformers); `peri`, Pre-Norm with a second norm of the same kind behind "
+        "every sublayer, and one of the embedding (Kim et al., 2025, Peri-LN); `hybrid`, norms of "
+        "queries, keys and values and of the feed-forward network's input, which is its residual, "
+        "too (Zhuo et al., 2025, HybridNorm)"
     )
-    kind = ChoiceEnum(("standard", "deepnorm", "sub"))
+    kind = ChoiceEnum(("standard", *_PLACEMENTS))
     yield "norm_placement", kind, field(default="standard", metadata={"help": placement})
     if "encoder" in sides:
         weight = (
@@ -157,7 +170,7 @@ class NormConfig:
 
     Attributes:
         encoder, decoder: the norms of each; ``None`` where the model has no such stack.
-        placement: arrangement of norms and residuals, ``standard``, ``deepnorm`` or ``sub``.
+        placement: arrangement of norms and residuals, as ``--norm-placement``.
         weight: weight normalisation of the encoder layers.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
@@ -233,12 +246,13 @@ def _check(kind: ModelKind, full: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not go with {kind.name}, whose norms are "
                 "planned for fairseq's plain layers. Leave it out."
             )
-    before = [getattr(full, f"{side}_normalize_before") for side in kind.sides]
     placement = str(full.norm_placement)
-    if (placement == "deepnorm" and any(before)) or (placement == "sub" and not all(before)):
-        name, do = ("Post-Norm", "leave out") if placement == "deepnorm" else ("Pre-Norm", "give")
+    name = _PLACEMENTS.get(placement)
+    before = {bool(getattr(full, f"{side}_normalize_before")) for side in kind.sides}
+    if name and before != {name == "Pre-Norm"}:
+        do = "give" if name == "Pre-Norm" else "leave out"
         raise ValueError(
-            f"--norm-placement {placement} is a {name} arrangement: {do} "
+            f"--norm-placement {placement} is an arrangement of {name} layers: {do} "
             f"{_before(kind.sides)}, which an architecture with `_pre` sets."
         )
 

@@ -101,7 +101,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
     ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
         """Decode embedded tokens with their positions; see :meth:`decode`."""
         if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
+            x = self.layernorm_embedding(x, layout)
         x = self.dropout_module(x)
         if layout is None:
             x = x.transpose(0, 1)  # (1, B, C)

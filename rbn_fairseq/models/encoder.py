@@ -71,7 +71,7 @@ class RBNTransformerEncoder(TransformerEncoderBase):
         x = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
         x = add_positions(self, x, layout)
         if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
+            x = self.layernorm_embedding(x, layout)
         x = self.dropout_module(x)
 
         attention, states = PackedAttention(layout), [x]

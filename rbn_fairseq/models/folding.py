@@ -7,9 +7,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rbn_fairseq.models.linear import readers_of_norms, readers_of_stack
-from rbn_fairseq.norms import Affine, Composition, NoNorm, NormPlan, PopulationNorm
+from rbn_fairseq.models.placements import HEADS
+from rbn_fairseq.norms import EMBEDDING, Affine, Composition, NoNorm, NormPlan, PopulationNorm
+from rbn_fairseq.norms.plan import NormRule
 
 __all__ = ["Folding", "fold_norms"]
+
+_KEPT = (*HEADS, EMBEDDING)  # sites whose norms others read than linear layers
 
 
 class Folding(NamedTuple):
@@ -28,17 +32,28 @@ class Folding(NamedTuple):
     by_length: list[str]
 
 
+def _vanish(model: Any, side: str) -> bool:
+    """Tell whether linear layers alone read what the norms in a stack's layers give.
+
+    In Post-Norm and HybridNorm residuals do, too, and in Peri-LN they read norms of outputs.
+    """
+    before = getattr(model.cfg, side).normalize_before
+    return before and model.cfg.norms.placement in ("standard", "sub")
+
+
 def _readers(model: Any) -> dict[nn.Module, list[nn.Linear]]:
     """Return the norms whose output linear layers alone read, with these.
 
-    In Post-Norm the residual reads a norm's output, too; the decoder's last one is read by the
-    output projection, which has no bias and may be the embedding.
+    The decoder's last one is read by the output projection, which has no bias and may be the
+    embedding.
     """
     readers: dict[nn.Module, list[nn.Linear]] = {}
     for side in model.kind.sides:
-        stack = getattr(model, side)
-        if stack.layers[0].normalize_before:
-            readers.update(readers_of_norms(stack, readers_of_stack(model, side)))
+        stack, behind = getattr(model, side), readers_of_stack(model, side)
+        if _vanish(model, side):
+            readers.update(readers_of_norms(stack, behind))
+        elif stack.layer_norm is not None:
+            readers[stack.layer_norm] = behind
     return {norm[-1] if isinstance(norm, Composition) else norm: readers[norm] for norm in readers}
 
 
@@ -51,9 +66,9 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
     """Return a plan without norms that have running statistics."""
 
-    def rename(names: tuple[str, ...]) -> tuple[str, ...]:
-        folded = ["affine" if name in running else name for name in names]
-        if vanish and names[-1] in running:
+    def rename(rule: NormRule) -> tuple[str, ...]:
+        folded = ["affine" if name in running else name for name in rule.norms]
+        if vanish and rule.site not in _KEPT and rule.norms[-1] in running:
             folded[-1] = "none"
         return tuple(folded)
 
@@ -68,7 +83,7 @@ def _settings(model: Any) -> dict[str, str]:
     }
     settings = {"norm_weight": "none"} if "encoder" in model.kind.sides else {}
     for stack in model.cfg.norms.stacks:
-        vanish = getattr(model.cfg, stack.side).normalize_before
+        vanish = _vanish(model, stack.side)
         settings[f"norm_{stack.side}"] = _rename(stack.layers, running, vanish)
         read = bool(readers_of_stack(model, stack.side))
         settings[f"norm_{stack.side}_final"] = _rename(stack.final, running, read)

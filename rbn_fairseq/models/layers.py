@@ -50,15 +50,17 @@ def recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
 class _Sublayers:
     """The sublayers that encoder and decoder share, each with its norm, Post- or Pre-Norm.
 
-    Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``; elsewhere they do
-    nothing. DeepNorm counts residuals ``residual_scale`` times.
+    Sub-LN fills ``self_attn_out``, ``encoder_attn_out`` and ``fc2_norm``, Peri-LN the first two and
+    ``ffn_out``; elsewhere they do nothing. DeepNorm counts residuals ``residual_scale`` times. In
+    HybridNorm the feed-forward network's residual is the norm's output: ``adds_normalised``.
     """
 
     residual_scale = 1.0
+    adds_normalised = False
 
-    def _prepare(self, cfg: TransformerConfig, *places_of_sub_norms: str) -> None:
+    def _prepare(self, cfg: TransformerConfig, *places_of_norms: str) -> None:
         self.recompute, self.offload = cfg.checkpoint_activations, cfg.offload_activations
-        for place in places_of_sub_norms:
+        for place in places_of_norms:
             setattr(self, place, NoNorm())
 
     def _before(self: Any, norm: nn.Module, x: Tensor, layout: Optional[BatchLayout]) -> Tensor:
@@ -82,9 +84,11 @@ class _Sublayers:
     def _feed_forward(self: Any, x: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         """Return the feed-forward network's output, of the shape of ``x``."""
         norm = self.final_layer_norm
-        y = self.activation_fn(self.fc1(self._before(norm, x, layout)))
+        normalised = self._before(norm, x, layout)
+        y = self.activation_fn(self.fc1(normalised))
         y = self.fc2(self.fc2_norm(self.activation_dropout_module(y), layout))
-        return self._after(norm, y, x, layout)
+        residual = normalised if self.adds_normalised else x
+        return self._after(norm, self.ffn_out(y, layout), residual, layout)
 
 
 class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
@@ -92,7 +96,7 @@ class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self._prepare(cfg, "self_attn_out", "fc2_norm")
+        self._prepare(cfg, "self_attn_out", "fc2_norm", "ffn_out")
 
     @recomputable
     def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Tensor:
@@ -115,7 +119,7 @@ class RBNTransformerDecoderLayer(_Sublayers, TransformerDecoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> None:
         super().__init__(cfg, no_encoder_attn)
-        self._prepare(cfg, "self_attn_out", "encoder_attn_out", "fc2_norm")
+        self._prepare(cfg, "self_attn_out", "encoder_attn_out", "fc2_norm", "ffn_out")
 
     @recomputable
     def forward(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from rbn_fairseq.models.placements import SubNorm
+from rbn_fairseq.models.placements import HeadNorm, SubNorm
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = [
@@ -63,9 +63,16 @@ def readers_of_norms(
     norms, linear = zip(
         *(reads for layer in layers for reads in _readers_in_layer(layer)), strict=True
     )
-    if not layers[0].normalize_before:  # it is the next sublayer that reads a norm's output
+    post = not layers[0].normalize_before
+    if stack.layernorm_embedding is not None:
+        yield stack.layernorm_embedding, linear[0] if post else []
+    if post:  # it is the next sublayer that reads a norm's output
         linear = (*linear[1:], behind)
     yield from zip(norms, linear, strict=True)
+    for layer in layers:
+        heads = [part.norm for part in layer.modules() if isinstance(part, HeadNorm)]
+        outputs = [part for name, part in layer.named_children() if name.endswith("_out")]
+        yield from ((norm, []) for norm in (*heads, *outputs))
     if stack.layer_norm is not None:
         yield stack.layer_norm, behind
 
@@ -136,7 +143,9 @@ def centre_weights(model: Any) -> None:
                     f"--norm-{side} or --norm-{side}-final: `mabn` needs a linear layer behind it, "
                     "whose weights it centres. In a composition put it last (`groupscale+mabn`); "
                     f"where nothing reads the {side}, end it with another norm "
-                    f"(`layer@{last}.ffn:mabn`; behind the last layer `layer`)."
+                    f"(`layer@{last}.ffn:mabn`; behind the last layer `layer`). Use another norm "
+                    "at `qk` and `qkv`, with --norm-placement peri or hybrid, and in Pre-Norm at "
+                    "`embedding`."
                 )
             for each in linear if moving[-1] else []:
                 parametrize.register_parametrization(each, "weight", _Centred())

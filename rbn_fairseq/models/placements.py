@@ -1,4 +1,4 @@
-"""Arrangements of norms and residuals whose sizes go by depth: DeepNorm and sub-LN."""
+"""Arrangements of norms and residuals beside Post- and Pre-Norm, and norms of heads."""
 
 import math
 from typing import Any, Optional
@@ -7,7 +7,22 @@ from torch import Tensor, nn
 
 from rbn_fairseq.norms import Tokens
 
-__all__ = ["SubNorm", "deepnorm", "draw_weights", "place_sub_norm", "sub_norm_gains"]
+__all__ = [
+    "HEADS",
+    "PROJECTIONS",
+    "HeadNorm",
+    "SubNorm",
+    "deepnorm",
+    "draw_weights",
+    "place_output_norm",
+    "place_sub_norm",
+    "sub_norm_gains",
+]
+
+#: Sites of norms of an attention's heads: of queries and keys, and of values as well.
+HEADS = ("qk", "qkv")
+#: A projection of an attention -> the sites that a norm behind it is of.
+PROJECTIONS = {"q_proj": HEADS, "k_proj": HEADS, "v_proj": ("qkv",)}
 
 
 def draw_weights(layer: nn.Module, gain: float) -> None:
@@ -93,3 +108,36 @@ def place_sub_norm(layer: Any, site: str, norm: nn.Module) -> None:
     # generation takes, calls torch's function, which reads out_proj.weight and not out_proj.
     attention.out_proj = nn.Identity()
     attention.skip_embed_dim_check = True
+
+
+def place_output_norm(layer: Any, site: str, norm: nn.Module) -> None:
+    """Put the norm of a sublayer's output, ``self``, ``cross`` or ``ffn``, into a layer (Peri-LN).
+
+    Source: Kim et al., 2025, Peri-LN (arXiv:2502.02732): ``x + norm_out(f(norm_in(x)))``.
+    """
+    setattr(layer, "ffn_out" if site == "ffn" else f"{_ATTENTIONS[site]}_out", norm)
+
+
+class HeadNorm(nn.Linear):
+    """A projection of an attention and the norm of its heads behind it.
+
+    The norm is over the channels of a head, and all heads share it. What fairseq caches in
+    generation is normalised.
+
+    Args:
+        projection: to queries, keys or values; its parameters are taken over.
+        norm: of ``C / heads`` channels; it is given no layout.
+        heads: number of heads.
+    """
+
+    def __init__(self, projection: nn.Linear, norm: nn.Module, heads: int) -> None:
+        nn.Module.__init__(self)  # Linear's own draws weights
+        self.in_features, self.out_features = projection.in_features, projection.out_features
+        self.weight, self.bias = projection.weight, projection.bias
+        self.norm, self.heads = norm, heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project ``x: (..., C)`` and normalise each head."""
+        y = super().forward(x)
+        heads: Tensor = self.norm(y.unflatten(-1, (self.heads, -1)))  # (..., heads, C / heads)
+        return heads.flatten(-2).to(y.dtype)  # under autocast norms are in fp32

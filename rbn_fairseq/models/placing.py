@@ -4,11 +4,22 @@ import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from typing import Any, Optional
 
 from rbn_fairseq.models.config import NormConfig, StackPlan
-from rbn_fairseq.models.placements import deepnorm, draw_weights, place_sub_norm, sub_norm_gains
+from rbn_fairseq.models.placements import (
+    HEADS,
+    PROJECTIONS,
+    HeadNorm,
+    deepnorm,
+    draw_weights,
+    place_output_norm,
+    place_sub_norm,
+    sub_norm_gains,
+)
 from rbn_fairseq.norms import (
+    EMBEDDING,
     NORMS,
     BatchNorm,
     LengthBins,
@@ -29,6 +40,13 @@ _PLACES = {  # site of a plan -> the layer's attribute, which keeps fairseq's na
     "cross": "encoder_attn_layer_norm",
     "ffn": "final_layer_norm",
 }
+_GENERAL = {  # placement -> where rules without a site put norms; elsewhere those that name it do
+    "standard": (*_PLACES,),
+    "deepnorm": (*_PLACES,),
+    "sub": (*_PLACES,),
+    "peri": (*_PLACES, EMBEDDING),
+    "hybrid": ("qkv", "ffn"),
+}
 
 
 def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -> None:
@@ -47,6 +65,18 @@ def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -
             )
 
 
+def _refuse_at_heads(names: Collection[str], norms: NormConfig, option: str) -> None:
+    for name in names:
+        bins = getattr(norms.options.get(name), "length_bins", 1) > 1
+        if NORMS[name].leaks or bins:
+            without = f", or leave --norm-{name}-length-bins out" if bins else ""
+            raise ValueError(
+                f"{option}: `{name}` may not stand at `qk` or `qkv`: it asks which sentence a row "
+                "is of, and there a row is one head of a token. Use another norm there, such as "
+                f"`layer`{without}."
+            )
+
+
 def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     """Arrange the planned norms in an encoder or decoder built by fairseq.
 
@@ -55,26 +85,35 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     option, causal = f"--norm-{planned.side}", planned.side == "decoder"
     # Not by iterating: LayerDrop's list drops layers at random when iterated over.
     layers = [stack.layers[index] for index in range(len(stack.layers))]
-    sites = [site for site, name in _PLACES.items() if getattr(layers[0], name, None) is not None]
-    plan = NormPlan.parse(planned.layers, option).check(planned.depth, sites, NORMS)
+    has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
+    places = {site: name for site, name in _PLACES.items() if has[site]}
+    sites = (*places, *HEADS, EMBEDDING)
+    named = tuple(site for site in sites if site not in _GENERAL[norms.placement])
+    plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
+    _place_embedding_norm(stack, plan, place, norms, causal)
     depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
     for number, layer in enumerate(layers):
-        for site in sites:
-            names = plan.norms(number, site)
+        for site, name in places.items():
+            names = plan.norms(number, site) or ("none",)
             if causal:
                 _refuse_in_decoder(names, norms, option)
-            setattr(layer, _PLACES[site], build_norm(names, place, norms.options))
+            setattr(layer, name, build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
+            elif norms.placement == "peri":
+                place_output_norm(layer, site, build_norm(names, place, norms.options))
+        _place_head_norms(layer, number, plan, norms, causal)
         if norms.placement == "deepnorm":
             layer.residual_scale, gain = deepnorm(*depths)[causal]
             draw_weights(layer, gain)
         elif norms.placement == "sub":
             draw_weights(layer, sub_norm_gains(*depths)[causal])
+        elif norms.placement == "hybrid":
+            layer.adds_normalised = not plan.norms(number, "self")
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(
@@ -86,6 +125,38 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     if causal:
         _refuse_in_decoder(final, norms, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
+
+
+def _place_head_norms(
+    layer: Any, number: int, plan: NormPlan, norms: NormConfig, causal: bool
+) -> None:
+    attentions = (layer.self_attn, getattr(layer, "encoder_attn", None))
+    for attention, (name, sites) in product(filter(None, attentions), PROJECTIONS.items()):
+        names = plan.norms(number, *sites)
+        if causal:
+            _refuse_in_decoder(names, norms, plan.option)
+        _refuse_at_heads(names, norms, plan.option)
+        if names:
+            place, heads = NormPlace(attention.head_dim, sync=norms.sync), attention.num_heads
+            norm = build_norm(names, place, norms.options)
+            setattr(attention, name, HeadNorm(getattr(attention, name), norm, heads))
+
+
+def _place_embedding_norm(
+    stack: Any, plan: NormPlan, place: NormPlace, norms: NormConfig, causal: bool
+) -> None:
+    names, default = plan.norms(None, EMBEDDING), stack.layernorm_embedding is not None
+    if names and default:
+        raise ValueError(
+            f"{plan.option}: the plan `{plan}` has a norm of the embedding, and "
+            "--layernorm-embedding is another one. Leave --layernorm-embedding out."
+        )
+    if causal:
+        _refuse_in_decoder(names, norms, plan.option)
+    if default:  # fairseq's, which takes no layout
+        stack.layernorm_embedding = build_norm(("layer",), place, {})
+    elif names:
+        stack.layernorm_embedding = build_norm(names, place, norms.options)
 
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
@@ -105,11 +176,16 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
 
 
 def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
-    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without."""
+    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without.
+
+    Those of heads, which cannot have bins, are left out.
+    """
     return {
         name: part
         for name, part in model.named_modules()
-        if name.startswith("encoder.") and type(part) is BatchNorm  # not those that renormalise
+        if name.startswith("encoder.")
+        and "_proj.norm" not in name
+        and type(part) is BatchNorm  # not those that renormalise
     }
 
 

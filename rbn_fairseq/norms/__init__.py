@@ -41,7 +41,7 @@ from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNor
 from rbn_fairseq.norms.norm import AffineNorm, Composition, Norm
 from rbn_fairseq.norms.normalise import standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
-from rbn_fairseq.norms.plan import NormPlace, NormPlan, parse_norms
+from rbn_fairseq.norms.plan import EMBEDDING, NormPlace, NormPlan, parse_norms
 from rbn_fairseq.norms.population import (
     Population,
     PopulationByLength,
@@ -65,6 +65,7 @@ from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, lay_out
 from rbn_fairseq.norms.unified import UnifiedNorm, UnifiedNormOptions
 
 __all__ = [
+    "EMBEDDING",
     "NORMS",
     "Affine",
     "AffineNorm",

@@ -4,10 +4,12 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from itertools import pairwise
 from typing import Optional
 
-__all__ = ["NormPlace", "NormPlan", "NormRule", "parse_norms"]
+__all__ = ["EMBEDDING", "NormPlace", "NormPlan", "NormRule", "parse_norms"]
+
+#: The site that is in no layer: the norm of the embedding, with its positions.
+EMBEDDING = "embedding"
 
 _RULE = re.compile(
     r"(?P<norms>[a-z_]+(?:\+[a-z_]+)*)"
@@ -67,7 +69,7 @@ class NormRule:
     layers: Optional[range] = None
     site: Optional[str] = None
 
-    def matches(self, layer: int, site: str) -> bool:
+    def matches(self, layer: Optional[int], site: str) -> bool:
         """Tell whether the rule is for a place."""
         return (self.layers is None or layer in self.layers) and self.site in (None, site)
 
@@ -88,47 +90,61 @@ class NormPlan:
     Attributes:
         rules: the first one that matches a place is that of its norms.
         option: the command-line option that it came from, for messages.
+        named: sites that have a norm only by a rule that names them.
     """
 
     rules: tuple[NormRule, ...]
     option: str = field(default="plan of norms", compare=False)
+    named: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def parse(cls, text: str, option: str = "plan of norms") -> "NormPlan":
+    def parse(
+        cls, text: str, option: str = "plan of norms", named: Sequence[str] = ()
+    ) -> "NormPlan":
         """Read a plan such as ``batch``, ``batch@0-3:layer``, ``batch@4.ffn:layer``.
 
         Args:
             text: the plan.
             option: the command-line option that it came from, for messages.
+            named: sites that have a norm only by a rule that names them.
 
         Raises:
             ValueError: for a rule that is none.
         """
-        return cls(tuple(_parse_rule(rule, text, option) for rule in text.split(":")), option)
+        rules = tuple(_parse_rule(rule, text, option) for rule in text.split(":"))
+        return cls(rules, option, tuple(named))
 
     def __str__(self) -> str:
         return ":".join(map(str, self.rules))
 
-    def norms(self, layer: int, site: str) -> tuple[str, ...]:
-        """Return the names of the norms at a place, in the order of their application; or none."""
-        return next((rule.norms for rule in self.rules if rule.matches(layer, site)), ())
+    def norms(self, layer: Optional[int], *sites: str) -> tuple[str, ...]:
+        """Return the names of the norms at a place, in the order of their application; or none.
 
-    def renamed(self, rename: Callable[[tuple[str, ...]], tuple[str, ...]]) -> "NormPlan":
+        Args:
+            layer: its number; ``None`` for the site ``embedding``.
+            *sites: of the place; more than one where more than one has it.
+        """
+        for rule in self.rules:
+            for site in sites:
+                if rule.matches(layer, site) and (rule.site == site or site not in self.named):
+                    return rule.norms
+        return ()
+
+    def renamed(self, rename: Callable[[NormRule], tuple[str, ...]]) -> "NormPlan":
         """Return the plan with other norms at the same places."""
-        rules = tuple(replace(rule, norms=rename(rule.norms)) for rule in self.rules)
-        return NormPlan(rules, self.option)
+        return replace(self, rules=tuple(replace(rule, norms=rename(rule)) for rule in self.rules))
 
     def check(self, layers: int, sites: Sequence[str], known: Collection[str]) -> "NormPlan":
         """Return the plan if it fits a stack.
 
         Args:
             layers: number of layers in the stack.
-            sites: names of the norms' places in a layer (``self``, ``cross``, ``ffn``).
+            sites: names of the norms' places (``self``, ``cross``, ``ffn``, ...).
             known: names of the known norms.
 
         Raises:
             ValueError: for an unknown norm or site, a layer outside the stack, a place that no
-                rule covers, or a rule behind one for all places.
+                rule covers, or a rule that one for all places in front of it hides.
         """
         option = self.option
         for rule in self.rules:
@@ -142,22 +158,35 @@ class NormPlan:
                     f"{option}: the plan `{self}` names layer {rule.layers[-1]}, but there are "
                     f"{layers} layers: 0 to {layers - 1}."
                 )
-            parse_norms("+".join(rule.norms), known, option)
-        for one, behind in pairwise(self.rules):
-            if one.layers is None and one.site is None:
+            if rule.layers is not None and rule.site == EMBEDDING:
                 raise ValueError(
-                    f"{option}: in the plan `{self}`, `{one}` is for all places, so that "
-                    f"`{behind}` behind it never applies: the first match wins. Put the rule for "
-                    "all places last."
+                    f"{option}: the embedding is in no layer, but the plan `{self}` names one in "
+                    f"`{rule}`. Write `{'+'.join(rule.norms)}@{EMBEDDING}`."
                 )
-        for layer in range(layers):
+            parse_norms("+".join(rule.norms), known, option)
+        self._check_order()
+        for layer in (None, *range(layers)):
             for site in sites:
-                if not self.norms(layer, site):
+                inside = (layer is None) == (site == EMBEDDING)
+                if inside and site not in self.named and not self.norms(layer, site):
+                    where = "" if layer is None else f"layer {layer}, "
                     raise ValueError(
-                        f"{option}: the plan `{self}` gives no norm to layer {layer}, site "
-                        f"`{site}`. End it with a rule for all places, such as `:layer`."
+                        f"{option}: the plan `{self}` gives no norm to {where}site `{site}`. End "
+                        "it with a rule for all places, such as `:layer`."
                     )
         return self
+
+    def _check_order(self) -> None:
+        general = None
+        for rule in self.rules:
+            if general is not None and rule.site not in self.named:
+                raise ValueError(
+                    f"{self.option}: in the plan `{self}`, `{general}` is for all places, so that "
+                    f"`{rule}` behind it never applies: the first match wins. Put the rule for "
+                    "all places last."
+                )
+            if rule.layers is None and rule.site is None:
+                general = rule
 
 
 def _parse_rule(rule: str, plan: str, option: str) -> NormRule:

@@ -74,8 +74,9 @@ FAMILIES = {
     "renorm": "BRN",
     "mabn": "MABN",
 }
+_PLACEMENTS = {"deepnorm": "DeepNorm", "sub": "Sub-LN", "peri": "Peri-LN", "hybrid": "HybridNorm"}
 #: In the order of tables.
-PLACEMENTS = ("Post-Norm", "Pre-Norm", "DeepNorm", "Sub-LN", "")
+PLACEMENTS = ("Post-Norm", "Pre-Norm", *_PLACEMENTS.values(), "")
 #: Behind a norm's name where batch norms have bins of lengths.
 BY_LENGTH = " by length"
 
@@ -243,7 +244,7 @@ def _describe(run: Run) -> Setup:
     if criterion.get("rbn_target_tid") is not None:
         prefix = "auto-R"
     names = [f"{side}_{size}" for side in _SIDES for size in _SIZES]
-    special = {"deepnorm": "DeepNorm", "sub": "Sub-LN"}.get(str(model.get("norm_placement")))
+    special = _PLACEMENTS.get(str(model.get("norm_placement")))
     ours = any(f"norm_{side}" in model for side in _SIDES)
     before = [model[name] for name in (f"{side}_normalize_before" for side in _SIDES)
               if name in model]  # fmt: skip

@@ -8,7 +8,7 @@ import small_models
 from rbn_fairseq.callbacks.init_from import load_weights
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.norms import PopulationNorm
-from small_models import BATCH, FINALS, PRE, SUB
+from small_models import BATCH, FINALS, HYBRID, PERI, PRE, SUB
 
 
 def build(model=RBNTransformerModel, seed=3, **options):
@@ -76,8 +76,11 @@ NORMS = pytest.mark.parametrize(
         (PRE, BATCH | FINALS),
         (SUB, BATCH | FINALS),
         (SUB, {"norm_encoder": "mabn@0:renorm"}),
+        ({}, {"norm_encoder": "batch@embedding:layer@qk:layer"}),
+        (PERI, BATCH),
+        (HYBRID, BATCH | FINALS),
     ],
-    ids=["layer", "batch", "composition", "fewer", "mabn", "pre", "sub", "sub-mabn"],
+    ids="layer batch composition fewer mabn pre sub sub-mabn sites peri hybrid".split(),
 )
 
 
@@ -158,9 +161,8 @@ def test_weights_in_half_precision():
         ({"decoder_layers": 3}, "`decoder.layers.2.encoder_attn.k_proj.bias`"),
         ({"norm_weight": "wn"}, "--norm-weight"),
         ({"words": 31}, "`encoder.embed_tokens.weight`"),
-        ({"layernorm_embedding": True}, "`encoder.layernorm_embedding.weight`"),
     ],
-    ids=["width", "depth", "weight-norm", "dictionary", "embedding"],
+    ids=["width", "depth", "weight-norm", "dictionary"],
 )
 def test_other_models_are_refused(options, words, monkeypatch):
     model = build()

@@ -93,7 +93,7 @@ def test_settings_of_norms_are_known(path):
     settings = OmegaConf.load(path).model
     kind = LANGUAGE_MODEL if path.stem.endswith("_lm") else TRANSLATION
     merged = OmegaConf.merge(OmegaConf.structured(config_class(kind)), settings)
-    pre = settings.get("norm_placement") == "sub"  # for Pre-Norm recipes only
+    pre = settings.get("norm_placement") in ("sub", "peri", "hybrid")  # for Pre-Norm recipes only
     for side in kind.sides:
         merged[f"{side}_normalize_before"] = pre
     options = Namespace(**OmegaConf.to_container(merged))  # without the task's, which some are

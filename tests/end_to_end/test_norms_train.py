@@ -21,6 +21,7 @@ SMALL = (
     "--norm-mabn-window", 2, "--norm-mabn-warmup", 2, "--norm-mabn-r-start", 3,
     "--norm-un-window", 2, "--norm-un-warmup", 2, "--norm-un-r-start", 3,
 )  # fmt: skip
+PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +106,14 @@ def test_compositions_and_hybrids(plan, pre, training, translating, tmp_path, ca
     "options",
     [
         {"norm_placement": "deepnorm"},
-        {
-            "norm_placement": "sub",
-            "encoder_normalize_before": True,
-            "decoder_normalize_before": True,
-        },
+        PRE | {"norm_placement": "sub"},
+        PRE | {"norm_placement": "peri"},
+        PRE | {"norm_placement": "hybrid"},
+        {"norm_encoder": "batch@embedding:layer@qk:batch"},
         {"norm_weight": "wn"},
         {"norm_weight": "cwn"},
     ],
-    ids=["deepnorm", "sub", "wn", "cwn"],
+    ids=["deepnorm", "sub", "peri", "hybrid", "sites", "wn", "cwn"],
 )
 def test_arrangements_and_weights(options, training, translating, tmp_path, capsys):
     cfg = copy.deepcopy(training)

@@ -357,8 +357,9 @@ def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path, options, words)
             ("--norm-encoder", "batch", "--norm-decoder", "batch"),
             "--length-bins needs `batch` norms in the encoder and none in the decoder",
         ),
+        (("--norm-encoder", "batch@qk:batch"), "nor at `qk` or `qkv`"),
     ],
-    ids=["renorm", "decoder"],
+    ids=["renorm", "decoder", "heads"],
 )
 def test_models_that_cannot_have_bins(varied, tmp_path_factory, tmp_path, norms, words):
     path = trained(varied, tmp_path_factory, *norms, updates=1)

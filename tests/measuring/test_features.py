@@ -16,6 +16,8 @@ PLACEMENTS = {
     "deepnorm": {"norm_placement": "deepnorm"},
     "pre": PRE,
     "sub": PRE | {"norm_placement": "sub"},
+    "peri": PRE | {"norm_placement": "peri"},
+    "hybrid": PRE | {"norm_placement": "hybrid"},
 }
 PAD = 1
 WITH_PADS = torch.tensor([[5, 6, 7, 8, 2], [9, 2, PAD, PAD, PAD], [4, 4, 2, PAD, PAD]])
@@ -55,7 +57,7 @@ def test_both_places(words, placement):
     model = build(**PLACEMENTS[placement])
     with record_features(model.encoder.layers, [1, 3]) as features:
         states = encode(model, words)["encoder_states"]  # what enters layers 1, 2, 3, and what ends
-    pre = placement in ("pre", "sub")
+    pre = placement not in ("post", "deepnorm")
     places = ["stream", "normalised"] if pre else ["stream"]
     assert list(features) == [(layer, place) for layer in (1, 3) for place in places]
     for layer in (1, 3):

@@ -1,5 +1,6 @@
 """The model against one that is written out: sentence by sentence, statistics by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,7 +17,9 @@ from small_models import (
     BATCH,
     DEEP,
     FINALS,
+    HYBRID,
     LENGTHS,
+    PERI,
     PRE,
     STILL,
     SUB,
@@ -41,10 +44,27 @@ NORMS = {
         "norm_encoder": "batch@0.ffn:instance@1:layer", "norm_decoder": "layer@1.cross:batch@0"
         ":none@1.self:layer",
     },
+    "embedding": {
+        "norm_encoder": "instance@embedding:batch", "norm_decoder": "batch@embedding:layer"
+    },
+    "heads": {
+        "norm_encoder": "batch@0.qk:layer@qkv:layer", "norm_decoder": "layer@0.qk:batch@qkv:layer"
+    },
+    "first layer": {
+        "norm_encoder": "layer@0.self:batch", "norm_decoder": "layer@0.self:layer@0.cross:layer"
+    },
+    "bins of the embedding": {"norm_encoder": "batch@embedding:layer", "norm_batch_length_bins": 3},
 }  # fmt: skip
-PLACEMENTS = {"post": {}, "pre": PRE, "sub": SUB, "deepnorm": DEEP}
-EVERY = pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
-PLACED = pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
+PLACEMENTS = {"post": {}, "pre": PRE, "sub": SUB, "deepnorm": DEEP, "peri": PERI, "hybrid": HYBRID}
+BY_SENTENCE = ("instance", "bins", "mixed")  # not for heads
+PAIRED = pytest.mark.parametrize(
+    "norms, placement",
+    [
+        pytest.param(NORMS[name], PLACEMENTS[place], id=f"{name}-{place}")
+        for name, place in itertools.product(NORMS, PLACEMENTS)
+        if place != "hybrid" or name not in BY_SENTENCE
+    ],
+)
 # Lengths, sides of padding and further columns. Without a batch of one token: its variance is 0,
 # and rounding is divided by eps's root.
 GIVEN = pytest.mark.parametrize(
@@ -70,7 +90,8 @@ def alphas(placement, encoder, decoder):
 def models(norms, placement, **options):
     """The model, and one written out of its twin, whose statistics have been somewhere."""
     depths = {"encoder_layers": 2, "decoder_layers": 3}
-    sizes = {"encoder_attention_heads": 4, "layernorm_embedding": True} | depths | options
+    named = "@embedding" in norms.get("norm_encoder", "") or placement is PERI
+    sizes = {"encoder_attention_heads": 4, "layernorm_embedding": not named} | depths | options
     found = []
     for _ in range(2):
         model = randomise(build(**STILL, **sizes, **norms, **placement)).double()
@@ -105,8 +126,7 @@ def criterion(**options):
 
 
 @GIVEN
-@PLACED
-@EVERY
+@PAIRED
 @pytest.mark.usefixtures("double_softmax")
 def test_training(norms, placement, given):
     model, twin, constants = models(norms, placement)
@@ -135,8 +155,7 @@ def test_training(norms, placement, given):
 
 
 @GIVEN
-@PLACED
-@EVERY
+@PAIRED
 @torch.no_grad()
 def test_evaluation(norms, placement, given):
     model, twin, constants = models(norms, placement)

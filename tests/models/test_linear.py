@@ -127,6 +127,7 @@ def of(stack, layers, *names):
             of("decoder", [1], "encoder_attn.q_proj", "encoder_attn_out.projection"),
         ),
         ({"norm_encoder": "power", "norm_decoder": "batch"}, set()),
+        ({"norm_encoder": "mabn@embedding:layer"}, of("encoder", [0], *SELF)),
     ],
 )
 def test_what_reads_the_norm_is_centred_and_nothing_else(options, expected):

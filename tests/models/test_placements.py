@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from rbn_fairseq.models.placements import SubNorm, deepnorm, sub_norm_gains
-from rbn_fairseq.norms import BatchNorm, LayerNorm, NoNorm
-from small_models import DEEP, PRE, SUB, batch, build
+from rbn_fairseq.norms import BatchNorm, LayerNorm, NoNorm, RMSNorm
+from small_models import DEEP, HYBRID, PERI, PRE, SUB, batch, build
 
 
 @pytest.mark.parametrize("encoder, decoder", [(6, 6), (18, 2), (1, 12), (100, 100)])
@@ -28,8 +28,10 @@ def test_constants_are_the_papers(encoder, decoder):
 def test_the_other_arrangement_is_refused(side):
     with pytest.raises(ValueError, match="--norm-placement deepnorm.*Post-Norm"):
         build(**DEEP, **{f"{side}_normalize_before": True})
-    with pytest.raises(ValueError, match="--norm-placement sub.*Pre-Norm.*`_pre`"):
-        build(**SUB | {f"{side}_normalize_before": False})
+    for placement in (SUB, PERI, HYBRID):
+        name = placement["norm_placement"]
+        with pytest.raises(ValueError, match=f"--norm-placement {name} .*Pre-Norm.*`_pre`"):
+            build(**placement | {f"{side}_normalize_before": False})
 
 
 WIDE = {
@@ -126,10 +128,51 @@ def test_without_cross_attention():
         ({"norm_decoder": "layer@0:instance"}, ["--norm-decoder:", "`instance`"]),
         # The norm before fc2 has the channels of the hidden layer.
         ({"norm_encoder": "group", "encoder_ffn_embed_dim": 25}, ["--norm-group", "C = 25"]),
+        (PERI | {"norm_encoder": "layer@embedding:mabn"}, ["--norm-encoder", "`mabn`"]),
+        (PERI | {"layernorm_embedding": True}, ["Leave --layernorm-embedding out"]),
+        (HYBRID | {"norm_encoder": "instance"}, ["--norm-encoder:", "`instance`", "`qkv`"]),
+        (HYBRID | {"norm_encoder": "mabn@0.ffn:mabn@1.qkv:layer"}, ["--norm-encoder", "`mabn`"]),
+        (HYBRID | {"norm_encoder": "layer@self:layer@qk"}, ["layer 0", "`ffn`"]),
     ],
 )
 def test_errors_name_the_option(options, words):
     with pytest.raises(ValueError) as error:
-        build(**SUB, **options)
+        build(**SUB | options)
     for word in words:
         assert word in str(error.value)
+
+
+def test_peri_places_two_norms_of_a_kind_and_one_of_the_embedding():
+    model = build(**PERI, norm_encoder="none@embedding:batch@0.ffn:layer", norm_decoder="rms")
+    first, second = model.encoder.layers
+    norms = first.self_attn_layer_norm, first.self_attn_out, second.final_layer_norm, second.ffn_out
+    assert len(set(norms)) == 4 and {type(norm) for norm in norms} == {LayerNorm}
+    assert type(first.final_layer_norm) is type(first.ffn_out) is BatchNorm
+    assert first.ffn_out.weight.shape == (16,)
+    assert type(model.encoder.layernorm_embedding) is NoNorm
+    decoder = model.decoder
+    parts = (decoder.layernorm_embedding, decoder.layers[0].encoder_attn_out)
+    assert {type(part) for part in parts} == {RMSNorm}
+    assert type(decoder.layer_norm) is LayerNorm
+
+
+def test_hybrid_norms_no_attentions_input_unless_a_rule_names_it():
+    plan = "layer@0.self:layer@0.cross:batch@qk:rms"
+    model = build(**HYBRID, norm_encoder="rms", norm_decoder=plan)
+    for layer in model.encoder.layers:
+        assert type(layer.self_attn_layer_norm) is NoNorm
+        assert {type(layer.self_attn.v_proj.norm), type(layer.final_layer_norm)} == {RMSNorm}
+    first, second = model.decoder.layers
+    assert type(first.self_attn_layer_norm) is type(first.encoder_attn_layer_norm) is LayerNorm
+    assert type(second.encoder_attn_layer_norm) is NoNorm
+    for attention in (first.self_attn, second.encoder_attn):
+        kinds = [type(getattr(attention, f"{name}_proj").norm) for name in "qkv"]
+        assert kinds == [BatchNorm, BatchNorm, RMSNorm]
+
+
+@pytest.mark.parametrize("placement", [PERI, HYBRID], ids=["peri", "hybrid"])
+def test_first_weights_are_fairseqs(placement):
+    plain, model = build(**PRE).state_dict(), build(**placement).state_dict()
+    shared = [name for name in plain if name in model and "norm" not in name]
+    assert len(shared) == len([name for name in plain if "norm" not in name])
+    assert all(torch.equal(model[name], plain[name]) for name in shared)

@@ -19,6 +19,8 @@ from rbn_fairseq.norms import NORMS, dummy_batch, record_gaps, record_moments
 from small_models import (
     BATCH,
     FINALS,
+    HYBRID,
+    PERI,
     PRE,
     SUB,
     batch,
@@ -32,9 +34,12 @@ from small_models import (
 AGAIN = {"checkpoint_activations": True}
 RANDOM = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
 PLACEMENTS = {"post": {}, "pre": PRE | FINALS, "sub": SUB | FINALS} | {
+    "peri": PERI,
+    "hybrid": HYBRID,
     "deepnorm": {"norm_placement": "deepnorm"},
     "layerdrop": {"encoder_layerdrop": 0.4, "decoder_layerdrop": 0.4},
     "weight norm": {"norm_weight": "cwn"},
+    "heads": {"norm_encoder": "batch@qkv:layer", "norm_decoder": "batch@qk:layer"},
     "length bins": {"norm_batch_length_bins": 2, "norm_decoder": "layer"},
 }
 STATE_DEPENDENT = {"renorm", "power", "mabn", "un"}

@@ -93,6 +93,51 @@ def test_a_layers_missing_site_is_unknown():
         NormPlan.parse("batch@cross:layer", "--norm-encoder").check(2, ("self", "ffn"), KNOWN)
 
 
+NAMED = ("qk", "embedding")
+
+
+def named(text):
+    return NormPlan.parse(text, "--norm-encoder", NAMED).check(2, (*SITES, *NAMED), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "embedding", "heads"),
+    [
+        ("batch", "", ["", ""]),
+        ("batch@0:layer", "", ["", ""]),
+        ("layer@embedding:batch", "layer", ["", ""]),
+        ("batch:layer@embedding:power@1.qk", "layer", ["", "power"]),
+        ("layer@qk:batch:power@qk", "", ["layer", "layer"]),
+    ],
+)
+def test_some_sites_have_norms_by_name_alone(text, embedding, heads):
+    plan = named(text)
+    assert "+".join(plan.norms(None, "embedding")) == embedding
+    assert ["+".join(plan.norms(layer, "qk")) for layer in range(2)] == heads
+    everywhere = [plan.norms(layer, site) for layer in range(2) for site in SITES]
+    assert set(everywhere) <= {("batch",), ("layer",)} and all(everywhere)
+
+
+def test_where_no_name_is_needed_the_embedding_is_a_place_like_others():
+    plan = NormPlan.parse("batch@0-1:layer").check(2, (*SITES, "embedding"), KNOWN)
+    assert plan.norms(None, "embedding") == ("layer",)
+    with pytest.raises(ValueError, match="gives no norm to site `embedding`"):
+        NormPlan.parse("batch@0-1").check(2, (*SITES, "embedding"), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layer@0.embedding:batch", "the embedding is in no layer.*Write `layer@embedding`"),
+        ("batch:layer@embedding:power@ffn", "`batch` is for all.*`power@ffn` behind it"),
+        ("batch@qk:layer@embedding", "gives no norm to layer 0, site `self`"),
+    ],
+)
+def test_refusals_around_named_sites(text, message):
+    with pytest.raises(ValueError, match=f"^--norm-encoder: .*{message}"):
+        named(text)
+
+
 def test_parse_norms_reads_one_norm_and_compositions():
     assert parse_norms("batch", KNOWN, "--norm-x") == ("batch",)
     assert parse_norms("groupscale+power", KNOWN, "--norm-x") == ("groupscale", "power")
@@ -119,7 +164,7 @@ def test_what_is_written_is_what_was_read(text):
 def test_renamed_plans_keep_their_places():
     plan = NormPlan.parse("batch@0-2.ffn:layer+batch@1:layer")
     swapped = {"batch": "power", "layer": "layer"}
-    renamed = plan.renamed(lambda names: tuple(swapped[name] for name in names))
+    renamed = plan.renamed(lambda rule: tuple(swapped[name] for name in rule.norms))
     assert str(renamed) == "power@0-2.ffn:layer+power@1:layer"
 
 

@@ -37,10 +37,13 @@ def test_names_of_norms(make, plan, changes, name, bottom):
     assert (setup.norm, setup.bottom, setup.placement) == (name, bottom, "Post-Norm")
 
 
-def test_setup(make):
-    changes = {"task.data": "data/iwslt/bin", "model.norm_placement": "sub"}
+@pytest.mark.parametrize(
+    "option, placement", [("sub", "Sub-LN"), ("peri", "Peri-LN"), ("hybrid", "HybridNorm")]
+)
+def test_setup(make, option, placement):
+    changes = {"task.data": "data/iwslt/bin", "model.norm_placement": option}
     setup = describe(make("x", "RBN", "Pre-Norm", 3, changes, weights=(60, 0)))
-    assert (setup.placement, setup.seed, setup.data) == ("Sub-LN", 3, "iwslt/bin")
+    assert (setup.placement, setup.seed, setup.data) == (placement, 3, "iwslt/bin")
     assert setup.size == "2 + 2 layers, width 128, feed-forward 256, 4 heads"
 
 
