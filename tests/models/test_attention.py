@@ -69,7 +69,12 @@ def one_by_one(attention, x, memory, queries, keys, causal):
         joined = torch.zeros(int(own.sum()), 16, dtype=torch.double)  # nothing to attend to
         weights = None
         if other.any():
-            joined, weights = by_sentence.attend(attention, x[row][own], memory[row][other], causal)
+            q = by_sentence.linear(attention.q_proj, x[row][own])
+            k, v = (
+                by_sentence.linear(part, memory[row][other])
+                for part in (attention.k_proj, attention.v_proj)
+            )
+            joined, weights = by_sentence.attend(q, k, v, attention.num_heads, causal)
         y = y.index_put(
             (torch.tensor(row), own.nonzero()[:, 0]), by_sentence.linear(attention.out_proj, joined)
         )
