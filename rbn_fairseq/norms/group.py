@@ -1,15 +1,18 @@
 """Group normalisation of single tokens, and the layer scale that PowerNorm stands behind."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import Norm
+from rbn_fairseq.norms.normalise import gradient_sums
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.plan import NormPlace
+from rbn_fairseq.norms.rms import divide_by_rms
 from rbn_fairseq.norms.tokens import Tokens
 
 __all__ = ["GroupNorm", "GroupNormOptions", "GroupScale", "GroupScaleOptions"]
@@ -70,7 +73,7 @@ class GroupScale(Norm):
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
         grouped = x.unflatten(-1, (self.groups, -1))  # (..., G, C/G)
-        return F.rms_norm(grouped, grouped.shape[-1:], eps=self.options.eps).flatten(-2)
+        return divide_by_rms(grouped, None, self.options.eps).flatten(-2)
 
 
 class GroupNorm(GroupScale):
@@ -100,11 +103,40 @@ class GroupNorm(GroupScale):
         # Given half precision, torch keeps the statistics for the backward in half precision.
         dtype = torch.promote_types(x.dtype, torch.float32)
         rows = x.reshape(-1, x.shape[-1]).to(dtype)  # (tokens, C)
-        # Not F.group_norm, which refuses a single token with one channel to a group.
-        y = torch.group_norm(
-            rows, self.groups, self.weight.to(dtype), self.bias.to(dtype), self.options.eps
-        )
+        weight, bias, eps = self.weight.to(dtype), self.bias.to(dtype), self.options.eps
+        if x.is_cuda:  # F.group_norm refuses a single token with one channel to a group
+            y = torch.group_norm(rows, self.groups, weight, bias, eps)
+        else:  # where that takes six times as long as layer norm
+            y = _normalise(rows, weight, bias, self.groups, eps)
         return y.view(x.shape).to(x.dtype)
+
+
+class _Normalise(torch.autograd.Function):
+    """Group norm by torch's kernels for layer norm, whose tokens are the groups."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
+    ) -> Tensor:
+        grouped = rows.reshape(len(rows), groups, rows.shape[1] // groups)  # (N, G, C/G)
+        z, *statistics = torch.native_layer_norm(grouped, grouped.shape[2:], None, None, eps)
+        z = z.view(rows.shape)
+        ctx.save_for_backward(grouped, z, weight, *statistics)
+        return torch.addcmul(bias, z, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
+        grouped, z, weight, *statistics = ctx.saved_tensors
+        dbias, dweight = gradient_sums(grad, z)
+        dx, *_ = torch.ops.aten.native_layer_norm_backward(
+            (grad * weight).view(grouped.shape), grouped, grouped.shape[2:], *statistics,
+            None, None, [True, False, False],
+        )  # fmt: skip
+        return dx.view(z.shape), dweight, dbias, None, None
+
+
+_normalise: Callable[..., Tensor] = _Normalise.apply
 
 
 def _group_count(options: Any, channels: int, heads: int) -> int:

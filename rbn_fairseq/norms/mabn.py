@@ -6,7 +6,6 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
@@ -98,15 +97,14 @@ class MovingAverageBatchNorm(QuadraticNorm):
             moved = running.lerp(divisor.to(running.dtype), options.momentum)
             self.population.replace_where(good, running_square=moved)
 
-        def gradient(arriving: Tensor, z: Tensor, dot: Tensor) -> Tensor:
-            """Divide by the window of batches as the forward does."""
-            mean = all_reduce_sum(dot, self.sync) / count.clamp(min=1)
+        def gradient(mean: Tensor) -> tuple[Tensor, Tensor]:
+            """Take the mean over the window of batches, as the forward does."""
             if not frozen:
                 averaged = self._remember("gradient_window", mean, good)
                 mean = mean if by_batch else averaged
-            return (arriving - z * mean).mul_((divisor + options.eps).rsqrt())
+            return mean, divisor
 
-        return self._normalise(rows, divisor, r, counted, gradient)
+        return self._normalise(rows, divisor, r, count, counted, gradient)
 
     @torch.no_grad()
     def _remember(self, name: str, value: Tensor, good: Tensor) -> Tensor:

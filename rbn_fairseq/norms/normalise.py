@@ -1,6 +1,6 @@
 """The maps of batch norm: by the moments of a batch, differentiably, and by given statistics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 import torch
@@ -10,7 +10,18 @@ from torch.autograd.function import once_differentiable
 from rbn_fairseq.norms import kernels, moments
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
 
-__all__ = ["multiply_add", "normalise", "standard_deviation"]
+__all__ = ["BLOCK", "by_blocks", "gradient_sums", "multiply_add", "normalise", "standard_deviation"]
+
+
+#: Numbers of a block that a CPU's cache holds while several operations pass over it.
+BLOCK = 2**17
+
+
+def by_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield views of tensors of as many rows, some rows after the others; all at once on a GPU."""
+    whole = not tensors[0].is_cpu or torch.compiler.is_compiling()
+    size = max(1, len(tensors[0]) if whole else BLOCK // tensors[0].shape[1])
+    return zip(*(tensor.split(size) for tensor in tensors), strict=True)
 
 
 def standard_deviation(var: Tensor, eps: float, clamp: bool) -> Tensor:
@@ -82,7 +93,7 @@ class _Normalise(torch.autograd.Function):
         grad, x = grad.to(mean.dtype), rows.to(mean.dtype)
         weight = weight.to(mean.dtype)
         inverse = standard_deviation(var, ctx.eps, ctx.clamp).reciprocal()
-        dbias, dweight = _gradient_sums(grad, x, mean, inverse)
+        dbias, dweight = gradient_sums(grad, x, mean, inverse)
         scale = weight * inverse
         c, k = -scale * dbias, -scale * inverse * dweight
         if world_size(ctx.sync) > 1:
@@ -123,14 +134,23 @@ def _map(
     return torch.addcmul(shift, rows, scale).to(rows.dtype)
 
 
-def _gradient_sums(
-    grad: Tensor, rows: Tensor, mean: Tensor, inverse_std: Tensor
+def gradient_sums(
+    grad: Tensor,
+    rows: Tensor,
+    mean: Optional[Tensor] = None,
+    inverse_std: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of bias and weight, ``(C,)``, of ``grad`` and ``rows: (N, C)``.
 
-    They are the sums over rows of ``grad`` and of ``grad * (rows - mean) * inverse_std``.
+    They are the sums over rows of ``grad`` and of ``grad * (rows - mean) * inverse_std``; without
+    the last two, of ``grad`` and of ``grad * rows``.
     """
-    if moments.has_kernels(rows):
+    kernels_serve = moments.has_kernels(rows)
+    if mean is None or inverse_std is None:
+        if not kernels_serve:
+            return grad.sum(0), (grad * rows).sum(0)
+        mean, inverse_std = rows.new_zeros(rows.shape[1]), rows.new_ones(rows.shape[1])
+    if kernels_serve:
         _, dot, total = torch.ops.aten.native_batch_norm_backward(
             grad, rows, None, None, None, mean, inverse_std, True, 0.0, [False, True, True]
         )

@@ -6,7 +6,6 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
@@ -74,19 +73,18 @@ class PowerNorm(QuadraticNorm):
         by_batch = frozen or self._update < self.options.warmup
         divisor = square if by_batch else running.clone()
 
-        def gradient(arriving: Tensor, z: Tensor, _: Tensor) -> Tensor:
-            """Follow Algorithm 2."""
-            eps, part = self.options.eps, 1 - self.options.alpha_backward
+        def gradient(mean: Tensor) -> tuple[Tensor, Tensor]:
+            """Follow Algorithm 2: mean(t z) = mean(g z) - (1 - alpha_backward) n mean(z^2)."""
             term = self.population.get_buffer("running_gradient")
-            t = arriving - part * term.to(z.dtype) * z
+            multiple = (1 - self.options.alpha_backward) * term.to(mean.dtype)
             if not frozen:
-                mean = all_reduce_sum((t * z).sum(0), self.sync) / count.clamp(min=1)
+                mean = mean - multiple * square / (divisor + self.options.eps)
                 good = (count > 0) & square.isfinite().all()
                 self.population.replace_where(good, running_gradient=term + mean.to(term.dtype))
-            by = square if self.options.backward == "batch" else divisor
-            return t.mul_((by + eps).rsqrt())
+            return multiple, square if self.options.backward == "batch" else divisor
 
-        y = self._normalise(rows, divisor, torch.ones_like(divisor), counted, gradient)
+        r = torch.ones_like(divisor)
+        y = self._normalise(rows, divisor, r, count, counted, gradient)
         if not frozen:
             self._move(square, count)
         return y

@@ -9,14 +9,15 @@ from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum
+from rbn_fairseq.norms.normalise import gradient_sums
 from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["QuadraticMean", "QuadraticNorm"]
 
 
-#: Gradient of the rows, see :meth:`QuadraticNorm._normalise`.
-Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]
+#: From ``mean(G z)`` to M and D, see :meth:`QuadraticNorm._normalise`.
+Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class QuadraticMean(RunningStatistics):
@@ -73,27 +74,37 @@ class QuadraticNorm(PopulationNorm):
         raise NotImplementedError
 
     def _normalise(
-        self, rows: Tensor, divisor: Tensor, r: Tensor, counted: bool, gradient: Gradient
+        self,
+        rows: Tensor,
+        divisor: Tensor,
+        r: Tensor,
+        count: Tensor,
+        counted: bool,
+        gradient: Gradient,
     ) -> Tensor:
-        """Return ``rows / sqrt(divisor + eps) * r * weight + bias``.
+        """Return ``z * r * weight + bias`` with ``z = rows / sqrt(divisor + eps)``.
+
+        With G the gradient that arrives times weight and r, that of the rows is
+        ``(G - z M) / sqrt(D + eps)``: two multiply-adds, and no tensor for z or G.
 
         Args:
             rows: ``(N, C)``.
             divisor: the quadratic mean to divide by, ``(C,)``.
             r: ``(C,)``.
+            count: 0-dim, the number of tokens of the batch.
             counted: whether the rows are of the batch; else all gradients are 0.
-            gradient: of the rows, from the gradient that arrives times weight and r, ``(N, C)``,
-                ``z = rows / sqrt(divisor + eps)``, ``(N, C)``, and the sum of the product of both,
-                ``(C,)``; it runs in the backward.
+            gradient: M and D, each ``(C,)``, from the mean of ``G z`` over the batch, ``(C,)``; it
+                runs in the backward.
         """
-        eps = self.options.eps
-        return _apply(rows, self.weight, self.bias, divisor, r, eps, counted, gradient)
+        eps, sync = self.options.eps, self.sync
+        return _apply(rows, self.weight, self.bias, divisor, r, count, eps, counted, sync, gradient)
 
     @torch.no_grad()
     def _batch_square(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        sums = torch.cat([wide.square().sum(0), wide.new_full((1,), len(rows))])
+        _, total = gradient_sums(wide, wide)
+        sums = torch.cat([total, wide.new_full((1,), len(rows))])
         sums = all_reduce_sum(sums, self.sync)
         count = sums[-1]
         square = sums[:-1] / count.clamp(min=1)
@@ -118,27 +129,32 @@ class _Normalise(torch.autograd.Function):
         bias: Tensor,
         divisor: Tensor,
         r: Tensor,
+        count: Tensor,
         eps: float,
         counted: bool,
+        sync: bool,
         gradient: Gradient,
     ) -> Tensor:
         scale = weight.to(r.dtype) * r * (divisor + eps).rsqrt()
-        ctx.eps, ctx.counted, ctx.gradient = eps, counted, gradient
-        ctx.save_for_backward(rows, weight, divisor, r)
+        ctx.eps, ctx.counted, ctx.sync, ctx.gradient = eps, counted, sync, gradient
+        ctx.save_for_backward(rows, weight, divisor, r, count)
         return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
-        rows, weight, divisor, r = ctx.saved_tensors
+        rows, weight, divisor, r, count = ctx.saved_tensors
         if not ctx.counted:
             grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
-        grad = grad_y.to(r.dtype)
-        z = rows.to(r.dtype) * (divisor + ctx.eps).rsqrt()
-        dot, dbias = (grad * z).sum(0), grad.sum(0)
-        scale = weight.to(r.dtype) * r
-        dx = ctx.gradient(grad * scale, z, dot * scale).to(rows.dtype)
-        return dx, (dot * r).to(weight.dtype), dbias.to(weight.dtype), *(None,) * 5
+        grad, x = grad_y.to(r.dtype), rows.to(r.dtype)
+        inverse = (divisor + ctx.eps).rsqrt()
+        dbias, dot = gradient_sums(grad, x)
+        dot, scale = dot * inverse, weight.to(r.dtype) * r
+        multiple, by = ctx.gradient(all_reduce_sum(dot * scale, ctx.sync) / count.clamp(min=1))
+        outer = (by + ctx.eps).rsqrt()
+        dx = (grad * (scale * outer)).addcmul_(x, multiple * inverse * outer, value=-1)
+        dweight = (dot * r).to(weight.dtype)
+        return dx.to(rows.dtype), dweight, dbias.to(weight.dtype), *(None,) * 7
 
 
 _apply: Callable[..., Tensor] = _Normalise.apply

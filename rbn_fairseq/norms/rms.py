@@ -1,18 +1,21 @@
 """RMSNorm, layer norm without the mean, and pRMSNorm, which measures some channels alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import AffineNorm
+from rbn_fairseq.norms.normalise import by_blocks
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
-__all__ = ["PartialRMSNorm", "PartialRMSNormOptions", "RMSNorm", "RMSNormOptions"]
+__all__ = ["PartialRMSNorm", "PartialRMSNormOptions", "RMSNorm", "RMSNormOptions", "divide_by_rms"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,8 @@ class RMSNorm(AffineNorm):
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        eps, weight = self.options.eps, self.weight
-        if self.options.eps_mode == "inside":
-            # torch computes in fp32 inside, but wants one dtype for both.
-            dtype = torch.promote_types(x.dtype, weight.dtype)
-            y = F.rms_norm(x.to(dtype), weight.shape, weight.to(dtype), eps)
-            return y.to(x.dtype)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        # Not square().mean().sqrt(): at x = 0, which padding is, its gradient is not a number.
-        rms: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) / math.sqrt(x.shape[-1])
-        return (wide / (rms + eps) * weight.to(wide.dtype)).to(x.dtype)
+        outside = self.options.eps_mode == "outside"
+        return divide_by_rms(x, self.weight, self.options.eps, outside=outside)
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,88 @@ class PartialRMSNorm(AffineNorm):
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        square = wide[..., : self.measured].square().mean(-1, keepdim=True)  # (..., 1)
-        y = wide * torch.rsqrt(square + self.options.eps) * self.weight.to(wide.dtype)
-        return y.to(x.dtype)
+        return divide_by_rms(x, self.weight, self.options.eps, self.measured)
+
+
+class _DivideByRMS(torch.autograd.Function):
+    """The map of :func:`divide_by_rms`, for rows in fp32 or better.
+
+    With f the inverse of what a row is divided by, root the root mean square of its first k
+    channels, and g the gradient that arrives,
+
+        dx = f weight g - x (f^2 / (k rms)) sum(g weight x),
+
+    the second term for those channels alone, and rms = 1 / f, or root where eps is outside.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,  # (N, C)
+        weight: Optional[Tensor],
+        eps: float,
+        measured: int,
+        outside: bool,
+    ) -> Tensor:
+        # Not square().mean(), which writes a tensor.
+        root = torch.linalg.vector_norm(rows[:, :measured], dim=1, keepdim=True)
+        root = root / math.sqrt(measured)  # (N, 1)
+        inverse = (root + eps).reciprocal() if outside else (root.square() + eps).rsqrt()
+        # At 0, which padding is, the second term is 0.
+        rms = root.where(root > 0, 1) if outside else inverse.reciprocal()
+        ctx.measured = measured
+        ctx.save_for_backward(rows, weight, inverse, rms)
+        y = torch.empty_like(rows)
+        for out, x, by in by_blocks(y, rows, inverse):
+            torch.mul(x, by, out=out)
+            if weight is not None:
+                out.mul_(weight)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
+        (rows, weight, inverse, rms), k = ctx.saved_tensors, ctx.measured
+        dx, dweight = torch.empty_like(rows), None if weight is None else torch.zeros_like(weight)
+        for out, g, x, by, root in by_blocks(dx, grad, rows, inverse, rms):
+            torch.mul(g, x, out=out)
+            if weight is None or dweight is None:
+                dot = out.sum(1, keepdim=True)
+                torch.mul(g, by, out=out)
+            else:
+                dot = (out @ weight).unsqueeze(1)
+                dweight += by.squeeze(1) @ out
+                torch.mul(g, weight, out=out).mul_(by)
+            out[:, :k].addcmul_(x[:, :k], dot / root / k * by.square(), value=-1)
+        return dx, dweight, None, None, None
+
+
+_divide: Callable[..., Tensor] = _DivideByRMS.apply
+
+
+def divide_by_rms(
+    x: Tensor,
+    weight: Optional[Tensor],
+    eps: float,
+    measured: Optional[int] = None,
+    outside: bool = False,
+) -> Tensor:
+    """Return ``x / sqrt(mean(x^2) + eps) * weight``, computed in fp32 or better.
+
+    Args:
+        x: ``(..., C)``.
+        weight: ``(C,)``; ``None`` = 1.
+        eps: keeps away from 0.
+        measured: number of channels, the first ones, whose mean it is; ``None`` = all.
+        outside: divide by ``sqrt(mean(x^2)) + eps``.
+    """
+    channels = x.shape[-1]
+    if x.is_cuda and measured is None and not outside:  # torch has a kernel for it
+        # It computes in fp32 inside, but wants one dtype for both.
+        dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+        scale = None if weight is None else weight.to(dtype)
+        return F.rms_norm(x.to(dtype), (channels,), scale, eps).to(x.dtype)
+    rows = x.reshape(-1, channels).to(torch.promote_types(x.dtype, torch.float32))
+    scale = None if weight is None else weight.to(rows.dtype)
+    y = _divide(rows, scale, eps, measured or channels, outside)
+    return y.view(x.shape).to(x.dtype)

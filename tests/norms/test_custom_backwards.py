@@ -1,0 +1,78 @@
+"""Gradients of the norms that have a backward of their own, and what torch.compile makes of them.
+
+Definitions are in the files of the norms; here autograd's numerical differences are the oracle, on
+so many rows that a CPU takes them in several blocks.
+"""
+
+import copy
+
+import pytest
+import torch
+
+from agreement import randomise
+from rbn_fairseq.norms import NORMS, BatchLayout, NormPlace, PopulationNorm, build_norm
+
+C = 6
+CASES = {
+    "rms": {}, "rms outside": {"eps_mode": "outside"}, "prms": {"p": 0.5}, "group": {"groups": 2},
+    "groupscale": {"groups": 3},
+}  # fmt: skip
+LENGTHS = [1, 3, 3, 3, 0, 2]
+
+
+@pytest.fixture(params=[1, 4 * C, 2**17], ids=["a row", "four rows", "all rows"])
+def block(request, monkeypatch):
+    """Numbers that a block holds."""
+    monkeypatch.setattr("rbn_fairseq.norms.normalise.BLOCK", request.param)
+
+
+def build(case, channels=C):
+    name = case.split()[0]
+    return randomise(
+        build_norm(
+            [name],
+            NormPlace(channels, heads=2),
+            {name: NORMS[name].options_type(**CASES.get(case, {}))},
+        )
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_differences(case, block):
+    norm = build(case).double()
+    layout = BatchLayout(torch.tensor(LENGTHS), LENGTHS)
+    x = torch.randn(layout.rows, C, dtype=torch.double, requires_grad=True)
+
+    def run(x, *parameters):
+        values = dict(zip(dict(norm.named_parameters()), parameters, strict=True))
+        return torch.func.functional_call(norm, values, (x, layout))
+
+    assert torch.autograd.gradcheck(run, (x, *norm.parameters()))
+
+
+COMPILED = [
+    (name, training)
+    for name, norm in NORMS.items()
+    for training in (True, False)
+    if not (training and issubclass(norm, PopulationNorm))
+]
+
+
+@pytest.mark.parametrize(("name", "training"), COMPILED, ids=str)
+def test_compiles_whole(name, training):
+    torch._dynamo.reset()
+    norm = build(name, 12).train(training)
+    lengths = [5, 3, 3]
+    layout = BatchLayout(torch.tensor(lengths), lengths)
+    compiled = torch.compile(copy.deepcopy(norm), backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (norm, compiled):
+        x = torch.linspace(-2, 3, 11 * 12).view(11, 12).requires_grad_()
+        with torch.set_grad_enabled(training):
+            y = function(x, layout)
+        results.append([y])
+        if training and y.requires_grad and y is not x:
+            inputs = [x, *function.parameters()]
+            results[-1] += torch.autograd.grad(y, inputs, y.detach().cos())
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)  # sums in another order
