@@ -82,6 +82,8 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
     if len(values) > _NAMED:
         told.append(f"{len(values) - _NAMED} more are in the tables")
     head = f"{best} {verdict} after epoch {epoch}."
+    if several and best == "LN":
+        head = f"None gains on the LN of its settings after epoch {epoch}."
     apart = (values[first] - values[later[0]]).dropna() if best != "LN" and later else []
     if len(apart) > 2:
         second, (low, high) = labels[later[0]], _interval(apart)

@@ -74,6 +74,9 @@ def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, group):
     text, *_ = findings(group(runs))
     assert text.startswith("BN (lr 1) gains most on the LN of its settings")
     assert "BN (lr 1) is 0.500 below LN; BN (lr 2) is 0.100 below LN" in text
+    behind = [make(f"behind{kind}{lr}", kind, nll=(5.0 if kind == "BN" else 4.0,),
+                   changes={"optimization.lr": [lr]}) for kind, lr, _ in losses]  # fmt: skip
+    assert findings(group(behind))[0].startswith("None gains on the LN of its settings after")
 
 
 def test_the_heading_names_data_and_at_most_five_norms(main, make):
