@@ -16,6 +16,7 @@ from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.diagnostics.conditioning import conditioning
 from rbn_fairseq.measuring.records import write_records
 from rbn_fairseq.models.rbn_model import RBNModel
+from rbn_fairseq.norms import NoNorm
 from rbn_fairseq.norms.moments import process_rank
 from rbn_fairseq.norms.options import option
 
@@ -94,8 +95,8 @@ def record_features(
             layer = stack[number - 1]
             hook = layer.register_forward_pre_hook(partial(enter, number))
             hooks.callback(hook.remove)
-            if layer.normalize_before:
-                norm = layer.self_attn_layer_norm
+            norm = layer.self_attn_layer_norm
+            if layer.normalize_before and not isinstance(norm, NoNorm):
                 hooks.callback(norm.register_forward_hook(partial(leave_norm, number)).remove)
         yield features
 

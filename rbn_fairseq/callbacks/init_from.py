@@ -77,6 +77,10 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
         for name, value in taken.items()
         if name.partition(".population.")[0] not in lacking
     }
+    for name in state:
+        norm, _, rest = name.rpartition(".layer_")
+        if norm in lacking:  # PRepBN begins as the layer norm that the file has there
+            taken[name] = taken.get(f"{norm}.{rest}", state[name])
     model.load_state_dict(state | taken)
     # In place of NaN something that is equal to itself.
     tied = {

@@ -113,7 +113,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
         elif norms.placement == "sub":
             draw_weights(layer, sub_norm_gains(*depths)[causal])
         elif norms.placement == "hybrid":
-            layer.adds_normalised = not plan.norms(number, "self")
+            layer.adds_normalised = plan.norms(number, "self") in ((), ("none",))
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(

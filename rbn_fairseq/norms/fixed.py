@@ -172,7 +172,7 @@ class _Derf(torch.autograd.Function):
         du = (wide * slope).add_(s.to(dtype)).square_().neg_().exp_().mul_(grad)
         du.mul_(weight.to(dtype) * (2 / math.sqrt(math.pi)))
         product = grad * erf
-        dweight = product.view(-1, channels).sum(0).to(weight.dtype)
+        dweight = product.reshape(-1, channels).sum(0).to(weight.dtype)
         dbias = grad.reshape(-1, channels).sum(0).to(ctx.dtype)
         dalpha = torch.mul(du, wide, out=product).sum().view(1).to(alpha.dtype)
         ds = du.sum().view(1).to(s.dtype)

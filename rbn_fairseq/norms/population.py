@@ -70,7 +70,7 @@ class RunningStatistics(FullPrecision):
         good = good & (largest < math.inf)
         for name, value in new.items():
             buffer = getattr(self, name)
-            torch.where(good, value, buffer, out=buffer)
+            torch.where(good, value.to(buffer.dtype), buffer, out=buffer)
 
     def moving(self) -> list[Tensor]:
         """Return the buffers that batches move: what processes have their mean of."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms import scope
-from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum
+from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum, has_kernels
 from rbn_fairseq.norms.normalise import gradient_sums
 from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
 from rbn_fairseq.norms.tokens import BatchLayout
@@ -103,7 +103,8 @@ class QuadraticNorm(PopulationNorm):
     def _batch_square(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the quadratic mean ``(C,)``, the running one where no token is real; the count."""
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        _, total = gradient_sums(wide, wide)
+        # On a CPU torch's kernel writes no squares.
+        total = gradient_sums(wide, wide)[1] if has_kernels(wide) else wide.square().sum(0)
         sums = torch.cat([total, wide.new_full((1,), len(rows))])
         sums = all_reduce_sum(sums, self.sync)
         count = sums[-1]

@@ -98,7 +98,8 @@ class UnifiedNorm(QuadraticNorm):
         divisor, r = square, torch.ones_like(square)
         if not frozen:
             window = self._with_value("square_window", square)
-            averaged = window.log().mean(0).exp()
+            # With eps, so that a channel that is 0 in one batch does not make V 0 in the next ones.
+            averaged = ((window + options.eps).log().mean(0).exp() - options.eps).clamp(min=0)
             if options.filtration == "on" and not by_batch:
                 spread = self.population.get_buffer("square_window").sqrt().var()
                 outlier = (window.mean(0) - averaged > options.window * spread).any()

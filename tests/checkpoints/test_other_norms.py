@@ -100,6 +100,18 @@ def test_a_plain_transformers_weights_are_taken(placement, options):
             assert torch.equal(value, theirs[name] if name in theirs else new[name]), name
 
 
+def test_prepbn_begins_as_the_files_layer_norms():
+    plain = build(TransformerModel, seed=4)
+    model = build(norm_encoder="repbn", norm_repbn_layer_end=10)
+    load(model, plain)
+    theirs = plain.state_dict()
+    ends = (".layer_weight", ".layer_bias")
+    of_layer_norm = [name for name in model.state_dict() if name.endswith(ends)]
+    assert len(of_layer_norm) == 2 * 2 * 2
+    for name in of_layer_norm:
+        assert torch.equal(model.state_dict()[name], theirs[name.replace(".layer_", ".")]), name
+
+
 @NORMS
 def test_weights_go_back_into_layer_norms(placement, options):
     other = build(seed=4, **placement, **options)

@@ -50,6 +50,18 @@ def test_gradients_are_those_of_differences(case, block):
     assert torch.autograd.gradcheck(run, (x, *norm.parameters()))
 
 
+@pytest.mark.parametrize("name", NORMS)
+def test_a_gradient_may_lie_in_memory_in_any_order(name):
+    norm = build(name, 12)
+    grad = torch.randn(4, 3, 12).transpose(0, 1)
+    gradients = []
+    for one in (grad, grad.contiguous()):
+        x = torch.linspace(-2, 3, 144).view(3, 4, 12).requires_grad_()
+        y = copy.deepcopy(norm)(x)
+        gradients.append(torch.autograd.grad(y, x, one)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
 COMPILED = [
     (name, training)
     for name, norm in NORMS.items()

@@ -46,7 +46,7 @@ class Simulation:
         by_batch = number <= o.window or number < o.warmup
         spread = torch.cat(self.squares).sqrt().std() ** 2
         self.squares[slot] = own
-        v = torch.stack(self.squares).prod(0) ** (1 / o.window)
+        v = (torch.stack(self.squares) + o.eps).prod(0) ** (1 / o.window) - o.eps
         outlier = False
         if o.filtration == "on" and not by_batch:
             above = sum(self.squares) / o.window - v
