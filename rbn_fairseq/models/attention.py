@@ -180,7 +180,7 @@ def _attend(
     split = queries.split(q), keys.split(k), keys.split(v)
     for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):
         if of_queries.rows == 0 or of_keys.rows == 0:  # nothing to attend to
-            # With a graph, since norms in front of it may wait for other processes in their backward.
+            # With a graph: in their backward, norms in front of it may wait for each other.
             parts.append(torch.zeros_like(rows[0]) + sum(part[:0].sum() for part in rows))
             continue
         y = F.scaled_dot_product_attention(
