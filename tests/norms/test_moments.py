@@ -12,7 +12,7 @@ from rbn_fairseq.norms.moments import (
     process_rank,
     world_size,
 )
-from rbn_fairseq.norms.normalise import _gradient_sums
+from rbn_fairseq.norms.normalise import gradient_sums
 
 
 def test_large_mean_leaves_the_variance_right():
@@ -74,7 +74,7 @@ def test_gradient_sums(size, way):
     rows, grad = 3 + torch.randn(2, *size, dtype=torch.float64)
     mean, inverse = 0.5 + torch.rand(2, size[1], dtype=torch.float64)
     expected = grad.sum(0), (grad * (rows - mean) * inverse).sum(0)
-    sums = _gradient_sums(grad, rows, mean, inverse)
+    sums = gradient_sums(grad, rows, mean, inverse)
     for got, exact in zip(sums, expected, strict=True):
         torch.testing.assert_close(got, exact)
 
@@ -82,7 +82,7 @@ def test_gradient_sums(size, way):
 def test_a_row_that_is_not_finite_is_seen(way):
     grad, rows = torch.ones(2, 2), torch.ones(2, 2)
     rows[0, 1] = torch.nan
-    total, dot = _gradient_sums(grad, rows, torch.zeros(2), torch.full((2,), 0.5))
+    total, dot = gradient_sums(grad, rows, torch.zeros(2), torch.full((2,), 0.5))
     assert total.tolist() == [2, 2]
     assert dot[0] == 1
     assert dot[1].isnan()
