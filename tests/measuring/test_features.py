@@ -57,7 +57,8 @@ def test_both_places(words, placement):
     model = build(**PLACEMENTS[placement])
     with record_features(model.encoder.layers, [1, 3]) as features:
         states = encode(model, words)["encoder_states"]  # what enters layers 1, 2, 3, and what ends
-    pre = placement not in ("post", "deepnorm")
+    # In hybrid no norm is in front of the self-attention.
+    pre = placement not in ("post", "deepnorm", "hybrid")
     places = ["stream", "normalised"] if pre else ["stream"]
     assert list(features) == [(layer, place) for layer in (1, 3) for place in places]
     for layer in (1, 3):
