@@ -1,7 +1,7 @@
 """Base of the norms that divide by a quadratic mean over the tokens."""
 
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 from torch import Tensor
@@ -56,6 +56,8 @@ class QuadraticNorm(PopulationNorm):
     Its options have ``eps``.
     """
 
+    #: Whether r multiplies the output, and not the gradients alone.
+    corrects_forward: ClassVar[bool] = True
     options: Any
     population: QuadraticMean
 
@@ -84,6 +86,8 @@ class QuadraticNorm(PopulationNorm):
     ) -> Tensor:
         """Return ``z * r * weight + bias`` with ``z = rows / sqrt(divisor + eps)``.
 
+        Without ``corrects_forward`` r is left out of that, and its gradients are the same.
+
         With G the gradient that arrives times weight and r, that of the rows is
         ``(G - z M) / sqrt(D + eps)``: two multiply-adds, and no tensor for z or G.
 
@@ -96,8 +100,11 @@ class QuadraticNorm(PopulationNorm):
             gradient: M and D, each ``(C,)``, from the mean of ``G z`` over the batch, ``(C,)``; it
                 runs in the backward.
         """
-        eps, sync = self.options.eps, self.sync
-        return _apply(rows, self.weight, self.bias, divisor, r, count, eps, counted, sync, gradient)
+        forward_r = r if self.corrects_forward else torch.ones_like(r)
+        return _apply(
+            rows, self.weight, self.bias, divisor, r, forward_r, count, self.options.eps, counted,
+            self.sync, gradient,
+        )  # fmt: skip
 
     @torch.no_grad()
     def _batch_square(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,13 +137,14 @@ class _Normalise(torch.autograd.Function):
         bias: Tensor,
         divisor: Tensor,
         r: Tensor,
+        forward_r: Tensor,
         count: Tensor,
         eps: float,
         counted: bool,
         sync: bool,
         gradient: Gradient,
     ) -> Tensor:
-        scale = weight.to(r.dtype) * r * (divisor + eps).rsqrt()
+        scale = weight.to(r.dtype) * forward_r * (divisor + eps).rsqrt()
         ctx.eps, ctx.counted, ctx.sync, ctx.gradient = eps, counted, sync, gradient
         ctx.save_for_backward(rows, weight, divisor, r, count)
         return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
@@ -155,7 +163,7 @@ class _Normalise(torch.autograd.Function):
         outer = (by + ctx.eps).rsqrt()
         dx = (grad * (scale * outer)).addcmul_(x, multiple * inverse * outer, value=-1)
         dweight = (dot * r).to(weight.dtype)
-        return dx.to(rows.dtype), dweight, dbias.to(weight.dtype), *(None,) * 7
+        return dx.to(rows.dtype), dweight, dbias.to(weight.dtype), *(None,) * 8
 
 
 _apply: Callable[..., Tensor] = _Normalise.apply

@@ -1,14 +1,11 @@
 """Unified normalisation: each channel by a geometric mean of the last batches' statistics."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.moments import all_reduce_sum
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
@@ -72,6 +69,7 @@ class UnifiedNorm(QuadraticNorm):
     source = "Yang et al., 2022, Unified Normalization"
     options_type = UnifiedNormOptions
     schedule = ("window", "warmup", "r_start")
+    corrects_forward = False
     options: UnifiedNormOptions
 
     def __init__(
@@ -112,62 +110,23 @@ class UnifiedNorm(QuadraticNorm):
             moved = running.lerp(divisor, options.momentum)
             self.population.replace_where(good, running_square=moved, square_window=window)
 
-        def smoothed(dot: Tensor) -> Tensor:
-            """Return E from the sum of ``G z`` over the rows, ``(C,)``."""
-            mean = all_reduce_sum(dot, self.sync) / count.clamp(min=1)
+        def gradient(mean: Tensor) -> tuple[Tensor, Tensor]:
+            """Smooth the mean; the divisor is the forward's."""
             if frozen:
-                return mean
+                return mean, divisor
             running = self.population.get_buffer("running_gradient").to(mean.dtype)
             slot = torch.where(outlier, running, mean)
             window = self._with_value("gradient_window", slot)
             mean = torch.where(outlier | by_batch, mean, window.mean(0))
             moved = running.lerp(mean, options.momentum)
             self.population.replace_where(good, running_gradient=moved, gradient_window=window)
-            return torch.where(outlier, mean, self.population.get_buffer("running_gradient"))
+            smoothed = self.population.get_buffer("running_gradient").to(mean.dtype)
+            return torch.where(outlier, mean, smoothed), divisor
 
-        return _apply(rows, self.weight, self.bias, divisor, r, options.eps, counted, smoothed)
+        return self._normalise(rows, divisor, r, count, counted, gradient)
 
     def _with_value(self, name: str, value: Tensor) -> Tensor:
         """Return a window with the batch's value in its slot, ``(window, C)``."""
         window = self.population.get_buffer(name).to(value.dtype, copy=True)
         window[(self._update + 1) % self.options.window] = value
         return window
-
-
-class _Normalise(torch.autograd.Function):
-    """The forward with a given divisor; the backward with the smoothed E."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,  # (N, C)
-        weight: Tensor,
-        bias: Tensor,
-        divisor: Tensor,
-        r: Tensor,
-        eps: float,
-        counted: bool,
-        smoothed: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        inverse = (divisor + eps).rsqrt()
-        ctx.counted, ctx.smoothed = counted, smoothed
-        ctx.save_for_backward(rows, weight, inverse, r)
-        scale = weight.to(r.dtype) * inverse
-        return torch.addcmul(bias.to(r.dtype), rows.to(r.dtype), scale).to(rows.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Optional[Tensor], ...]:
-        rows, weight, inverse, r = ctx.saved_tensors
-        if not ctx.counted:
-            grad_y, rows = torch.zeros_like(grad_y), torch.zeros_like(rows)
-        grad, x = grad_y.to(r.dtype), rows.to(r.dtype)
-        dx = grad * x  # one buffer for all
-        dweight, dbias = dx.sum(0) * inverse * r, grad.sum(0)
-        gain = weight.to(r.dtype)
-        along = ctx.smoothed(dweight * gain).to(r.dtype) * inverse.square()
-        torch.mul(grad, gain * r * inverse, out=dx).addcmul_(x, along, value=-1)
-        return dx.to(rows.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype), *(None,) * 5
-
-
-_apply: Callable[..., Tensor] = _Normalise.apply
