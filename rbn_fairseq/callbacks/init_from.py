@@ -21,9 +21,11 @@ from rbn_fairseq.norms.options import option
 
 __all__ = ["InitFrom", "InitFromConfig", "load_weights"]
 
+logger = logging.getLogger(__name__)
 
+_BATCHES, _SEED = 200, 1  # as `rbn recalibrate` has them
 _NORM = re.compile(r"(layer_norm|layernorm_embedding|\.fc2_norm|\.ffn_out|_attn_out|_proj\.norm)\.")
-_SHOWN = 5
+_SHOWN = 5  # names in a message
 
 
 def _plain(name: str) -> str:
@@ -95,11 +97,6 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
             "(--share-all-embeddings, --share-decoder-input-output-embed)."
         )
     return sorted(lacking)
-
-
-logger = logging.getLogger(__name__)
-
-_BATCHES, _SEED = 200, 1  # as `rbn recalibrate` has them
 
 
 @dataclass
