@@ -13,9 +13,9 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
-from rbn_fairseq.criterions.penalty import check_ranges
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.norms.moments import world_size
+from rbn_fairseq.norms.options import check_ranges
 
 __all__ = ["Callback", "Training", "WithCallbacks", "options_of", "with_options"]
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from rbn_fairseq.models.refusals import task_provides
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
-from rbn_fairseq.norms.options import broken_range, option
+from rbn_fairseq.norms.options import check_ranges, option
 
-__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "check_ranges", "gap_terms"]
+__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms"]
 
 
 @dataclass
@@ -57,17 +57,6 @@ class RBNPenaltyConfig(FairseqDataclass):
     def penalises(self) -> bool:
         """Whether any weight is positive."""
         return max(self.rbn_mean_weight, self.rbn_std_weight) > 0
-
-
-def check_ranges(kind: type[FairseqDataclass], values: Any) -> None:
-    """Refuse values of options of this kind that are outside their ranges (``ValueError``)."""
-    for item in fields(kind):
-        value = getattr(values, item.name)
-        if "range" in item.metadata and (rule := broken_range(item.metadata["range"], value)):
-            flag = f"--{item.name.replace('_', '-')}"
-            raise ValueError(
-                f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
-            )
 
 
 def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:

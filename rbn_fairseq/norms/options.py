@@ -1,4 +1,4 @@
-"""Parameters of norms: dataclasses whose fields declare meaning, default and range."""
+"""Parameters, of norms above all: fields of dataclasses that declare meaning, default and range."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-__all__ = ["NormOptions", "broken_range", "option"]
+__all__ = ["NormOptions", "check_ranges", "option"]
 
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
@@ -20,7 +20,7 @@ def option(
     at_least: Optional[str] = None,
     choices: Optional[tuple[str, ...]] = None,
 ) -> Any:
-    """Declare a parameter of a norm: a field of its :class:`NormOptions`.
+    """Declare a parameter: a field of a dataclass, such as a norm's :class:`NormOptions`.
 
     Args:
         default: its value where none is given.
@@ -52,13 +52,24 @@ def _in_words(range: str) -> str:
     return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
 
 
-def broken_range(range: str, value: float) -> Optional[str]:
+def _broken_range(range: str, value: float) -> Optional[str]:
     """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
     left, low, high, right = _limits(range)
     above = low <= value if left == "[" else low < value
     if above and (value <= high if right == "]" else value < high):
         return None
     return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
+
+
+def check_ranges(kind: type[Any], values: Any) -> None:
+    """Refuse values outside the ranges of a dataclass's :func:`option` fields (``ValueError``)."""
+    for item in dataclasses.fields(kind):
+        value = getattr(values, item.name)
+        if "range" in item.metadata and (rule := _broken_range(item.metadata["range"], value)):
+            flag = f"--{item.name.replace('_', '-')}"
+            raise ValueError(
+                f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
+            )
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class NormOptions:
                 )
 
     def _broken_rule(self, value: Any, declared: Mapping[str, Any]) -> Optional[str]:
-        if "range" in declared and (rule := broken_range(declared["range"], value)):
+        if "range" in declared and (rule := _broken_range(declared["range"], value)):
             return rule
         if "at_least" in declared and not value >= (least := getattr(self, declared["at_least"])):
             return f"at least `{declared['at_least']}`, {least} (raise it or lower that)"

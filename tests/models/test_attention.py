@@ -165,6 +165,15 @@ def test_cuts_never_change_the_result(monkeypatch, seed, cuts):
             torch.testing.assert_close(another, one, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_without_rows_every_projection_has_a_gradient(lengths):
+    (own,), attention = lay_out(real_tokens(lengths)), module()
+    rows = torch.zeros(0, 16, dtype=torch.double, requires_grad=True)
+    PackedAttention(own).within(attention, rows).sum().backward()
+    for name, parameter in attention.named_parameters():
+        assert parameter.grad is not None and parameter.grad.eq(0).all(), name
+
+
 def test_dropout_is_of_training_and_random():
     (own, other), _, x, memory = problem([5, 5, 9], [4, 7, 2])
     attention = MultiheadAttention(16, 2, dropout=0.5).double()
