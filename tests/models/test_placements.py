@@ -168,6 +168,10 @@ def test_hybrid_norms_no_attentions_input_unless_a_rule_names_it():
     for attention in (first.self_attn, second.encoder_attn):
         kinds = [type(getattr(attention, f"{name}_proj").norm) for name in "qkv"]
         assert kinds == [BatchNorm, BatchNorm, RMSNorm]
+    # A rule that leaves the site bare is like none.
+    for name, adds in (("layer", False), ("none", True)):
+        layers = build(**HYBRID, norm_encoder=f"{name}@0.self:layer").encoder.layers
+        assert [layer.adds_normalised for layer in layers] == [adds, True]
 
 
 @pytest.mark.parametrize("placement", [PERI, HYBRID], ids=["peri", "hybrid"])

@@ -97,6 +97,23 @@ def test_without_warm_up_and_with_the_correction_from_the_start():
     assert_steps_agree(norm, Simulation(norm), range(12))
 
 
+def test_a_channel_of_zeros_leaves_the_next_batches_their_size():
+    norm = UnifiedNorm(2, UnifiedNormOptions(window=4, warmup=0, r_start=0))
+    for update in range(12):
+        norm.set_num_updates(update)
+        x = torch.randn(200, 2) * torch.tensor([float(update != 6), 1])
+        y = norm(x)
+        # The geometric mean of three batches of size 1 and one of eps: 1e-5^(1/4), 1/18.
+        assert y.square().mean(0).max() < 40, update
+
+
+def test_rows_of_a_wider_dtype_move_the_same_statistics():
+    norm = random_norm(window=1, warmup=0)
+    y = norm(torch.ones(5, 4, dtype=torch.double))
+    assert y.dtype == torch.double
+    assert {buffer.dtype for buffer in norm.population.buffers()} == {torch.float32}
+
+
 def test_while_frozen_the_backward_is_the_derivative():
     norm = random_norm().double()
     x, valid, upstream = (part.double() if part.is_floating_point() else part for part in batch(3))
