@@ -12,9 +12,13 @@ from typing import Any, Optional
 
 from rbn_fairseq.writing import write_whole
 
-__all__ = ["CODES", "PIECES", "read_pieces", "write_pieces"]
+__all__ = ["CODES", "EXAMPLE", "PIECES", "read_pieces", "write_pieces"]
 
 PIECES = "pieces.json"
+EXAMPLE = (
+    '{"tokenizer": "moses", "lowercase": true, "bpe": "subword_nmt", "bpe_codes": "codes"}, with '
+    'the file `codes` beside it, or {"tokenizer": "space"} where words are the pieces'
+)
 #: The option of each kind of BPE that names its file.
 CODES = {"subword_nmt": "bpe_codes", "sentencepiece": "sentencepiece_model"}
 
@@ -27,7 +31,7 @@ def write_pieces(data: Path, bpe: str, codes: Path, **others: Any) -> None:
 
 
 def read_pieces(data: Path) -> Optional[dict[str, Any]]:
-    """Return a data directory's ``pieces.json``, and with it the ``sha256`` of the codes.
+    """Return a data directory's ``pieces.json``, and with it the ``sha256`` of the codes, if any.
 
     ``None`` if it has none.
 
@@ -39,16 +43,13 @@ def read_pieces(data: Path) -> Optional[dict[str, Any]]:
         return None
     try:
         pieces = dict(json.loads(path.read_text(encoding="utf-8")))
-        codes = data / pieces[CODES[pieces["bpe"]]]
+        codes = data / pieces[CODES[pieces["bpe"]]] if "bpe" in pieces else None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"`{path}` is damaged ({error!r}). Remove it, and say with --tokenizer and --bpe how "
-            "the data were made."
+            f"`{path}` is damaged ({error!r}). Expected is such as {EXAMPLE}."
         ) from error
+    if codes is None:
+        return pieces
     if not codes.is_file():
-        raise ValueError(
-            f"`{path}` names the codes `{codes.name}`, which are gone. Put them back, or name a "
-            f"copy: --bpe {pieces['bpe']} --{CODES[pieces['bpe']].replace('_', '-')} FILE, with "
-            "--tokenizer and --lowercase as in that file."
-        )
+        raise ValueError(f"`{path}` names the codes `{codes.name}`, which are gone: put them back.")
     return {**pieces, "sha256": hashlib.sha256(codes.read_bytes()).hexdigest()}

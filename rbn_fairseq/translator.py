@@ -18,7 +18,7 @@ from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 from rbn_fairseq.corpora.text import lower_case
 from rbn_fairseq.measuring.data_bin import check_data
 from rbn_fairseq.measuring.run_file import RUN_FILE
-from rbn_fairseq.pieces import CODES, PIECES, read_pieces
+from rbn_fairseq.pieces import CODES, EXAMPLE, PIECES, read_pieces
 
 __all__ = ["Translator", "open_translator"]
 
@@ -103,10 +103,8 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     pieces = read_pieces(data)
     if pieces is None:
         raise ValueError(
-            f"`{data}` does not say how its text was split into pieces (it has no {PIECES}, which "
-            "`rbn prepare` writes). Say it: --tokenizer moses (for text in lower case with "
-            "--lowercase), and --bpe subword_nmt --bpe-codes FILE or --bpe sentencepiece "
-            "--sentencepiece-model FILE; --tokenizer space where words are the pieces."
+            f"`{data}` does not say how its text was split into pieces. `rbn prepare` writes that "
+            f"into {PIECES}; for other data write it yourself: {EXAMPLE}."
         )
     try:
         run = json.loads((checkpoint.parent / RUN_FILE).read_text(encoding="utf-8"))
@@ -116,32 +114,18 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     if trained is not None and trained != pieces:
         raise ValueError(
             f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
-            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data, "
-            "or the right codes with --bpe and its options."
+            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data."
         )
-    codes = CODES[pieces["bpe"]]
-    return {**pieces, codes: str(data / pieces[codes])}
+    codes = CODES.get(pieces.get("bpe", ""), "")
+    return {**pieces, **({codes: str(data / pieces[codes])} if codes else {})}
 
 
-def _check_pieces(pieces: Mapping[str, Any]) -> None:
-    """Refuse an incomplete choice of a BPE, or codes that are none."""
-    for bpe, codes in CODES.items():
-        option, file = "--" + codes.replace("_", "-"), pieces.get(codes)
-        if (pieces.get("bpe") == bpe) != (file is not None):
-            raise ValueError(f"--bpe {bpe} and {option} FILE go together: give both or neither.")
-        if file is not None and not Path(file).is_file():
-            raise ValueError(f"{option}: there is no file `{file}`.")
-
-
-def open_translator(
-    run: Path, data: Optional[Path], pieces: Mapping[str, Any], device: str
-) -> Translator:
+def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     """Load a checkpoint with what splits sentences into its pieces.
 
     Args:
         run: a save directory, whose best checkpoint is taken, else its last; or a checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
-        pieces: as in ``pieces.json``, with a path for the codes; empty = that of the data.
         device: for the model.
 
     Raises:
@@ -152,8 +136,7 @@ def open_translator(
     trained = (state.get("cfg") or {}).get("task") or state.get("args")  # of fairseq before 0.10
     directory = str(data or plain_settings(trained).get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
-    pieces = pieces or _find_pieces(path, Path(directory.split(os.pathsep)[0]))
-    _check_pieces(pieces)
+    pieces = _find_pieces(path, Path(directory.split(os.pathsep)[0]))
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": directory}
     )
@@ -163,7 +146,6 @@ def open_translator(
         translator = Translator(cfg, task, model, pieces)
     except (OSError, RuntimeError, SystemExit) as error:  # of a file that has no codes
         raise ValueError(
-            f"`{pieces.get(CODES.get(pieces.get('bpe') or '', ''))}` is not what "
-            f"--bpe {pieces.get('bpe')} reads: {error}."
+            f"`{Path(directory, PIECES)}`: {pieces.get('bpe')} cannot read its codes: {error}."
         ) from error
     return translator.eval().to(device)

@@ -9,8 +9,6 @@ import os
 import sys
 import traceback
 
-__all__ = ["command", "main"]
-
 
 def main() -> None:
     """Run the command; a user's error is a line or two on stderr and exit status 2."""

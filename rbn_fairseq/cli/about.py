@@ -10,8 +10,6 @@ import typer
 import rbn_fairseq
 from rbn_fairseq.cli.options import UserDir, console
 
-__all__ = ["norms", "options", "recipes", "user_dir"]
-
 
 def user_dir() -> None:
     """Print the path for fairseq's --user-dir."""

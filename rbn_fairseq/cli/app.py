@@ -18,8 +18,6 @@ from rbn_fairseq.cli import (
 )
 from rbn_fairseq.version import __version__
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

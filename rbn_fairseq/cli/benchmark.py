@@ -10,8 +10,6 @@ from typing import Annotated, Any, Literal, Optional
 
 import typer
 
-__all__ = ["evaluate", "run"]
-
 _TARGET = {"iwslt14": "en", "wmt16": "de"}  # language to translate into
 _BATCHES = {"iwslt14": 1, "wmt16": 8}  # micro-batches of an update, over all GPUs
 _SEARCH = {

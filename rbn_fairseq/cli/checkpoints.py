@@ -9,8 +9,6 @@ import typer
 from rbn_fairseq.cli import options
 from rbn_fairseq.writing import check_output
 
-__all__ = ["average", "fold", "recalibrate"]
-
 
 def _recalibrate(
     state: dict[str, Any],

@@ -12,8 +12,6 @@ import rbn_fairseq
 from rbn_fairseq.cli.options import UserDir
 from rbn_fairseq.version import installed
 
-__all__ = ["doctor"]
-
 _FAIRSEQ = "0.12.3"
 _VERSIONS = {
     "Python": ">=3.11,<3.13",

@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-__all__ = ["MISSING_DATA", "explain", "explain_usage"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
 

@@ -18,20 +18,6 @@ import typer
 import rbn_fairseq
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, write_json
 
-__all__ = [
-    "LOG_DATES",
-    "LOG_FORMAT",
-    "generate",
-    "hide_known_warnings",
-    "hydra_train",
-    "interactive",
-    "log_as_fairseq",
-    "plugin_options",
-    "usage_errors",
-    "validate",
-    "value_of",
-]
-
 # Deprecations of Hydra and torch in fairseq's code, which no user can fix.
 _KNOWN_WARNINGS = (
     r"hydra\.experimental\.\w+\(\) is no longer experimental",

@@ -11,8 +11,6 @@ from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 from rbn_fairseq.models.state_dicts import describe_plans
 
-__all__ = ["check_checkpoint", "check_data_directory"]
-
 _STATISTICS = ".population."
 _EDGES = f"{_STATISTICS}edges"
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from rbn_fairseq.diagnostics import TID
 
-__all__ = ["cost", "tid"]
-
 #: Records of norms by the label of their checkpoint, and by batching.
 _Measured = dict[tuple[str, str], list[dict[str, Any]]]
 

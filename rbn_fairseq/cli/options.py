@@ -14,30 +14,6 @@ from rbn_fairseq.writing import check_output, write_whole
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Batches",
-    "Checkpoint",
-    "Checkpoints",
-    "Data",
-    "Device",
-    "Estimate",
-    "Json",
-    "LengthBins",
-    "LengthEdges",
-    "Output",
-    "Overwrite",
-    "Population",
-    "STDOUT",
-    "Seed",
-    "UserDir",
-    "check_json",
-    "choose_checkpoints",
-    "choose_device",
-    "console",
-    "progress",
-    "write_json",
-]
-
 _T = TypeVar("_T")
 
 STDOUT = Path("-")

@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     help="Prepare a corpus of the paper: tokenise, clean, split, apply BPE, make it binary.",

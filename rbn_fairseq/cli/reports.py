@@ -13,8 +13,6 @@ from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_
 if TYPE_CHECKING:
     from rbn_fairseq.report.runs import Run
 
-__all__ = ["quickstart", "report", "score", "table"]
-
 
 def score(
     generated: Annotated[
@@ -201,7 +199,7 @@ def quickstart(
     """
     from rich.console import Console
 
-    from rbn_fairseq import quickstart as pipeline
+    from rbn_fairseq.quickstart import pipeline
 
     if output is None:
         output = Path("runs") / (

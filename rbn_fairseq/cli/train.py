@@ -23,8 +23,6 @@ from rbn_fairseq.cli.fairseq_commands import (
 )
 from rbn_fairseq.cli.options import UserDir
 
-__all__ = ["train"]
-
 
 def train(
     context: typer.Context,

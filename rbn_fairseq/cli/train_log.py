@@ -12,8 +12,6 @@ from fairseq.logging import progress_bar
 
 from rbn_fairseq.cli.fairseq_commands import LOG_DATES, LOG_FORMAT
 
-__all__ = ["logged_to"]
-
 
 class _Recorded(progress_bar.BaseProgressBar):
     """A progress bar of fairseq's whose values also go to a file, as its JSON bar writes them."""

@@ -4,16 +4,13 @@ import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Optional
 
 import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.fairseq_commands import hide_known_warnings
 from rbn_fairseq.cli.options import Data, Device, UserDir, choose_device
-
-__all__ = ["translate"]
 
 _AT_A_TIME = 64  # lines of stdin
 
@@ -49,30 +46,6 @@ def translate(
         ),
     ] = None,
     data: Data = None,
-    tokenizer: Annotated[
-        Optional[Literal["moses", "space"]],
-        typer.Option(
-            help="Of data made elsewhere: their tokeniser, as fairseq names it. This and the next "
-            "five options take the place of what the data say.",
-            show_default="what the data say",
-        ),
-    ] = None,
-    moses_no_dash_splits: Annotated[
-        bool, typer.Option("--moses-no-dash-splits", help="Words with hyphens are one token.")
-    ] = False,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="The data are in lower case.")
-    ] = False,
-    bpe: Annotated[
-        Optional[Literal["subword_nmt", "sentencepiece"]],
-        typer.Option(help="Their BPE.", show_default="what the data say"),
-    ] = None,
-    bpe_codes: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="Merges of subword_nmt.")
-    ] = None,
-    sentencepiece_model: Annotated[
-        Optional[Path], typer.Option(metavar="FILE", help="Model of sentencepiece.")
-    ] = None,
     beam: Annotated[int, typer.Option(min=1, help="Size of the beam.")] = 5,
     lenpen: Annotated[
         float, typer.Option(help="Length penalty: above 1 favours long translations.")
@@ -93,22 +66,13 @@ def translate(
             f"SENTENCE `{files[0]}` is a file or a directory. Give another run to --beside, a file "
             "of sentences to stdin."
         )
-    given: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "moses_no_dash_splits": moses_no_dash_splits,
-        "lowercase": lowercase,
-        "bpe": bpe,
-        "bpe_codes": str(bpe_codes) if bpe_codes else None,
-        "sentencepiece_model": str(sentencepiece_model) if sentencepiece_model else None,
-    }
-    pieces = given if any(given.values()) else {}
     hide_known_warnings()
     rbn_fairseq.register()
     from rbn_fairseq.translator import open_translator
 
     device = choose_device(device)
     translators = {
-        name: open_translator(path, data, pieces, device)
+        name: open_translator(path, data, device)
         for name, path in name_runs([run, *(beside or [])])
     }
     width = max(map(len, translators))

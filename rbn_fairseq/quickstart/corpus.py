@@ -23,16 +23,6 @@ from rbn_fairseq.corpora.build import binarise, stage
 from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
 from rbn_fairseq.pieces import write_pieces
 
-__all__ = [
-    "fetch_pages",
-    "prepare",
-    "read_page",
-    "read_pairs",
-    "read_text",
-    "shares_words",
-    "split_pages",
-]
-
 _PACKAGES = {
     "libreoffice-help-de": "usr/share/libreoffice/help/de/text",
     "libreoffice-help-en-us": "usr/share/libreoffice/help/en-US/text",

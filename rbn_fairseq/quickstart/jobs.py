@@ -11,8 +11,6 @@ from typing import Optional
 
 from rich.console import Console
 
-__all__ = ["Job", "run_jobs"]
-
 _RBN = (sys.executable, "-m", "rbn_fairseq")
 # One thread a job: the tensors are small. glibc returns the memory of large tensors to the system
 # and asks for it again at every update unless these thresholds keep it, a fifth of the time.

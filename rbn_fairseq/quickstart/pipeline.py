@@ -18,13 +18,11 @@ from rbn_fairseq.quickstart.corpus import prepare
 from rbn_fairseq.quickstart.jobs import Job, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.export import write_report
 from rbn_fairseq.report.figures.style import norm_colours
-from rbn_fairseq.report.page import render
 from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
 from rbn_fairseq.writing import write_whole
-
-__all__ = ["NORMS", "quickstart"]
 
 #: What distinguishes the runs, by the name they have in tables and figures.
 NORMS: dict[str, tuple[str, ...]] = {
@@ -126,22 +124,19 @@ def quickstart(
     epochs: int,
     workers: int,
     console: Console,
-) -> dict[str, Any]:
+) -> None:
     """Train the three norms on real text, measure, translate, score, and write the report.
 
     What an earlier call finished is not done again; what it began goes on where it stopped.
 
     Args:
-        out: directory for everything; ``results.json`` and ``report.html`` are the outcome.
+        out: directory for everything; ``report/index.html`` is the outcome.
         data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
         source_lang: language of the sources.
         target_lang: language of the targets.
         epochs: to train.
         workers: number of runs at a time, one thread each.
         console: for the display.
-
-    Returns:
-        What ``results.json`` holds (docs/diagnostics.md).
 
     Raises:
         ValueError: if the data cannot be used, or a run fails.
@@ -165,60 +160,43 @@ def quickstart(
         console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
         run_jobs(jobs, workers, console)
     translations = {name: _score(out / name, reference, target_lang) for name in NORMS}
+    sentences = _sample({"source": source, "reference": reference, **translations})
     runs = [read_run(name, out / name) for name in NORMS]
-    results = {
-        "schema": 1,
-        "data": {key: about[key] for key in ("text", "pairs", "request")},
-        "copying": asdict(copying),
-        "runs": {run.name: _result(run, job) for run, job in zip(runs, jobs, strict=True)},
-        "translations": _sample({"source": source, "reference": reference, **translations}),
-    }
-    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
-    write_whole(out / "report.html", _page(results, runs))
+    result, *others = sections(runs)
+    shown = [result, _translations(sentences, runs[0].last_epoch, pairs["test"]), *others]
+    facts = _about(about, copying, runs[0].starts[0])
+    page, *_ = write_report(out / "report", "Layer norm, batch norm, RBN", shown, facts)
     _show(console, runs, copying)
-    shortest = min((sentence["source"] for sentence in results["translations"]), key=len)
+    shortest = min((sentence["source"] for sentence in sentences), key=len)
     words = ["rbn", "translate", str(out / list(NORMS)[-1] / _AVERAGE), "--", shortest]
-    console.print(
-        f"\nreport:  {out / 'report.html'}\nresults: {out / 'results.json'}\n"
-        f"try it:  {shlex.join(words)}",
-        soft_wrap=True,
-        markup=False,
+    console.print(f"\nreport:  {page}\ntry it:  {shlex.join(words)}", soft_wrap=True, markup=False)
+
+
+def _translations(
+    sentences: Sequence[Mapping[str, str]], epochs: Optional[int], number: int
+) -> Section:
+    colours = norm_colours(list(_FAMILIES.values()))
+    block = Sentences(
+        "Ten sentences of the test set",
+        tuple(sentences),
+        {name: colours[_FAMILIES[name]] for name in NORMS},
+        (
+            f"Translated with the average of the last {min(_AVERAGED, epochs or 1)} epochs, batch "
+            f"norms recalibrated, beam 5; so were all {number} that BLEU is of.",
+        ),
     )
-    return results
+    return Section("Translations", "", (block,))
 
 
-def _result(run: Run, job: Job) -> dict[str, Any]:
-    begun = run.starts[0]
+def _about(
+    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any]
+) -> tuple[tuple[str, str], ...]:
     machine = begun["machine"]
-    return {
-        "commands": ["rbn " + shlex.join(words) for words in job.commands.values()],
-        "machine": machine["processor"] if machine["device"] == "cpu" else machine["device"],
-        "versions": begun["versions"],
-        **run.to_dict(),
-    }
-
-
-def _page(results: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    data, copying, begun = results["data"], results["copying"], results["runs"][runs[0].name]
-    about = (
+    return (
         ("text", data["text"]),
         ("sentences", ", ".join(f"{number} {split}" for split, number in data["pairs"].items())),
         ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
-        ("copying the source", f"BLEU {copying['bleu']:.1f}, {copying['signature']}"),
-        ("machine", begun["machine"]),
+        ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
+        ("machine", machine["processor"] if machine["device"] == "cpu" else machine["device"]),
         ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
     )
-    colours = norm_colours(list(_FAMILIES.values()))
-    translations = Sentences(
-        "Ten sentences of the test set",
-        tuple(results["translations"]),
-        {name: colours[_FAMILIES[name]] for name in NORMS},
-        (
-            f"Translated with the average of the last {min(_AVERAGED, runs[0].last_epoch)} epochs, "
-            f"batch norms recalibrated, beam 5; so were all {data['pairs']['test']} that BLEU is "
-            "of.",
-        ),
-    )
-    result, *others = sections(runs)
-    shown = [result, Section("Translations", "", (translations,)), *others]
-    return render("Layer norm, batch norm, RBN", shown, about)

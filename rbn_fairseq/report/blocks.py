@@ -10,8 +10,6 @@ from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.figures.panels import Panel
 
-__all__ = ["SEEDS", "SPREAD", "Figure", "Missing", "Section", "Sentences", "Table"]
-
 #: Behind a column's name: columns of the standard deviation and the number of seeds of its means.
 SPREAD, SEEDS = ", standard deviation", ", seeds"
 _PAPER = "paper"  # columns and rows that begin so are the paper's numbers

@@ -20,18 +20,6 @@ from rbn_fairseq.report.setups import (
     matches,
 )
 
-__all__ = [
-    "IDENTITY",
-    "Group",
-    "at_last_epoch",
-    "gaps_by_epoch",
-    "group_runs",
-    "last_gaps",
-    "last_layer",
-    "of_largest",
-    "variants",
-]
-
 _FRAMES = ("valid", "train", "tid", "batching", "conditioning", "cost")
 #: What each row of a group's frames says of its run.
 IDENTITY = ["placement", "norm", "label", "detail", "series", "seed"]

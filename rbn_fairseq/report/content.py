@@ -19,8 +19,6 @@ from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.tables import paper_tables, summary
 
-__all__ = ["heading", "sections"]
-
 #: Sections of figures: title, text, and what draws them.
 _THEMES: tuple[tuple[str, str, tuple[Callable[[Group, Colours], list[Figure | Missing]], ...]], ...]
 _THEMES = (

@@ -10,8 +10,6 @@ from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.page import GENERATOR, Drawing, render, to_svg
 from rbn_fairseq.writing import write_whole
 
-__all__ = ["check_directory", "to_latex", "to_markdown", "write_report"]
-
 _DPI = 150  # of the PNG files
 _PAGE = "index.html"
 _SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "ν": r"$\nu$", "∞": r"$\infty$"}
@@ -101,7 +99,7 @@ def write_report(
             files[f"tables/{block.name}.csv"] = block.numbers.to_csv(index=False)
             files[f"tables/{block.name}.md"] = to_markdown(block)
             files[f"tables/{block.name}.tex"] = to_latex(block)
-    page = render(title, sections, about, drawn=drawn)
+    page = render(title, sections, about, drawn)
     # In this order a page names all files that are there, wherever it is interrupted.
     for name in (_files_of(directory / _PAGE) or set()) - set(files):
         (directory / name).unlink(missing_ok=True)

@@ -12,8 +12,6 @@ from rbn_fairseq.report.compare import Group, at_last_epoch, gaps_by_epoch, last
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import as_text
 
-__all__ = ["findings", "settings_tables"]
-
 _NAMED = 3  # settings that a sentence tells of
 _SHORT = 0.75  # of the longest training's epochs: one with fewer is not compared
 _UNIT = "bits per target token"

@@ -5,13 +5,11 @@ Figures of curves are drawn twice: as SVG for print and for browsers without scr
 chosen.
 """
 
-import base64
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Optional
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -20,8 +18,6 @@ from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Section, Sentences, Table
 from rbn_fairseq.report.figures.style import STYLE, THEMED
-
-__all__ = ["GENERATOR", "Drawing", "render", "to_svg"]
 
 #: By this a page of ours is known.
 GENERATOR = "rbn report"
@@ -65,18 +61,16 @@ def _inline(text: str) -> Markup:
 def render(
     title: str,
     sections: Sequence[Section],
-    about: Sequence[tuple[str, str]] = (),
-    *,
-    drawn: Optional[Mapping[str, Drawing]] = None,
+    about: Sequence[tuple[str, str]],
+    drawn: Mapping[str, Drawing],
 ) -> str:
-    """Return the page.
+    """Return the page, which links to the files of figures and tables beside it.
 
     Args:
         title: its heading.
         sections: what it shows.
         about: what was run on what, as pairs of a name and a text.
-        drawn: the figures by name, where files stand beside the page: it links to them. Else the
-            page has the numbers of its figures itself.
+        drawn: the figures by name.
     """
     blocks = [block for section in sections for block in section.blocks]
     figures = [block for block in blocks if isinstance(block, Figure)]
@@ -106,12 +100,10 @@ def render(
         sections=sections,
         about=about,
         contents=len(sections) > _CONTENTS,
-        drawings=drawn or {figure.name: to_svg(figure.draw()) for figure in figures},
-        files=drawn is not None,
+        drawings=drawn,
         texts=lambda table: [list(row.items()) for row in table.texts().to_dict("records")],
         fresh=fresh,
         themed=lambda colour: THEMED.get(colour.lower(), colour),
-        csv=lambda figure: base64.b64encode(figure.numbers.to_csv(index=False).encode()).decode(),
         panels={it.name: [panel.data() for panel in it.panels] for it in figures if it.panels},
         plots=Markup(files("rbn_fairseq.report").joinpath(_PLOTS).read_text(encoding="utf-8")),
         generator=GENERATOR,

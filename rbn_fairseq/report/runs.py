@@ -12,10 +12,6 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-__all__ = [
-    "LOG", "METRICS", "RUN_FILE", "SCORE", "Run", "name_runs", "read_run", "read_runs",
-]  # fmt: skip
-
 LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
 #: Scores, as logs of validations and score.json call them.
 METRICS = ("bleu", "ppl", "accuracy", "f1")
@@ -44,7 +40,6 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }  # fmt: skip
 _TEXTS = ("layer", "place", "statistics", "population", "batching", "dropout")
 _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
-_OF_MEASUREMENT = ["batches", "total_batches", "population", "batching", "dropout"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,27 +90,6 @@ class Run:
     def last_epoch(self) -> Optional[int]:
         """The epoch of the last validation."""
         return int(self.valid.epoch.iloc[-1]) if len(self.valid) else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain containers for JSON; what was not measured is left out."""
-        tid = []
-        for _, layers in self.tid.groupby("update", sort=True):
-            about, *_ = _records(layers[["epoch", "update"]])
-            rest, *_ = _records(layers[_OF_MEASUREMENT])
-            rows = layers.drop(columns=["depth", "epoch", "update", *_OF_MEASUREMENT])
-            tid.append({**about, "layers": _records(rows), **rest})
-        return {
-            "valid": _records(self.valid),
-            "tid": tid,
-            "seconds": self.seconds,
-            "scores": self.scores,
-        }
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a mapping a row, without what is missing."""
-    rows = frame.to_dict("records")
-    return [{str(name): value for name, value in row.items() if not pd.isna(value)} for row in rows]
 
 
 # The log.

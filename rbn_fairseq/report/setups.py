@@ -9,11 +9,6 @@ from typing import Any, Optional
 
 from rbn_fairseq.report.runs import Run
 
-__all__ = [
-    "BY_LENGTH", "FAMILIES", "LENGTH", "OF_NORM", "PLACEMENTS", "Metric", "Setup", "as_text",
-    "describe", "matches", "metric_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Metric:

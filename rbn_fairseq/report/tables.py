@@ -10,9 +10,6 @@ from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
 from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer, of_largest
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["PLACED", "paper_tables", "published_results", "summary"]
-
-
 #: The paper's placements.
 PLACED = ("Post-Norm", "Pre-Norm")
 

@@ -11,6 +11,7 @@ from command import rbn, user_error
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.corpora.build import apply_merges, learn_merges
 from rbn_fairseq.pieces import write_pieces
+from rbn_fairseq.translator import open_translator
 
 SEARCH = ("--beam", 5, "--max-len-b", 200)  # fairseq's defaults
 
@@ -44,19 +45,23 @@ def test_pieces_of_the_data(trained, corpus):
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
 
 
-def test_pieces_of_the_command_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus):
+def test_words_as_pieces_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus, tmp_path):
     prepared = runs.generate(data_bin, rbn_run / "checkpoint1.pt", *SEARCH)
     lines = (corpus / "test.de").read_text().splitlines()[:3]
-    pieces = ("--tokenizer", "space")
-    one = rbn("translate", rbn_run / "checkpoint1.pt", *pieces, "", *lines)
+    spaced = shutil.copytree(data_bin, tmp_path / "bin")
+    (spaced / "pieces.json").write_text('{"tokenizer": "space"}')
+    data = ("--data", spaced)
+    one = rbn("translate", rbn_run / "checkpoint1.pt", *data, "", *lines)
     assert one.stdout.splitlines() == ["", *(prepared[number] for number in range(3))]
-    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], *pieces,
+    two = rbn("translate", f"ours={rbn_run / 'checkpoint1.pt'}", lines[0], *data,
               "--beside", plain_run)  # fmt: skip
     source, ours, other = two.stdout.splitlines()
     assert source == lines[0] and ours.split(maxsplit=1) == ["ours", prepared[0]]
     assert other.split()[0] == plain_run.name
     unknown = "漢字" * 200  # longer than a file's name may be
-    assert unknown in rbn("translate", rbn_run, *pieces, unknown).stderr
+    assert unknown in rbn("translate", rbn_run, *data, unknown).stderr
+    with pytest.raises(ValueError, match="1,024"):
+        open_translator(rbn_run, spaced, "cpu").translate_lines(["eins " * 1024])
 
 
 def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
@@ -64,14 +69,13 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
         return user_error(capsys, "translate", *arguments)
 
     line = refusal(rbn_run, "eins")
-    assert str(data_bin) in line and "--tokenizer" in line and "--bpe-codes" in line
+    assert str(data_bin) in line and "pieces.json" in line and "bpe_codes" in line
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
-    assert "1,024" in refusal(rbn_run, "--tokenizer", "space", "eins " * 1024)
-    for options in (("--bpe", "sentencepiece"), ("--bpe-codes", trained / "code")):
-        assert "go together" in refusal(rbn_run, *options, "eins")
-    model = ("--bpe", "sentencepiece", "--sentencepiece-model", trained / "code")
-    assert str(trained / "code") in refusal(rbn_run, *model, "eins")
+    words = shutil.copytree(data_bin, tmp_path / "words")
+    (words / "code").write_text("no model")
+    (words / "pieces.json").write_text('{"bpe": "sentencepiece", "sentencepiece_model": "code"}')
+    assert "sentencepiece" in refusal(rbn_run, "--data", words, "eins")
 
     data = shutil.copytree(trained / "bin", tmp_path / "bin")
     recorded = json.loads((trained / "run" / "run.json").read_text())["data"]["pieces"]
@@ -82,8 +86,10 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert "run.json" in line and str(data / "pieces.json") in line
     (data / "code").unlink()
     line = refusal(trained / "run", "--data", data, "eins")
-    assert "gone" in line and "--bpe subword_nmt --bpe-codes" in line
-    (data / "pieces.json").write_text("[]")
-    assert "damaged" in refusal(trained / "run", "--data", data, "eins")
+    assert "gone" in line and "`code`" in line
+    for text in ("[1]", '{"bpe": "other"}', '{"bpe": "sentencepiece"}'):
+        (data / "pieces.json").write_text(text)
+        line = refusal(trained / "run", "--data", data, "eins")
+        assert "damaged" in line and "subword_nmt" in line
     (data / "pieces.json").unlink()
     assert "does not say how" in refusal(trained / "run", "--data", data, "eins")

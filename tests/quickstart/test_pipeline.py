@@ -1,7 +1,7 @@
 """The whole quickstart on a small text: outcome, second call, other text."""
 
+import html
 import io
-import json
 import re
 import shlex
 import shutil
@@ -12,14 +12,16 @@ from rich.console import Console
 
 from command import rbn
 from corpus import write_corpus
-from rbn_fairseq.quickstart import NORMS, jobs, pipeline, quickstart
+from rbn_fairseq.quickstart import jobs, pipeline
+from rbn_fairseq.quickstart.pipeline import NORMS, quickstart
+from rbn_fairseq.report.runs import read_run
 
 
 def call(out, data, **options):
     console = Console(file=io.StringIO(), width=120)
     settings = {"source_lang": "de", "target_lang": "en", "epochs": 2, "workers": 2, **options}
-    results = quickstart(out, str(data), console=console, **settings)
-    return results, console.file.getvalue()
+    quickstart(out, str(data), console=console, **settings)
+    return (out / "report" / "index.html").read_text(), console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +43,33 @@ def done(text, forked, tmp_path_factory):
 
 @pytest.mark.nightly
 def test_outcome(done, text):
-    out, results, said = done
-    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
-    assert results["data"]["pairs"] == {"train": 400, "valid": 20, "test": 13}
-    assert list(results["runs"]) == list(NORMS) == ["layer", "rbn"]
-    for name, run in results["runs"].items():
-        assert [entry["epoch"] for entry in run["valid"]] == [1, 2]
-        epochs = [entry["epoch"] for entry in run["tid"]]
-        assert epochs == ([] if name == "layer" else [0, 1, 2])
-        assert run["scores"]["sacrebleu"]["signature"].startswith("nrefs:1")
-        assert run["seconds"] > 0
-        assert run["machine"] and {"torch", "fairseq", "rbn_fairseq"} <= run["versions"].keys()
-        assert run["commands"][0].startswith("rbn train ")
-        assert ("--recalibrate" in run["commands"][1]) == (name != "layer")
+    out, page, said = done
+    assert "400 pairs to train on, 20 to validate, 13 to translate" in said
+    assert "copying the source" in said and str(out / "report" / "index.html") in said
+    assert list(NORMS) == ["layer", "rbn"]
+    for name in NORMS:
+        run = read_run(name, out / name)
+        assert list(run.valid["epoch"]) == [1, 2] and run.seconds > 0
+        assert sorted(set(run.tid["epoch"])) == ([] if name == "layer" else [0, 1, 2])
+        score = run.scores["sacrebleu"]
+        assert score["signature"].startswith("nrefs:1")
+        assert re.search(rf"^{name} +{score['bleu']:.1f} ", said, re.MULTILINE)
+        average = next(words for words in pipeline._job(name, out, 2).commands.values()
+                       if words[0] == "average")  # fmt: skip
+        assert ("--recalibrate" in average) == (name != "layer")
     sources = (text / "test.de").read_text().splitlines()
     references = (text / "test.en").read_text().splitlines()
-    for sentence in results["translations"]:
-        assert references[sources.index(sentence["source"])] == sentence["reference"]
-        assert set(sentence) == {"source", "reference", *NORMS}
-    assert "copying the source" in said and str(out / "report.html") in said
+    cells = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page.split('id="about"')[0], re.DOTALL)
+    shown = [(re.sub("<.*?>", "", label).strip(), html.unescape(cell)) for label, cell in cells]
+    assert len(shown) % 4 == 0 and 4 <= len(shown) <= 40
+    translated = {}
+    for place in range(0, len(shown), 4):
+        labels, texts = zip(*shown[place : place + 4], strict=True)
+        assert labels == ("source", "reference", *NORMS)
+        assert references[sources.index(texts[0])] == texts[1]
+        translated[texts[0]] = texts[3]
+    assert "400 train, 20 valid, 13 test" in page and "torch 2." in page
     command = shlex.split(re.search("^try it:  rbn (.*)", said, re.MULTILINE)[1])
-    translated = {entry["source"]: entry["rbn"] for entry in results["translations"]}
     assert rbn(*command).stdout.strip() == translated[command[-1]] != ""
 
 

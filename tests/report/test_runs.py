@@ -147,13 +147,3 @@ def test_damaged_scores(make, text):
     (run.directory / "score.json").write_text(text)
     again = read_run("x", run.directory)
     assert again.scores == {} and any("score.json" in problem for problem in again.problems)
-
-
-def test_plain_containers(make):
-    run = make("run", nll=(5.0,), tid=(0.02, 0.1), norms=2).to_dict()
-    json.dumps(run, allow_nan=False)
-    assert run["tid"][0]["layers"][1] == {
-        "layer": "encoder.layers.0.final_layer_norm", "mean_tid": 0.02, "var_tid": 0.1,
-    }  # fmt: skip
-    assert run["tid"][1]["epoch"] == 1 and run["tid"][0]["batches"] == 200
-    assert run["valid"][0]["nll_loss"] == 5.0 and run["seconds"] == 60

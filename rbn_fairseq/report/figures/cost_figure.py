@@ -12,8 +12,6 @@ from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
-__all__ = ["cost_by_epoch", "discrepancy_cost"]
-
 _BARS, _ROWS = 8, 6  # settings that are drawn
 _WAYS = {
     "running": "running statistics",

@@ -21,8 +21,6 @@ from rbn_fairseq.report.figures.style import (
     sheet,
 )
 
-__all__ = ["figure_of_curves", "panel"]
-
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
 

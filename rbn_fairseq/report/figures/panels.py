@@ -10,8 +10,6 @@ import pandas as pd
 
 from rbn_fairseq.report.figures.style import THEMED
 
-__all__ = ["Curve", "Panel"]
-
 
 @dataclass(frozen=True, eq=False)
 class Curve:

@@ -19,8 +19,6 @@ from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 from rbn_fairseq.report.figures.tid_figure import MEASURE
 
-__all__ = ["bottom_layers", "gap_through_training"]
-
 
 def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""

@@ -12,8 +12,6 @@ from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import Group, of_largest
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
 
-__all__ = ["by_number", "decomposition"]
-
 _KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
 _PARTS = {

@@ -12,11 +12,6 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-__all__ = [
-    "GREY", "STYLE", "THEMED", "Colours", "legend_below", "norm_colours", "plain_log",
-    "setting_colours", "sheet",
-]  # fmt: skip
-
 Colours = Mapping[str, str]  # by the label of a setting, and by norm
 
 GREY = "#777777"  # the paper's numbers, and reference lines

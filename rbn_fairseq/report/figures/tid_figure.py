@@ -10,8 +10,6 @@ from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.panels import Panel
 from rbn_fairseq.report.figures.style import Colours
 
-__all__ = ["MEASURE", "average_tid", "deviation", "deviation_by_depth"]
-
 #: What measures TID.
 MEASURE = (
     "Train with a batch norm, such as `--norm-encoder batch`; the monitor measures TID at every "

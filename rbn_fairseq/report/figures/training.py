@@ -6,9 +6,6 @@ from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import BY_LENGTH
 
-__all__ = ["conditioning", "losses", "validation"]
-
-
 _NLL = "bits per target token"
 
 

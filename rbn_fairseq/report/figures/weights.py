@@ -12,8 +12,6 @@ from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import Group, at_last_epoch, variants
 from rbn_fairseq.report.figures.style import Colours, sheet
 
-__all__ = ["penalty_weights"]
-
 _WEIGHTS = {"criterion.rbn_mean_weight": "lambda", "criterion.rbn_std_weight": "nu"}
 
 
