@@ -19,16 +19,9 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 __all__ = [
-    "DEFAULT",
-    "GROUPS",
-    "choose",
-    "compose_recipe",
-    "compose_settings",
-    "directory",
-    "find",
-    "names",
-    "summary",
-]
+    "DEFAULT", "GROUPS", "choose", "compose_recipe", "compose_settings", "directory", "find",
+    "names", "summary",
+]  # fmt: skip
 
 DEFAULT = "default"
 #: The groups whose file can be chosen for a single training.

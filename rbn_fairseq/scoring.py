@@ -14,15 +14,9 @@ from sacremoses import MosesDetokenizer
 from rbn_fairseq.corpora.text import read_lines
 
 __all__ = [
-    "Score",
-    "Significance",
-    "bleu",
-    "detokenise",
-    "fetch_references",
-    "paired_bootstrap",
-    "read_generated",
-    "split_compounds",
-]
+    "Score", "Significance", "bleu", "detokenise", "fetch_references", "paired_bootstrap",
+    "read_generated", "split_compounds",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """The TID monitor: measures every batch norm before training and at the end of every epoch."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,21 +54,6 @@ class TIDMonitor(Callback):
 
     options = TIDMonitorConfig
 
-    # The running statistics at the measurement before, by layer, to tell their drift.
-    _running: Mapping[str, Any] = MappingProxyType({})
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the running statistics that the next measurement compares with."""
-        return {"running_statistics": dict(self._running)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read the running statistics."""
-        # Copies: the file that they may be mapped from is soon written anew.
-        self._running = {
-            name: (mean.clone().cpu(), var.clone().cpu())
-            for name, (mean, var) in state["running_statistics"].items()
-        }
-
     def on_model(self, model: nn.Module) -> None:
         """Check that there will be an end of an epoch to measure at."""
         measured = has_batch_norm(model) and not self.training.options.no_tid
@@ -108,8 +91,7 @@ class TIDMonitor(Callback):
         if not layers:
             return
         how = How(batches=total // shared, dropout=dropout)
-        records = norm_records(layers, epoch, update, how, self._running)
-        self._running = {name: moments.running for name, moments in layers.items()}
+        records = norm_records(layers, epoch, update, how)
         if process_rank() > 0:
             return
         write_records(self.training.save_dir / "tid.jsonl", records)

@@ -14,14 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "epoch_checkpoints",
-    "is_whole",
-    "own_settings",
-    "plain_settings",
-    "read_checkpoint",
-    "refuse_folded",
-    "write_checkpoint",
-]
+    "epoch_checkpoints", "is_whole", "own_settings", "plain_settings", "read_checkpoint",
+    "refuse_folded", "write_checkpoint",
+]  # fmt: skip
 
 
 _DIRECTORY = 0x10  # in the attributes of MS-DOS

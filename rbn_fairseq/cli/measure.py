@@ -97,7 +97,6 @@ def tid(
     chosen = options.choose_checkpoints(checkpoints)
     options.check_json(json, [path for _, path in chosen], overwrite)
     measured: _Measured = {}
-    running: dict[str, Any] = {}
     for label, path in chosen:
         session = open_session(path, data, computing)
         if not batch_norms(session.model):
@@ -111,13 +110,11 @@ def tid(
             show = partial(options.progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, False, show)
             how = How(total, population, batching, length_groups=length_groups)
-            records = norm_records(moments, epoch, session.update, how, running)
+            records = norm_records(moments, epoch, session.update, how)
             for record in records:
                 mean, var = independent_tid(moments[record["layer"]].count)
                 record |= {"independent_mean_tid": mean, "independent_var_tid": var}
             measured[label, batching] = records
-        if epoch is not None:  # the next checkpoint is of the same run
-            running = {name: layer.running for name, layer in moments.items()}
     options.console(json).print(_tid_table(measured, layers))
     options.write_json(json, [*chain(*measured.values())])
 

@@ -184,41 +184,30 @@ def classification(
     train: _Train,
     test: _Test,
     valid: _Valid = None,
+    corpus: Annotated[
+        Optional[Literal["imdb"]],
+        typer.Option(
+            help="Compare numbers with those of IMDB's reviews (Maas et al., 2011), whose labels "
+            "are 0 (negative) and 1 (positive)."
+        ),
+    ] = None,
     valid_part: _Part = 0.3,
     seed: _DrawSeed = 1,
     types: _Types = 100_000,
     output: _Output = Path("data/texts"),
     jobs: _Jobs = _CORES,
+    allow_nonstandard: _Allow = False,
 ) -> None:
     """Prepare texts with labels for classification.
 
     Texts become lower case, words and punctuation apart. Leaves text/ and bin/ (for fairseq) in
     --output. What is finished is not done again.
     """
-    from rbn_fairseq.corpora.classification import Texts
+    from rbn_fairseq.corpora.classification import STANDARDS, Texts
 
-    _prepare(Texts(train, test, valid, valid_part, seed, types, jobs=jobs), output)
-
-
-@app.command()
-def imdb(
-    train: _Train,
-    test: _Test,
-    valid_part: _Part = 0.3,
-    seed: _DrawSeed = 1,
-    types: _Types = 100_000,
-    output: _Output = Path("data/imdb"),
-    jobs: _Jobs = _CORES,
-    allow_nonstandard: _Allow = False,
-) -> None:
-    """Prepare IMDB's movie reviews (Maas et al., 2011): classification, with the numbers checked.
-
-    Labels are 0 (negative) and 1 (positive), of 12,500 texts each to train on and to test.
-    """
-    from rbn_fairseq.corpora.classification import IMDB
-
-    corpus = IMDB(train, test, valid_part=valid_part, seed=seed, types=types, jobs=jobs)
-    _prepare(corpus, output, allow_nonstandard)
+    standard = STANDARDS[corpus] if corpus else {}
+    texts = Texts(train, test, valid, valid_part, seed, types, jobs=jobs, **standard)
+    _prepare(texts, output, allow_nonstandard)
 
 
 _Tagged = Annotated[

@@ -24,18 +24,9 @@ from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "SPECIAL_TYPES",
-    "Corpus",
-    "PairCorpus",
-    "apply_merges",
-    "binarise",
-    "build",
-    "check_files",
-    "count_differences",
-    "learn_merges",
-    "preprocess",
-    "stage",
-]
+    "SPECIAL_TYPES", "Corpus", "PairCorpus", "apply_merges", "binarise", "build", "check_files",
+    "count_differences", "learn_merges", "preprocess", "stage",
+]  # fmt: skip
 
 SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
 
@@ -245,15 +236,17 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
         ValueError: if ``out`` holds a stage of another request, or of no request.
     """
     note = out / "request.json"
-    if not any((out / part).exists() for part in ("text", "bpe", "bin")):
+    there = [part for part in ("text", "bpe", "bin") if (out / part).exists()]
+    if not there:
         _save(note, request)
         return
     earlier = _load(note) if note.exists() else {}
     others = [key for key in request if earlier.get(key) != request[key]]
     if others:
+        made = f"was made with another value of {', '.join(others)} ({note.name} in it)"
+        made = made if earlier else f"holds `{there[0]}`, which no `rbn prepare` made"
         raise ValueError(
-            f"--output: `{out}` was made with another value of {', '.join(others)} ({note.name} in "
-            "it). Choose another directory with --output, or remove that one."
+            f"--output: `{out}` {made}. Choose another directory with --output, or remove that one."
         )
 
 

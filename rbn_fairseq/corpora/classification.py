@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -15,7 +14,7 @@ from rbn_fairseq.corpora.build import SPECIAL_TYPES, Corpus, check_files
 from rbn_fairseq.corpora.text import Say, read_lines, sha256
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
-__all__ = ["IMDB", "Texts", "read_texts", "tokenise"]
+__all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
 
 _BREAK = re.compile(r"<br\s*/?>|\\n")  # of HTML; of the archives of Zhang et al., in CSV
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
@@ -140,7 +139,10 @@ class Texts(Corpus):
         note["types"] = sum(1 for _ in read_lines(words)) + SPECIAL_TYPES
 
 
-IMDB = partial(Texts, name="IMDB", standard={"0": 12_500, "1": 12_500})
+#: Corpora that others publish results on: their names, and the number of texts with each label.
+STANDARDS: dict[str, dict[str, Any]] = {
+    "imdb": {"name": "IMDB", "standard": {"0": 12_500, "1": 12_500}},
+}
 
 
 def _write(directory: Path, split: str, rows: Iterator[_Row]) -> dict[str, int]:

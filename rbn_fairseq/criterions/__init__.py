@@ -10,11 +10,6 @@ from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import LabelSmoothe
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = [
-    "AdaptiveLossRBN",
-    "ClassificationRBN",
-    "CrossEntropyRBN",
-    "LabelSmoothedCrossEntropyRBN",
-    "RBNPenalty",
-    "RBNPenaltyConfig",
-    "CRFRBN",
-]
+    "AdaptiveLossRBN", "ClassificationRBN", "CrossEntropyRBN", "LabelSmoothedCrossEntropyRBN",
+    "RBNPenalty", "RBNPenaltyConfig", "CRFRBN",
+]  # fmt: skip

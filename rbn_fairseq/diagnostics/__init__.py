@@ -23,34 +23,18 @@ from rbn_fairseq.diagnostics.tid import (
     distance,
     independent_tid,
     measure_tid,
-    near_eps,
-    spread,
     tid,
     tid_error,
 )
 
 __all__ = [
-    "ESTIMATES",
-    "POPULATIONS",
-    "TID",
-    "Conditioning",
-    "LayerMoments",
-    "average_tid",
-    "batch_norms",
-    "collect_moments",
-    "conditional_tid",
-    "conditioning",
-    "deviation",
-    "distance",
-    "independent_tid",
-    "measure_tid",
-    "measuring",
-    "near_eps",
-    "population",
-    "population_norms",
-    "recalibrate",
-    "set_population",
-    "spread",
-    "tid",
-    "tid_error",
-]
+    # statistics of batches
+    "LayerMoments", "batch_norms", "collect_moments", "measuring", "population_norms",
+    # the population's
+    "ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population",
+    # what differs
+    "TID", "average_tid", "conditional_tid", "deviation", "distance", "independent_tid",
+    "measure_tid", "tid", "tid_error",
+    # conditioning
+    "Conditioning", "conditioning",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -19,13 +19,8 @@ from rbn_fairseq.norms import (
 from rbn_fairseq.norms.moments import BinMoments, all_reduce_sum, batch_moments
 
 __all__ = [
-    "BinSums",
-    "LayerMoments",
-    "batch_norms",
-    "collect_moments",
-    "measuring",
-    "population_norms",
-]
+    "BinSums", "LayerMoments", "batch_norms", "collect_moments", "measuring", "population_norms",
+]  # fmt: skip
 
 
 def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
@@ -78,7 +73,6 @@ class LayerMoments:
         var: ``(batches, C)``, biased; there the mean of squares.
         count: ``(batches,)``, real tokens (for images: positions).
         running: the norm's running mean and variance meanwhile, each ``(C,)``; ``None`` = none.
-        eps: what keeps the norm's standard deviation away from 0.
         length: ``(batches,)``, the mean length of a token's sentence; ``None`` where there are no
             sentences.
         bins: the same statistics by bins of sentence lengths, of a norm that has bins.
@@ -88,26 +82,25 @@ class LayerMoments:
     var: Tensor
     count: Tensor
     running: Optional[tuple[Tensor, Tensor]] = None
-    eps: float = 0.0
     length: Optional[Tensor] = None
     bins: Optional[BinSums] = None
 
 
-def _with_norm(moments: LayerMoments, norm: nn.Module) -> LayerMoments:
-    """Return the moments with the norm's running statistics and eps, where it has any.
+def _running(norm: nn.Module) -> Optional[tuple[Tensor, Tensor]]:
+    """Return copies of the norm's running mean and variance, where it has any.
 
     torch's norms keep the unbiased variance, larger than the biased one by ``n / (n - 1)``.
     """
-    running, eps = None, 0.0
+    running = None
     if isinstance(norm, BatchNorm):
-        running, eps = norm.population.get(), norm.options.eps
-    elif isinstance(norm, TorchBatchNorm):
-        eps = norm.eps
-        if norm.running_mean is not None and norm.running_var is not None:
-            running = norm.running_mean, norm.running_var
-    if running is not None:  # copies: the norm's own will move
-        running = (running[0].cpu().double().clone(), running[1].cpu().double().clone())
-    return replace(moments, running=running, eps=eps)
+        running = norm.population.get()
+    elif isinstance(norm, TorchBatchNorm) and norm.running_mean is not None:
+        assert norm.running_var is not None
+        running = norm.running_mean, norm.running_var
+    if running is None:
+        return None
+    mean, var = (value.cpu().double().clone() for value in running)
+    return mean, var
 
 
 @contextmanager
@@ -221,8 +214,6 @@ def collect_moments(
         if rows:
             columns = (torch.stack(column).double() for column in zip(*rows, strict=True))
             mean, var, count, lengths = columns
-            moments = LayerMoments(
-                mean, var, count, length=_mean_length(lengths, norms[name]), bins=bins.get(name)
-            )
-            layers[name] = _with_norm(moments, norms[name])
+            running, length = _running(norms[name]), _mean_length(lengths, norms[name])
+            layers[name] = LayerMoments(mean, var, count, running, length, bins.get(name))
     return layers

@@ -12,18 +12,9 @@ from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
 from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
 __all__ = [
-    "TID",
-    "average_tid",
-    "conditional_tid",
-    "deviation",
-    "distance",
-    "independent_tid",
-    "measure_tid",
-    "near_eps",
-    "spread",
-    "tid",
-    "tid_error",
-]
+    "TID", "average_tid", "conditional_tid", "deviation", "distance", "independent_tid",
+    "measure_tid", "tid", "tid_error",
+]  # fmt: skip
 
 TINY = 1e-12  # the paper's "small positive constant" in the denominator; its value is not given
 
@@ -187,8 +178,7 @@ def distance(
 ) -> tuple[float, float]:
     """Compute ``||mu - mu'|| / ||sigma||`` and ``||s - s'|| / ||sigma||``, s a standard deviation.
 
-    Between the running statistics of two epochs it is their drift; between the running and the
-    measured ones, their lag.
+    Between the running statistics and the measured population it is their lag.
 
     Args:
         one: mean and variance, each ``(C,)``.
@@ -200,14 +190,3 @@ def distance(
         ((one[0] - other[0]).norm() / scale).item(),
         ((one[1].sqrt() - other[1].sqrt()).norm() / scale).item(),
     )
-
-
-def near_eps(var: Tensor, eps: float) -> float:
-    """Return the share of channels whose variance is below 10 eps: there eps sets the scale."""
-    return (var < 10 * eps).double().mean().item()
-
-
-def spread(var: Tensor) -> float:
-    """Return the largest channel's standard deviation by the median one: outlier channels."""
-    std = var.sqrt()
-    return (std.max() / std.median()).item()

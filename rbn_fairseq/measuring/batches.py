@@ -11,20 +11,9 @@ from fairseq import utils
 from torch import nn
 
 __all__ = [
-    "AS_TRAINED",
-    "RANDOM",
-    "bucketed_batches",
-    "collate",
-    "compose",
-    "draw_batches",
-    "is_mixed",
-    "mix",
-    "mix_lengths",
-    "padding",
-    "parse_batching",
-    "parse_mixing",
-    "random_batches",
-]
+    "AS_TRAINED", "RANDOM", "bucketed_batches", "collate", "compose", "draw_batches", "is_mixed",
+    "mix", "mix_lengths", "padding", "parse_batching", "parse_mixing", "random_batches",
+]  # fmt: skip
 
 AS_TRAINED, RANDOM = "as-trained", "random"
 

@@ -13,13 +13,9 @@ from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
-    "bins_to_compare",
-    "check_length_bins",
-    "cut_bins",
-    "give_length_bins",
-    "sentence_lengths",
+    "bins_to_compare", "check_length_bins", "cut_bins", "give_length_bins", "sentence_lengths",
     "warn_of_few_tokens",
-]
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 

@@ -23,13 +23,9 @@ from rbn_fairseq.models.placing import binned
 from rbn_fairseq.norms import LengthBins, populations_by_length
 
 __all__ = [
-    "STATISTICS",
-    "Likelihood",
-    "compare_statistics",
-    "cost_of_checkpoint",
-    "cost_records",
+    "STATISTICS", "Likelihood", "compare_statistics", "cost_of_checkpoint", "cost_records",
     "likelihood",
-]
+]  # fmt: skip
 
 STATISTICS = (
     "running",

@@ -9,12 +9,8 @@ from typing import Any, Optional
 from fairseq.data import Dictionary
 
 __all__ = [
-    "WAY_OUT",
-    "check_data",
-    "fingerprint",
-    "refuse_other_dictionaries",
-    "share_a_dictionary",
-]
+    "WAY_OUT", "check_data", "fingerprint", "refuse_other_dictionaries", "share_a_dictionary",
+]  # fmt: skip
 
 
 WAY_OUT = "Make one with fairseq-preprocess."

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from tensorboardX import SummaryWriter
-from torch import Tensor
 
 from rbn_fairseq.diagnostics import (
     TID,
@@ -16,9 +15,7 @@ from rbn_fairseq.diagnostics import (
     conditional_tid,
     deviation,
     distance,
-    near_eps,
     population,
-    spread,
     tid,
     tid_error,
 )
@@ -33,14 +30,9 @@ from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "How",
-    "measure_checkpoint",
-    "norm_records",
-    "read_records",
-    "read_tid",
-    "write_layers",
+    "How", "measure_checkpoint", "norm_records", "read_records", "read_tid", "write_layers",
     "write_records",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,6 @@ def norm_records(
     epoch: Optional[int],
     update: int,
     how: How,
-    before: Optional[Mapping[str, tuple[Tensor, Tensor]]] = None,
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
@@ -107,31 +98,23 @@ def norm_records(
         epoch: epochs so far; ``None`` where nobody knows.
         update: updates so far.
         how: how they were measured.
-        before: each layer's running statistics at the measurement before this one.
     """
     records = []
     for name, moments in layers.items():
         given_length = conditional_tid(moments, how.length_groups, how.population)
         mean, var = population(moments, how.population)
-        drift = lag = None
-        if moments.running is not None:
-            lag = distance(moments.running, (mean, var), var)
-            if before and name in before:
-                drift = distance(moments.running, before[name], var)
+        lag = None if moments.running is None else distance(moments.running, (mean, var), var)
         pairs: dict[str, Optional[tuple[float, float]]] = {
             "tid": tid(moments, how.population),
             "tid_error": tid_error(moments, how.batches, how.population),
             "conditional_tid": given_length,
             "deviation": deviation(moments, how.population),
-            "drift": drift,
             "lag": lag,
         }
         record: dict[str, Any] = {"epoch": epoch, "update": update, "layer": name}
         for kind, pair in pairs.items():
             record[f"mean_{kind}"], record[f"var_{kind}"] = pair or (None, None)
         record |= {
-            "near_eps": near_eps(var, moments.eps),
-            "spread": spread(var),
             "batches": len(moments.count),
             "total_batches": how.batches,
             "population": how.population,
@@ -159,8 +142,7 @@ def read_tid(records: Iterable[Mapping[str, Any]], name: str = "tid") -> dict[st
 
 _SCALARS = (
     "mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid",
-    "mean_deviation", "var_deviation", "mean_drift", "var_drift",
-    "mean_lag", "var_lag", "near_eps", "spread",
+    "mean_deviation", "var_deviation", "mean_lag", "var_lag",
 )  # fmt: skip
 
 

@@ -8,8 +8,6 @@ from rbn_fairseq.models.tagger import RBNTransformerTagger
 from rbn_fairseq.models.transformer import RBNTransformerModel
 
 __all__ = [
-    "RBNTransformerClassifier",
-    "RBNTransformerLanguageModel",
-    "RBNTransformerModel",
+    "RBNTransformerClassifier", "RBNTransformerLanguageModel", "RBNTransformerModel",
     "RBNTransformerTagger",
-]
+]  # fmt: skip

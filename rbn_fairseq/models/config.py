@@ -15,15 +15,9 @@ from rbn_fairseq.models.linear import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS, on_registration
 
 __all__ = [
-    "NormConfig",
-    "RBNConfig",
-    "StackPlan",
-    "complete",
-    "config_class",
-    "fill_preset",
-    "norm_fields",
-    "resolve",
-]
+    "NormConfig", "RBNConfig", "StackPlan", "complete", "config_class", "fill_preset",
+    "norm_fields", "resolve",
+]  # fmt: skip
 
 #: Options of fairseq for other layers, attention or weights than norms are planned for.
 _UNSUPPORTED = (

@@ -9,15 +9,9 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
 __all__ = [
-    "CLASSIFIER",
-    "KINDS",
-    "LANGUAGE_MODEL",
-    "SIDES",
-    "TAGGER",
-    "TRANSLATION",
-    "ModelKind",
+    "CLASSIFIER", "KINDS", "LANGUAGE_MODEL", "SIDES", "TAGGER", "TRANSLATION", "ModelKind",
     "kind_of",
-]
+]  # fmt: skip
 
 #: Stacks that a model may have.
 SIDES = ("encoder", "decoder")

@@ -12,12 +12,8 @@ from rbn_fairseq.models.placements import HeadNorm, SubNorm
 from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = [
-    "WEIGHT_NORMS",
-    "centre_weights",
-    "normalise_weights",
-    "readers_of_norms",
-    "readers_of_stack",
-]
+    "WEIGHT_NORMS", "centre_weights", "normalise_weights", "readers_of_norms", "readers_of_stack",
+]  # fmt: skip
 
 
 def _readers_in_layer(layer: Any) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:

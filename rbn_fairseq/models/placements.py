@@ -8,16 +8,9 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import Tokens
 
 __all__ = [
-    "HEADS",
-    "PROJECTIONS",
-    "HeadNorm",
-    "SubNorm",
-    "deepnorm",
-    "draw_weights",
-    "place_output_norm",
-    "place_sub_norm",
-    "sub_norm_gains",
-]
+    "HEADS", "PROJECTIONS", "HeadNorm", "SubNorm", "deepnorm", "draw_weights", "place_output_norm",
+    "place_sub_norm", "sub_norm_gains",
+]  # fmt: skip
 
 #: Sites of norms of an attention's heads: of queries and keys, and of values as well.
 HEADS = ("qk", "qkv")

@@ -14,20 +14,10 @@ from torch import Tensor
 from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = [
-    "BinMoments",
-    "Moments",
-    "all_reduce_sum",
-    "batch_moments",
-    "bin_moments",
-    "gather",
-    "has_kernels",
-    "join",
-    "join_processes",
-    "mean_and_variance",
-    "mean_over_processes",
-    "process_rank",
-    "world_size",
-]
+    "BinMoments", "Moments", "all_reduce_sum", "batch_moments", "bin_moments", "gather",
+    "has_kernels", "join", "join_processes", "mean_and_variance", "mean_over_processes",
+    "process_rank", "world_size",
+]  # fmt: skip
 
 
 class BinMoments(NamedTuple):

@@ -17,13 +17,9 @@ from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
 __all__ = [
-    "FullPrecision",
-    "Population",
-    "PopulationByLength",
-    "PopulationNorm",
-    "RunningStatistics",
+    "FullPrecision", "Population", "PopulationByLength", "PopulationNorm", "RunningStatistics",
     "split_statistics",
-]
+]  # fmt: skip
 
 
 class FullPrecision(nn.Module):

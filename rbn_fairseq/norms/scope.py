@@ -11,15 +11,9 @@ from torch import Tensor, nn
 from rbn_fairseq.norms.moments import Moments
 
 __all__ = [
-    "Gap",
-    "Record",
-    "dummy_batch",
-    "freeze_statistics",
-    "measured",
-    "record_gaps",
-    "record_moments",
-    "repetition",
-]
+    "Gap", "Record", "dummy_batch", "freeze_statistics", "measured", "record_gaps",
+    "record_moments", "repetition",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

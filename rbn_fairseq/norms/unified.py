@@ -30,12 +30,6 @@ class UnifiedNormOptions(NormOptions, norm="un"):
         5.0, "the gradient's correction is clipped to [1 / r_max, r_max]", range="[1, inf)"
     )
     r_start: int = option(4_000, "updates without that correction", at_least="warmup")
-    filtration: str = option(
-        "off",
-        "`on`: behind the warm-up, outliers among the batches have their own statistics; the "
-        "authors advise it for images, not for text",
-        choices=("off", "on"),
-    )
 
 
 class UnifiedNorm(QuadraticNorm):
@@ -51,16 +45,14 @@ class UnifiedNorm(QuadraticNorm):
     ``dx = (G - z E) / sqrt(V + eps)``, ``dweight = sum(g r z)``: r is in the backward alone.
 
     Before update ``warmup`` and until the window is full, V and what E moves towards are the
-    batch's own; r is 1 in the first ``r_start`` updates. With ``filtration``, from then on a batch
-    is an outlier if in any channel the window's arithmetic mean is more than ``window`` times the
-    variance of all its roots, before this batch, above V: it has V and E of its own and r = 1, and
-    leaves the running values in its slots. Schedules follow the number of updates, which fairseq
+    batch's own; r is 1 in the first ``r_start`` updates. (The authors' filter of outliers, which
+    they switch off for text, is left out.) Schedules follow the number of updates, which fairseq
     tells; elsewhere call :meth:`set_num_updates`, or they stay at their start. Micro-batches of one
     update share a slot: it keeps the last one's. All else is as in :class:`QuadraticNorm`.
 
     Args:
         channels: number of channels C.
-        options: window, momentum, eps, warm-up, limit and start of the correction, filtration.
+        options: window, momentum, eps, warm-up, limit and start of the correction.
         sync: use the statistics of all processes together.
     """
 
@@ -90,23 +82,18 @@ class UnifiedNorm(QuadraticNorm):
     ) -> Tensor:
         options, step = self.options, self._update + 1
         running = self.population.running_square.to(square.dtype)
-        by_batch = frozen or step <= options.window or step < options.warmup
-        outlier = torch.zeros_like(count, dtype=torch.bool)
+        by_batch = step <= options.window or step < options.warmup
         good = (count > 0) & square.isfinite().all()
         divisor, r = square, torch.ones_like(square)
         if not frozen:
             window = self._with_value("square_window", square)
-            # With eps, so that a channel that is 0 in one batch does not make V 0 in the next ones.
-            averaged = ((window + options.eps).log().mean(0).exp() - options.eps).clamp(min=0)
-            if options.filtration == "on" and not by_batch:
-                spread = self.population.get_buffer("square_window").sqrt().var()
-                outlier = (window.mean(0) - averaged > options.window * spread).any()
-                kept = self._with_value("square_window", running)
-                window = torch.where(outlier, kept, window)
-            divisor = torch.where(outlier | by_batch, square, averaged)
+            if not by_batch:
+                # With eps: a channel that is 0 in one batch does not make V 0 in the next ones.
+                mean = (window + options.eps).log().mean(0).exp() - options.eps
+                divisor = mean.clamp(min=0)
             if step > options.r_start:
                 r = ((divisor + options.eps) / (running + options.eps)).sqrt()
-                r = torch.where(outlier, 1, r.clamp(1 / options.r_max, options.r_max))
+                r = r.clamp(1 / options.r_max, options.r_max)
             moved = running.lerp(divisor, options.momentum)
             self.population.replace_where(good, running_square=moved, square_window=window)
 
@@ -114,14 +101,11 @@ class UnifiedNorm(QuadraticNorm):
             """Smooth the mean; the divisor is the forward's."""
             if frozen:
                 return mean, divisor
-            running = self.population.get_buffer("running_gradient").to(mean.dtype)
-            slot = torch.where(outlier, running, mean)
-            window = self._with_value("gradient_window", slot)
-            mean = torch.where(outlier | by_batch, mean, window.mean(0))
-            moved = running.lerp(mean, options.momentum)
+            term = self.population.get_buffer("running_gradient").to(mean.dtype)
+            window = self._with_value("gradient_window", mean)
+            moved = term.lerp(mean if by_batch else window.mean(0), options.momentum)
             self.population.replace_where(good, running_gradient=moved, gradient_window=window)
-            smoothed = self.population.get_buffer("running_gradient").to(mean.dtype)
-            return torch.where(outlier, mean, smoothed), divisor
+            return self.population.get_buffer("running_gradient").to(mean.dtype), divisor
 
         return self._normalise(rows, divisor, r, count, counted, gradient)
 

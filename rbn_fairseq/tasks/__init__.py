@@ -8,8 +8,6 @@ from rbn_fairseq.tasks.text_classification_rbn import TextClassificationRBNTask
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 
 __all__ = [
-    "LanguageModelingRBNTask",
-    "SequenceTaggingRBNTask",
-    "TextClassificationRBNTask",
+    "LanguageModelingRBNTask", "SequenceTaggingRBNTask", "TextClassificationRBNTask",
     "TranslationRBNTask",
-]
+]  # fmt: skip

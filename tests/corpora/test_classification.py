@@ -8,7 +8,7 @@ import pytest
 
 from command import user_error
 from rbn_fairseq.corpora import build
-from rbn_fairseq.corpora.classification import IMDB, Texts, read_texts, tokenise
+from rbn_fairseq.corpora.classification import STANDARDS, Texts, read_texts, tokenise
 
 
 def file(tmp_path, name, content):
@@ -139,9 +139,9 @@ def test_a_given_validation_set(files, made, tmp_path):
 
 def test_standard_numbers(files, made, tmp_path):
     with pytest.raises(ValueError, match=r"not the standard IMDB: train and valid.*'a': 10.*; te"):
-        build.build(IMDB(*files), tmp_path / "out", False, print)
+        build.build(Texts(*files, **STANDARDS["imdb"]), tmp_path / "out", False, print)
     assert not (tmp_path / "out" / "text").exists()
-    about = build.build(IMDB(*files), tmp_path / "out", True, print)
+    about = build.build(Texts(*files, **STANDARDS["imdb"]), tmp_path / "out", True, print)
     assert len(about["differences"]) == 2 and not about["standard"]
     standard = Texts(*files, standard={"a": 10, "b": 10})
     about = build.build(standard, tmp_path / "half", True, print)

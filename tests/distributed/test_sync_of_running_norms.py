@@ -40,7 +40,7 @@ NORMS = {  # their schedules begin and end within the steps
     ),
     "un": lambda sync: UnifiedNorm(
         CHANNELS,
-        UnifiedNormOptions(window=2, warmup=3, r_max=1.1, r_start=4, filtration="on"),
+        UnifiedNormOptions(window=2, warmup=3, r_max=1.1, r_start=4),
         sync,
     ),
 }

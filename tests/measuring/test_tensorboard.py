@@ -29,7 +29,7 @@ def read_events(directory):
 
 def test_scalars_of_every_layer(tmp_path):
     mean = torch.tensor([[1.0, 5.0], [3.0, 5.0]] * 2).double()
-    moments = LayerMoments(mean, torch.ones(4, 2).double(), torch.ones(4).double(), eps=1e-5)
+    moments = LayerMoments(mean, torch.ones(4, 2).double(), torch.ones(4).double())
     lengths = torch.tensor([4.0, 4.0, 6.0, 6.0]).double()
     layers = {"encoder.0": moments, "encoder.1": replace(moments, length=lengths)}
     for update in (10, 20):

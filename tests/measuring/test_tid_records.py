@@ -15,12 +15,11 @@ MOMENTS = LayerMoments(
     var=torch.tensor([[9.0, 16.0], [9.0, 16.0]]).double(),
     count=torch.tensor([7.0, 9.0]).double(),
     running=(torch.tensor([13.0, 14.0]).double(), torch.tensor([9.0, 36.0]).double()),
-    eps=1.0,
 )
 
 
-def one(how=How(batches=2), before=None):  # noqa: B008
-    (record,) = norm_records({"a": MOMENTS}, 3, 30, how, before)
+def one(how=How(batches=2)):  # noqa: B008
+    (record,) = norm_records({"a": MOMENTS}, 3, 30, how)
     return record
 
 
@@ -38,12 +37,8 @@ def test_every_number():
         "var_conditional_tid": None,
         "mean_deviation": pytest.approx(5 / math.sqrt(200)),
         "var_deviation": 0.0,
-        "mean_drift": None,
-        "var_drift": None,
         "mean_lag": pytest.approx(1.0),
         "var_lag": pytest.approx(2 / 5),
-        "near_eps": 0.5,  # 9 < 10 eps <= 16
-        "spread": pytest.approx(4 / 3),
         "batches": 2,
         "total_batches": 2,
         "population": "mean-of-batches",
@@ -73,14 +68,6 @@ def test_given_the_length():
     for how in (How(batches=4, population="running"), How(batches=4, length_groups=1)):
         (record,) = norm_records({"a": moments}, 3, 30, how)
         assert record["mean_conditional_tid"] is record["length_groups"] is None
-
-
-def test_drift_is_that_of_the_running_statistics():
-    before = {"a": (torch.tensor([13.0, 4.0]).double(), torch.tensor([49.0, 36.0]).double())}
-    record = one(before=before)
-    assert record["mean_drift"] == pytest.approx(10 / 5)
-    assert record["var_drift"] == pytest.approx((7 - 3) / 5)
-    assert one(before={"b": before["a"]})["mean_drift"] is None
 
 
 def test_how_it_was_measured_is_told():

@@ -24,9 +24,7 @@ BUILD = {
     "mabn": lambda: MovingAverageBatchNorm(
         4, MovingAverageBatchNormOptions(window=5, warmup=12, r_max=1.05, r_start=30)
     ),
-    "un": lambda: UnifiedNorm(
-        4, UnifiedNormOptions(window=5, warmup=12, r_max=1.05, r_start=30, filtration="on")
-    ),
+    "un": lambda: UnifiedNorm(4, UnifiedNormOptions(window=5, warmup=12, r_max=1.05, r_start=30)),
 }
 
 

@@ -31,7 +31,7 @@ class Simulation:
         window = norm.options.window
         self.squares = [torch.ones_like(self.weight)] * window
         self.gradients = [torch.zeros_like(self.weight)] * window
-        self.bound, self.outliers = [], []
+        self.bound = []
 
     def state(self):
         return {
@@ -44,33 +44,24 @@ class Simulation:
     def step(self, u, grad, number, o):
         slot, own = number % o.window, (u**2).mean(0)
         by_batch = number <= o.window or number < o.warmup
-        spread = torch.cat(self.squares).sqrt().std() ** 2
         self.squares[slot] = own
         v = (torch.stack(self.squares) + o.eps).prod(0) ** (1 / o.window) - o.eps
-        outlier = False
-        if o.filtration == "on" and not by_batch:
-            above = sum(self.squares) / o.window - v
-            outlier = bool((above > spread * o.window).any())
-            self.outliers.append(outlier)
-        if outlier:
-            self.squares[slot] = self.running
-        v = own if by_batch or outlier else v
+        v = own if by_batch else v
         z = u / torch.sqrt(v + o.eps)
         r = torch.ones_like(v)
-        if number > o.r_start and not outlier:
+        if number > o.r_start:
             free = torch.sqrt(v + o.eps) / torch.sqrt(self.running + o.eps)
             r = torch.clip(free, 1 / o.r_max, o.r_max)
             self.bound.append((r != free).double().mean().item())
         self.running = (1 - o.momentum) * self.running + o.momentum * v
         arriving = grad * self.weight * r
         mean = (arriving * z).mean(0)
-        self.gradients[slot] = self.term if outlier else mean
-        mean = mean if by_batch or outlier else sum(self.gradients) / o.window
+        self.gradients[slot] = mean
+        mean = mean if by_batch else sum(self.gradients) / o.window
         self.term = (1 - o.momentum) * self.term + o.momentum * mean
-        term = mean if outlier else self.term
         return (
             self.weight * z + self.bias,
-            (arriving - z * term) / torch.sqrt(v + o.eps),
+            (arriving - z * self.term) / torch.sqrt(v + o.eps),
             (grad * r * z).sum(0),
             grad.sum(0),
         )
@@ -83,13 +74,6 @@ def test_agrees_with_the_rules_across_all_bounds(window):
     assert_steps_agree(norm, simulation, range(60))
     share = sum(simulation.bound) / len(simulation.bound)
     assert 0.05 < share < 0.95  # the limits bind at times
-
-
-def test_outliers_are_filtered_behind_the_warm_up():
-    norm = random_norm(filtration="on", window=2)
-    simulation = Simulation(norm)
-    assert_steps_agree(norm, simulation, range(60))
-    assert 0.05 < sum(simulation.outliers) / len(simulation.outliers) < 0.95
 
 
 def test_without_warm_up_and_with_the_correction_from_the_start():

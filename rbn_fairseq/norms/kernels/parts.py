@@ -6,18 +6,9 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "Tiling",
-    "deviation",
-    "join",
-    "join_parts",
-    "lerp",
-    "load_tile",
-    "merge",
-    "read_moments",
-    "tile_of",
-    "tiling",
-    "write_moments",
-]
+    "Tiling", "deviation", "join", "join_parts", "lerp", "load_tile", "merge", "read_moments",
+    "tile_of", "tiling", "write_moments",
+]  # fmt: skip
 
 # A tile has 16 elements for each of 128 threads. 64 channels of half precision are a whole cache
 # line of 128 bytes. Programs that reduce hold some 90 registers a thread and three tiles in

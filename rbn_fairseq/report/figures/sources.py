@@ -19,7 +19,6 @@ _PARTS = {
     "bucketing": ("length bucketing", "#E69F00"),
 }
 _LINES = {
-    "permuted": ("permuted tokens", "-"),
     "independent": ("independent tokens", ":"),
     "given_length": ("as trained, given length", "--"),
 }
@@ -59,7 +58,6 @@ def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
     parts = {
         "sampling": squared["random"],
         "bucketing": squared["as-trained"] - squared["random"],
-        "permuted": squared.get("permuted", pd.Series(np.nan, squared.index)),
         "independent": (100 * trained[f"independent_{name}"]) ** 2,
         "given_length": (100 * given_length) ** 2,
     }
@@ -88,11 +86,10 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
         "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
         "sentences of like length, --length-mixing K of those of K lengths and --length-mixing "
         "random of any (squared TID as trained minus that of random batches; below zero where "
-        "random batches have more). Reference lines, no floor: tokens permuted across batches, and "
-        "the closed form for independent Gaussian "
-        "tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as "
-        "trained of n tokens; real sentences are stratified, and random batches may lie below. "
-        "Dashed: batches as trained, compared with the population of batches of like length."
+        "random batches have more). Reference line, no floor: the closed form for independent "
+        "Gaussian tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the "
+        "batches as trained of n tokens; real sentences are stratified, and random batches may lie "
+        "below. Dashed: batches as trained, compared with the population of batches of like length."
     )
     notes = ()
     if len(runs) > _RUNS:
