@@ -47,7 +47,10 @@ _Where = Annotated[
         show_default="runs/BENCHMARK; with --preset, runs/BENCHMARK-PRESET",
     ),
 ]
-_Preset = Annotated[Optional[str], typer.Option(help="`small`: a model and batches for a CPU.")]
+_Preset = Annotated[
+    Optional[str],
+    typer.Option(help="`small`: a model and batches for a CPU; `mixed`: batches of 16 lengths."),
+]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print every command instead of running it.")
 ]
@@ -161,7 +164,7 @@ def run(
     command.append(f'task.data="{data / "bin"}"')
     if max_epoch is not None:
         command.append(f"optimization.max_epoch={max_epoch}")
-    if preset is None:
+    if preset != "small":  # which has its own
         command.append(f"optimization.update_freq=[{_BATCHES[benchmark] // gpus}]")
     command.append(f"distributed_training.distributed_world_size={gpus}")
     goes_on = any(text.startswith("optimization.max_update=") for text in overrides)

@@ -38,7 +38,10 @@ def train(
         Optional[str], typer.Option(help="With a recipe: another norm, such as ln, bn, rbn.")
     ] = None,
     preset: Annotated[
-        Optional[str], typer.Option(help="With a recipe: `small`, a model for CPUs.")
+        Optional[str],
+        typer.Option(
+            help="With a recipe: `small`, a model for CPUs; `mixed`, batches of 16 lengths."
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check options, data and model; train nothing.")

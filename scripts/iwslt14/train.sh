@@ -10,7 +10,7 @@
 #                   weights), or the name of any other file of configs/norm
 #   PLACEMENT       post or pre
 #   SEED...         numbers; the paper has means of three or more
-#   --max-epoch N, --preset small, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
+#   --max-epoch N, --preset small|mixed, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
 #   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3

@@ -12,7 +12,7 @@
 #   SEED...         numbers; the paper has means of three or more
 #   --gpus G        GPUs of a training (1). An update is 8 micro-batches of 4,096 tokens on any
 #                   number of GPUs that divides 8: the rest is accumulated
-#   --max-epoch N, --preset small, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
+#   --max-epoch N, --preset small|mixed, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
 #   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
 #
 #   bash scripts/wmt16/train.sh rbn pre 1 2 3 --gpus 8

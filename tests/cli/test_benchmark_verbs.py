@@ -188,6 +188,17 @@ def test_the_small_preset():
     assert hydra.run.dir == "runs/wmt16-small/pre-ln-seed1"
 
 
+def test_the_mixed_preset_changes_the_batches_alone():
+    (words,) = dry_run("run", "wmt16", "ln", "pre", 1, "--preset", "mixed", "--gpus", 4)
+    cfg, hydra = compose_command(words)
+    assert int(cfg.task.length_mixing) == 16 and cfg.optimization.update_freq == [2]
+    assert hydra.run.dir == "runs/wmt16-mixed/pre-ln-seed1"
+    (plain,) = dry_run("run", "wmt16", "ln", "pre", 1, "--gpus", 4)
+    other, _ = compose_command(plain)
+    cfg.task.length_mixing, cfg.hydra = 1, other.hydra
+    assert cfg == other
+
+
 @pytest.mark.parametrize("plan", ["batch@0:layer", "batch@0-4:layer", "groupscale+power"])
 def test_plans_pass_through_hydra(plan):
     (words,) = dry_run("run", "iwslt14", "bn", "post", 1, "--", f"model.norm_encoder={plan}")

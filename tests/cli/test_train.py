@@ -55,6 +55,7 @@ def test_recipes_are_listed():
         *((recipe, None, None) for recipe in RECIPES),
         *(("iwslt14_post", norm, None) for norm in NORMS),
         ("wmt16_pre", "rbn_official", "small"),
+        ("iwslt14_pre", "ln", "mixed"),
     ],
 )
 def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
@@ -138,7 +139,7 @@ def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypat
     [
         ("--recipe", "iwslt15_post", "Did you mean `iwslt14_post`"),
         ("--norm", "rnb", "Did you mean `rbn`"),
-        ("--preset", "large", "There are small"),
+        ("--preset", "large", "There are mixed, small"),
     ],
 )
 def test_unknown_recipes(capsys, data_bin, option, value, words):
