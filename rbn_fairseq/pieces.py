@@ -16,11 +16,17 @@ __all__ = ["CODES", "EXAMPLE", "PIECES", "read_pieces", "write_pieces"]
 
 PIECES = "pieces.json"
 EXAMPLE = (
-    '{"tokenizer": "moses", "lowercase": true, "bpe": "subword_nmt", "bpe_codes": "codes"}, with '
-    'the file `codes` beside it, or {"tokenizer": "space"} where words are the pieces'
+    '{"tokenizer": "moses", "lowercase": true, "bpe": "subword_nmt", "bpe_codes": "codes"} or '
+    '{"bpe": "sentencepiece", "sentencepiece_model": "spm.model"}, with that file beside it'
 )
 #: The option of each kind of BPE that names its file.
 CODES = {"subword_nmt": "bpe_codes", "sentencepiece": "sentencepiece_model"}
+_CHOICES = {  # the values of every key but those that name files
+    "tokenizer": ("moses", "space"),
+    "moses_no_dash_splits": (True, False),
+    "lowercase": (True, False),
+    "bpe": tuple(CODES),
+}
 
 
 def write_pieces(data: Path, bpe: str, codes: Path, **others: Any) -> None:
@@ -36,20 +42,40 @@ def read_pieces(data: Path) -> Optional[dict[str, Any]]:
     ``None`` if it has none.
 
     Raises:
-        ValueError: if the file is damaged, or the codes are gone.
+        ValueError: if the file is no such description, or the codes are not there.
     """
     path = data / PIECES
     if not path.is_file():
         return None
     try:
-        pieces = dict(json.loads(path.read_text(encoding="utf-8")))
-        codes = data / pieces[CODES[pieces["bpe"]]] if "bpe" in pieces else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` is damaged ({error!r}). Expected is such as {EXAMPLE}."
-        ) from error
-    if codes is None:
-        return pieces
+        pieces = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`{path}` is no JSON: {error}.") from error
+    wrong = _complaint(pieces)
+    if wrong:
+        raise ValueError(f"`{path}`: {wrong}. Expected is such as {EXAMPLE}.")
+    if "bpe" not in pieces:
+        return dict(pieces)
+    codes = data / pieces[CODES[pieces["bpe"]]]
     if not codes.is_file():
-        raise ValueError(f"`{path}` names the codes `{codes.name}`, which are gone: put them back.")
+        raise ValueError(
+            f"`{path}` names `{codes.name}`, but there is no such file beside it. Put it there, or "
+            "correct the name."
+        )
     return {**pieces, "sha256": hashlib.sha256(codes.read_bytes()).hexdigest()}
+
+
+def _complaint(pieces: Any) -> str:
+    """Say what is wrong with a description; empty where nothing is."""
+    if not isinstance(pieces, dict) or not {"tokenizer", "bpe"} & pieces.keys():
+        return "it has neither `tokenizer` nor `bpe`"
+    for name, value in pieces.items():
+        if name not in (*_CHOICES, *CODES.values()):
+            return f"`{name}` is not known"
+        if name in _CHOICES and value not in _CHOICES[name]:
+            choices = " or ".join(json.dumps(one) for one in _CHOICES[name])
+            return f"`{name}` is {json.dumps(value)}, but must be {choices}"
+    wanted = CODES.get(pieces.get("bpe", ""))
+    if [name for name in CODES.values() if name in pieces] != ([wanted] if wanted else []):
+        return f"`bpe` and {' or '.join(f'`{name}`' for name in CODES.values())} go together"
+    return ""

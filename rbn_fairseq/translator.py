@@ -114,7 +114,8 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
     if trained is not None and trained != pieces:
         raise ValueError(
             f"`{checkpoint}` was trained on other pieces than `{data / PIECES}` and its codes say "
-            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data."
+            f"now: they differ from those in {RUN_FILE}. Give the data as they were with --data; "
+            f"if it is {RUN_FILE} that is wrong, correct `pieces` there."
         )
     codes = CODES.get(pieces.get("bpe", ""), "")
     return {**pieces, **({codes: str(data / pieces[codes])} if codes else {})}
@@ -136,7 +137,8 @@ def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     trained = (state.get("cfg") or {}).get("task") or state.get("args")  # of fairseq before 0.10
     directory = str(data or plain_settings(trained).get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
-    pieces = _find_pieces(path, Path(directory.split(os.pathsep)[0]))
+    folder = Path(directory.split(os.pathsep)[0])
+    pieces = _find_pieces(path, folder)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": directory}
     )
@@ -145,7 +147,8 @@ def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     try:
         translator = Translator(cfg, task, model, pieces)
     except (OSError, RuntimeError, SystemExit) as error:  # of a file that has no codes
+        codes = pieces.get(CODES.get(pieces.get("bpe", ""), ""))
         raise ValueError(
-            f"`{Path(directory, PIECES)}`: {pieces.get('bpe')} cannot read its codes: {error}."
+            f"`{codes}`, which `{folder / PIECES}` names, is not what {pieces.get('bpe')} reads."
         ) from error
     return translator.eval().to(device)

@@ -187,8 +187,8 @@ def classification(
     corpus: Annotated[
         Optional[Literal["imdb"]],
         typer.Option(
-            help="Compare numbers with those of IMDB's reviews (Maas et al., 2011), whose labels "
-            "are 0 (negative) and 1 (positive)."
+            help="Refuse texts that are not IMDB's reviews (Maas et al., 2011): 12,500 of each "
+            "label, 0 (negative) and 1 (positive), to train and validate, and as many to test."
         ),
     ] = None,
     valid_part: _Part = 0.3,
@@ -227,7 +227,9 @@ def tagging(
     test: _Tagged,
     corpus: Annotated[
         Optional[Literal["conll2003", "resume"]],
-        typer.Option(help="Compare numbers with those of CoNLL-2003 (English) or Resume."),
+        typer.Option(
+            help="Refuse texts whose numbers are not those of CoNLL-2003 (English) or Resume."
+        ),
     ] = None,
     min_count: Annotated[
         int,

@@ -55,8 +55,8 @@ def translate(
 ) -> None:
     """Translate raw sentences, given as arguments or lines of stdin.
 
-    They are tokenised and split as the run's data were, translated as by `rbn generate`, and put
-    together for people; an empty line stays one.
+    They are tokenised and split as the run's data were (DATA-BIN/pieces.json), translated as by
+    `rbn generate`, and put together for people; an empty line stays one.
     """
     from rbn_fairseq.report.runs import name_runs
 

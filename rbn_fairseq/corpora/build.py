@@ -222,7 +222,10 @@ class PairCorpus(Corpus):
 
 
 def _load(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"`{path}` is damaged: remove its directory and prepare anew.") from error
 
 
 def _save(path: Path, value: Any) -> None:
@@ -243,8 +246,10 @@ def _claim(out: Path, request: Mapping[str, Any]) -> None:
     earlier = _load(note) if note.exists() else {}
     others = [key for key in request if earlier.get(key) != request[key]]
     if others:
-        made = f"was made with another value of {', '.join(others)} ({note.name} in it)"
-        made = made if earlier else f"holds `{there[0]}`, which no `rbn prepare` made"
+        if earlier:
+            made = f"was made with another value of {', '.join(others)} ({note.name} in it)"
+        else:
+            made = f"holds `{there[0]}`, and no {note.name} of `rbn prepare`"
         raise ValueError(
             f"--output: `{out}` {made}. Choose another directory with --output, or remove that one."
         )

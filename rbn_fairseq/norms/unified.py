@@ -89,8 +89,8 @@ class UnifiedNorm(QuadraticNorm):
             window = self._with_value("square_window", square)
             if not by_batch:
                 # With eps: a channel that is 0 in one batch does not make V 0 in the next ones.
-                mean = (window + options.eps).log().mean(0).exp() - options.eps
-                divisor = mean.clamp(min=0)
+                geometric = (window + options.eps).log().mean(0).exp() - options.eps
+                divisor = geometric.clamp(min=0)
             if step > options.r_start:
                 r = ((divisor + options.eps) / (running + options.eps)).sqrt()
                 r = r.clamp(1 / options.r_max, options.r_max)
@@ -101,9 +101,9 @@ class UnifiedNorm(QuadraticNorm):
             """Smooth the mean; the divisor is the forward's."""
             if frozen:
                 return mean, divisor
-            term = self.population.get_buffer("running_gradient").to(mean.dtype)
+            running = self.population.get_buffer("running_gradient").to(mean.dtype)
             window = self._with_value("gradient_window", mean)
-            moved = term.lerp(mean if by_batch else window.mean(0), options.momentum)
+            moved = running.lerp(mean if by_batch else window.mean(0), options.momentum)
             self.population.replace_where(good, running_gradient=moved, gradient_window=window)
             return self.population.get_buffer("running_gradient").to(mean.dtype), divisor
 

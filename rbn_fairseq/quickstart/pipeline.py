@@ -18,7 +18,7 @@ from rbn_fairseq.quickstart.corpus import prepare
 from rbn_fairseq.quickstart.jobs import Job, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
-from rbn_fairseq.report.export import write_report
+from rbn_fairseq.report.export import check_directory, write_report
 from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
@@ -141,6 +141,7 @@ def quickstart(
     Raises:
         ValueError: if the data cannot be used, or a run fails.
     """
+    check_directory(out / "report", overwrite=False)
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
     about = prepare(out, data, (source_lang, target_lang), console)
@@ -163,8 +164,8 @@ def quickstart(
     sentences = _sample({"source": source, "reference": reference, **translations})
     runs = [read_run(name, out / name) for name in NORMS]
     result, *others = sections(runs)
-    shown = [result, _translations(sentences, runs[0].last_epoch, pairs["test"]), *others]
-    facts = _about(about, copying, runs[0].starts[0])
+    shown = [result, _translations(sentences, min(_AVERAGED, epochs), pairs["test"]), *others]
+    facts = _about(about, copying, runs[0].starts[0], jobs)
     page, *_ = write_report(out / "report", "Layer norm, batch norm, RBN", shown, facts)
     _show(console, runs, copying)
     shortest = min((sentence["source"] for sentence in sentences), key=len)
@@ -172,24 +173,22 @@ def quickstart(
     console.print(f"\nreport:  {page}\ntry it:  {shlex.join(words)}", soft_wrap=True, markup=False)
 
 
-def _translations(
-    sentences: Sequence[Mapping[str, str]], epochs: Optional[int], number: int
-) -> Section:
+def _translations(sentences: Sequence[Mapping[str, str]], averaged: int, number: int) -> Section:
     colours = norm_colours(list(_FAMILIES.values()))
     block = Sentences(
         "Ten sentences of the test set",
         tuple(sentences),
         {name: colours[_FAMILIES[name]] for name in NORMS},
         (
-            f"Translated with the average of the last {min(_AVERAGED, epochs or 1)} epochs, batch "
-            f"norms recalibrated, beam 5; so were all {number} that BLEU is of.",
+            f"Translated with the average of the last {averaged} epochs, batch norms recalibrated, "
+            f"beam 5; so were all {number} that BLEU is of.",
         ),
     )
     return Section("Translations", "", (block,))
 
 
 def _about(
-    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any]
+    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any], jobs: Sequence[Job]
 ) -> tuple[tuple[str, str], ...]:
     machine = begun["machine"]
     return (
@@ -199,4 +198,9 @@ def _about(
         ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
         ("machine", machine["processor"] if machine["device"] == "cpu" else machine["device"]),
         ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
+        *(
+            (job.name, f"`rbn {shlex.join(words)}`")
+            for job in jobs
+            for words in job.commands.values()
+        ),
     )

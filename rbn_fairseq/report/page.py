@@ -1,4 +1,4 @@
-"""Renders sections as one self-contained HTML page.
+"""Renders sections as one HTML page that needs no network; its links lead to files beside it.
 
 Figures of curves are drawn twice: as SVG for print and for browsers without scripts, and by
 ``page.js`` with uPlot (``vendor/``), so that values can be read off, settings hidden and axes

@@ -73,9 +73,25 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
     words = shutil.copytree(data_bin, tmp_path / "words")
-    (words / "code").write_text("no model")
-    (words / "pieces.json").write_text('{"bpe": "sentencepiece", "sentencepiece_model": "code"}')
-    assert "sentencepiece" in refusal(rbn_run, "--data", words, "eins")
+    (words / "code").write_text("no merges, no model\n")
+    for text, told in (
+        ("[]", "neither `tokenizer`"),
+        ("{", "no JSON"),
+        ('{"lowercase": true}', "neither `tokenizer`"),
+        ('{"tokeniser": "space", "bpe": "subword_nmt"}', "`tokeniser` is not known"),
+        ('{"tokenizer": "mosess"}', '`tokenizer` is "mosess", but must be "moses" or "space"'),
+        ('{"tokenizer": "space", "lowercase": "false"}', "must be true or false"),
+        ('{"bpe": null}', '`bpe` is null, but must be "subword_nmt" or "sentencepiece"'),
+        ('{"bpe": "sentencepiece"}', "go together"),
+        ('{"tokenizer": "space", "bpe_codes": "code"}', "go together"),
+        ('{"bpe": "subword_nmt", "bpe_codes": "cods"}', "`cods`, but there is no such file"),
+        ('{"bpe": "sentencepiece", "sentencepiece_model": "code"}', f"`{words / 'code'}`, which"),
+    ):
+        (words / "pieces.json").write_text(text)
+        assert told in refusal(rbn_run, "--data", words, "eins"), text
+    (words / "pieces.json").write_text('{"bpe": "subword_nmt", "bpe_codes": "code"}')
+    with pytest.raises(ValueError, match=f"`{words / 'code'}`, which"):  # which says more on stderr
+        open_translator(rbn_run, words, "cpu")
 
     data = shutil.copytree(trained / "bin", tmp_path / "bin")
     recorded = json.loads((trained / "run" / "run.json").read_text())["data"]["pieces"]
@@ -84,12 +100,5 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     (data / "code").write_text("".join(merges[:-1]))
     line = refusal(trained / "run", "--data", data, "eins")
     assert "run.json" in line and str(data / "pieces.json") in line
-    (data / "code").unlink()
-    line = refusal(trained / "run", "--data", data, "eins")
-    assert "gone" in line and "`code`" in line
-    for text in ("[1]", '{"bpe": "other"}', '{"bpe": "sentencepiece"}'):
-        (data / "pieces.json").write_text(text)
-        line = refusal(trained / "run", "--data", data, "eins")
-        assert "damaged" in line and "subword_nmt" in line
     (data / "pieces.json").unlink()
     assert "does not say how" in refusal(trained / "run", "--data", data, "eins")

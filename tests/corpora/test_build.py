@@ -131,7 +131,7 @@ def test_another_request(make, iwslt, tmp_path, stages):
 
 def test_a_directory_of_something_else(make, tmp_path):
     (tmp_path / "text").mkdir()
-    with pytest.raises(ValueError, match="--output: .* holds `text`, which no `rbn prepare` made"):
+    with pytest.raises(ValueError, match="--output: .* holds `text`, and no request.json"):
         make(tmp_path)
 
 

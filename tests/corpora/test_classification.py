@@ -172,3 +172,6 @@ def test_errors_of_the_command(files, tmp_path, capsys):
     line = user_error(capsys, *command, "--test", bad)
     assert "Line 2 of" in line and "bad.tsv" in line
     assert json.loads((tmp_path / "out/request.json").read_text())["corpus"] == "texts"
+    imdb = ("--test", files[1], "--corpus", "imdb", "--output", tmp_path / "imdb")
+    line = user_error(capsys, *command, *imdb)
+    assert "not the standard IMDB" in line and "--allow-nonstandard" in line

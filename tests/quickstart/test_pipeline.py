@@ -54,9 +54,6 @@ def test_outcome(done, text):
         score = run.scores["sacrebleu"]
         assert score["signature"].startswith("nrefs:1")
         assert re.search(rf"^{name} +{score['bleu']:.1f} ", said, re.MULTILINE)
-        average = next(words for words in pipeline._job(name, out, 2).commands.values()
-                       if words[0] == "average")  # fmt: skip
-        assert ("--recalibrate" in average) == (name != "layer")
     sources = (text / "test.de").read_text().splitlines()
     references = (text / "test.en").read_text().splitlines()
     cells = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page.split('id="about"')[0], re.DOTALL)
@@ -68,7 +65,14 @@ def test_outcome(done, text):
         assert labels == ("source", "reference", *NORMS)
         assert references[sources.index(texts[0])] == texts[1]
         translated[texts[0]] = texts[3]
-    assert "400 train, 20 valid, 13 test" in page and "torch 2." in page
+    about = page.split('id="about"')[1]
+    facts = dict.fromkeys(re.findall(r"<dt>(.*?)</dt>", about))
+    assert [*facts] == ["text", "sentences", "model", "copying the source", "machine", "versions",
+                        *NORMS]  # fmt: skip
+    assert "400 train, 20 valid, 13 test" in about and "torch 2." in about
+    commands = [html.unescape(text) for text in re.findall(r"<code>(rbn .*?)</code>", about)]
+    assert [text.split()[1] for text in commands] == ["train", "average", "generate"] * 2
+    assert ["--recalibrate" in text for text in commands if " average " in text] == [False, True]
     command = shlex.split(re.search("^try it:  rbn (.*)", said, re.MULTILINE)[1])
     assert rbn(*command).stdout.strip() == translated[command[-1]] != ""
 

@@ -28,7 +28,7 @@ def full(tmp_path_factory, blocks):
         ]  # fmt: skip
         write_lines(run.directory / "conditioning.jsonl", rows)
     bn = runs[1].directory
-    ways = {"as-trained": 4, "random": 1, "permuted": 0.5, "mixed:4": 2, "joint:16": 1}
+    ways = {"as-trained": 4, "random": 1, "mixed:4": 2, "joint:16": 1}
     write_lines(bn / "tid_batching.jsonl", [
         tid_line(3, n, 0.01 * size, 0.02 * size, batching=way, independent_mean_tid=0.01,
                  independent_var_tid=0.02)
