@@ -92,6 +92,7 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     (words / "pieces.json").write_text('{"bpe": "subword_nmt", "bpe_codes": "code"}')
     with pytest.raises(ValueError, match=f"`{words / 'code'}`, which"):  # which says more on stderr
         open_translator(rbn_run, words, "cpu")
+    capsys.readouterr()
 
     data = shutil.copytree(trained / "bin", tmp_path / "bin")
     recorded = json.loads((trained / "run" / "run.json").read_text())["data"]["pieces"]
