@@ -114,20 +114,28 @@ def updates_to(curve: pd.Series, nll: float) -> float:
 
 
 def draw(curves: pd.DataFrame, path: Path) -> None:
-    """Draw nll by epoch; a thin line a seed."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    """Draw nll by epoch, and its difference to layer norm's mean on sorted batches.
+
+    A thin line a seed, their mean bold.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
+    base = curves["ln sorted"].mean(axis=1) if "ln sorted" in curves else 0
     for norm, (norm_name, colour) in NORMS.items():
         for sampler, (sampler_name, dashes) in SAMPLERS.items():
             kind = f"{norm} {sampler}"
-            if kind in curves:
-                seeds = curves[kind].dropna()
-                drawn = axes.plot(seeds, dashes, color=colour, linewidth=0.9)
-                drawn[0].set_label(f"{norm_name}, {sampler_name}")
-    axes.set(xlabel="epoch", ylabel="validation nll (bits per token)", yscale="log")
-    axes.yaxis.set_major_formatter("{x:.1f}")
-    axes.yaxis.set_minor_formatter("{x:.1f}")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+            if kind not in curves:
+                continue
+            seeds = curves[kind].dropna()
+            for axes, values in ((left, seeds), (right, seeds.sub(base, axis=0).dropna())):
+                axes.plot(values, dashes, color=colour, linewidth=0.7, alpha=0.5)
+                name = f"{norm_name}, {sampler_name}"
+                axes.plot(values.mean(axis=1), dashes, color=colour, linewidth=2, label=name)
+    left.set(xlabel="epoch", ylabel="validation nll (bits per token)", yscale="log")
+    left.yaxis.set_major_formatter("{x:.1f}")
+    left.yaxis.set_minor_formatter("{x:.1f}")
+    right.set(xlabel="epoch", ylabel="minus layer norm's on sorted batches (bits)")
+    left.legend(frameon=False)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":
