@@ -68,6 +68,16 @@ def read_runs(directory: Path) -> Iterator[dict[str, Any]]:
                        **read_run(log.parent)}  # fmt: skip
 
 
+def differences(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return BN's and RBN's ends less LN's of the same seed: mean, sample deviation, number."""
+    ends = runs.set_index(["task", "sampler", "seed", "norm"])[["training", "valid", "test"]]
+    base = ends.xs("ln", level="norm")
+    gaps = ends.drop("ln", level="norm").groupby("norm", group_keys=True).apply(
+        lambda part: part.droplevel("norm") - base
+    )  # fmt: skip
+    return gaps.dropna().groupby(["task", "sampler", "norm"]).agg(["mean", "std", "count"])
+
+
 def draw(runs: pd.DataFrame, path: Path) -> None:
     """Draw BN's validation loss less LN's against BN's mean TID; a point a seed."""
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
@@ -95,4 +105,6 @@ if __name__ == "__main__":
     runs = pd.DataFrame(read_runs(arguments.directory))
     order = ["task", "sampler", "norm", "seed"]
     print(runs.set_index(order).to_string(float_format="%.3f", na_rep=""))
+    print("\nminus LN's of the same seed")
+    print(differences(runs).to_string(float_format="%+.3f", na_rep=""))
     draw(runs, arguments.figure)
