@@ -192,7 +192,7 @@ class BatchNorm(PopulationNorm):
         assert isinstance(self.population, PopulationByLength)
         layout = sentences_of(layout)
         scale, shift = self._map(*self.population.look_up(layout.lengths))  # (B, C)
-        return multiply_add(rows, scale[layout.sentences], shift[layout.sentences])
+        return multiply_add(rows, layout.by_row(scale), layout.by_row(shift))
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift of evaluation, each ``(C,)``, in the dtype of the statistics."""

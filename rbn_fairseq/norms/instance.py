@@ -64,9 +64,9 @@ class InstanceNorm(AffineNorm):
         layout = sentences_of(layout)
         dtype = torch.promote_types(rows.dtype, torch.float32)
         wide, weight, bias = rows.to(dtype), self.weight.to(dtype), self.bias.to(dtype)
-        centred = wide - _mean(wide, layout)[layout.sentences]
+        centred = wide - layout.by_row(_mean(wide, layout))
         scale = torch.rsqrt(_mean(centred.square(), layout) + self.options.eps)  # (B, C)
-        return torch.addcmul(bias, centred * scale[layout.sentences], weight).to(rows.dtype)
+        return torch.addcmul(bias, centred * layout.by_row(scale), weight).to(rows.dtype)
 
 
 def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:

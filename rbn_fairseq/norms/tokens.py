@@ -38,11 +38,14 @@ class BatchLayout:
         self.lengths, self.counts = lengths, counts
         self.index, self.positions = index, positions
         self.rows = sum(counts)
-        self.sentences = self._by_row(torch.arange(len(counts), device=lengths.device))
+        numbers = torch.arange(len(counts), device=lengths.device)
+        self.sentences = numbers.repeat_interleave(lengths, output_size=self.rows)
 
-    def _by_row(self, values: Tensor) -> Tensor:
+    def by_row(self, values: Tensor) -> Tensor:
         """Return ``values: (B, ...)`` of sentences for each of their rows, ``(N, ...)``."""
-        return values.repeat_interleave(self.lengths, dim=0, output_size=self.rows)
+        if values.is_cpu:  # where the other function is slow
+            return values.index_select(0, self.sentences)
+        return values[self.sentences]  # unlike index_select its gradient sums in one order
 
     @classmethod
     def empty(cls, device: torch.device) -> "BatchLayout":
@@ -72,7 +75,7 @@ class BatchLayout:
     def offsets(self) -> Tensor:
         """Return the place of each row in its sentence, ``(N,)``, counted from 0."""
         first = self.lengths.cumsum(0) - self.lengths
-        return torch.arange(self.rows, device=self.lengths.device) - self._by_row(first)
+        return torch.arange(self.rows, device=self.lengths.device) - self.by_row(first)
 
     def sums(self, rows: Tensor) -> Tensor:
         """Return the sums over the rows ``(N, C)`` of each sentence, ``(B, C)``; 0 without any."""
