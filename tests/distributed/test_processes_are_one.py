@@ -17,14 +17,15 @@ LINEAR = (
     "--adam-eps", 1, "--lr", 2, "--warmup-updates", 1, "--dropout", 0, "--max-tokens", 2000,
     "--no-tid", "--conditioning-interval", 0,
 )  # fmt: skip
+SITES = "batch@embedding:batch@qk:batch"  # heads are rows of their own there
 NO_PENALTY = ("--rbn-mean-weight", 0, "--rbn-std-weight", 0)
 
 
-def options_for(reduction):
+def options_for(reduction, plan):
     weight = {"sum": 5.0, "token": 0.05}[reduction]  # alike: micro-batches of 100s of tokens
     return (
         "--rbn-mean-weight", weight, "--rbn-std-weight", weight, "--rbn-reduction", reduction,
-        "--norm-encoder", "batch",
+        "--norm-encoder", plan,
     )  # fmt: skip
 
 
@@ -55,23 +56,22 @@ def assert_same(one, other, first, rtol):
     assert any("running_var" in name for name in one)
 
 
-@pytest.fixture(scope="module")
-def first(data_bin, tmp_path_factory):
-    """The model that all here start from."""
-    directory = tmp_path_factory.mktemp("first")
-    still = ("--norm-encoder", "batch", "--lr", runs.NOTHING, "--max-update", 1)
-    runs.train(data_bin, directory, *LINEAR, *still)
-    return model_of(directory)
-
-
 @pytest.mark.parametrize(
-    "world, reduction", [(2, "token"), pytest.param(4, "sum", marks=pytest.mark.nightly)]
+    "world, reduction, plan",
+    [
+        (2, "token", "batch"),
+        (2, "token", SITES),
+        pytest.param(4, "sum", "batch", marks=pytest.mark.nightly),
+    ],
 )
 def test_synchronised_processes_are_one_on_joined_batches(
-    forked, data_bin, tmp_path, first, world, reduction
+    forked, data_bin, tmp_path, world, reduction, plan
 ):
     """Also in the epoch's last update, in which some processes run dummy batches."""
-    options = (*LINEAR, *options_for(reduction), "--max-epoch", 1)
+    options = (*LINEAR, *options_for(reduction, plan), "--max-epoch", 1)
+    still = (*options, "--lr", runs.NOTHING, "--max-update", 1)
+    runs.train(data_bin, tmp_path / "first", *still)
+    first = model_of(tmp_path / "first")
     log = launch(forked, data_bin, tmp_path / "many", *options, "--norm-sync", world=world)
     assert f"joint batch (processes: {world})" in log
     with (

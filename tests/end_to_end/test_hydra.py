@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 import runs
+from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.models.config import config_class, resolve
 from rbn_fairseq.models.kinds import LANGUAGE_MODEL, TRANSLATION
@@ -104,6 +105,24 @@ def test_settings_of_norms_are_known(path):
     general = ("norm_encoder", "norm_decoder", "norm_placement", "norm_weight")
     for key in settings:
         assert key in general or key.startswith(of_used)
+
+
+#: Sentences of training data, rounded down.
+SENTENCES = {"iwslt14": 160_000, "imdb": 22_500, "conll2003": 14_000, "resume": 3_800}
+
+
+@pytest.mark.parametrize(
+    "recipe", [name for name in recipes.names() if name.startswith((*SENTENCES, "wmt16"))]
+)
+def test_prepbn_ends_inside_every_recipe(recipe):
+    path = recipes.find(recipe)
+    settings, _ = recipes.compose_settings(path, [recipes.choose(path, "norm", "prepbn")])
+    dataset, optimization = settings["dataset"], settings["optimization"]
+    updates = optimization.get("max_update")
+    if updates is None:  # of as many sentences as a batch can have
+        largest = dataset.get("batch_size") or dataset["max_tokens"]
+        updates = optimization["max_epoch"] * (SENTENCES[recipe.split("_")[0]] // largest)
+    assert settings["model"]["norm_repbn_layer_end"] <= updates
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/*.yaml")), ids=lambda p: p.stem)
