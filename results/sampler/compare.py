@@ -17,16 +17,16 @@ from scipy import stats
 NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00")}
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
 GRID = ("sorted", "mixing16")
+PARTS = ("", "-micro", "-eight", "-pre", "-large")
 #: Pairs of kinds of run whose difference, the first minus the second, is printed.
 PAIRS = [
     *((f"{norm} mixing16{part}", f"{norm} sorted{part}")
-      for part in ("", "-micro", "-eight") for norm in ("ln", "bn", "rbn")),
+      for part in PARTS for norm in ("ln", "bn", "rbn")),
     *((f"bn {sampler}{part}", f"ln {sampler}{part}")
-      for part in ("", "-micro", "-eight") for sampler in (*GRID, "random")),
+      for part in PARTS for sampler in (*GRID, "random")),
     ("ln random", "ln mixing16"), ("bn random", "bn mixing16"),
     ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
     ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
-    ("ln sorted-micro", "ln sorted"), ("bn sorted-micro", "bn sorted"),
     *((f"{hybrid} mixing16", f"{norm} mixing16")
       for hybrid in ("lower2", "rmsbatch") for norm in ("ln", "bn")),
 ]  # fmt: skip
@@ -97,9 +97,10 @@ def print_differences(last: pd.DataFrame) -> None:
     """Print paired differences of the last nll: a row a kind, a column a seed."""
     rows = {f"{one} - {other}": last.loc[one] - last.loc[other]
             for one, other in PAIRS if {one, other} <= {*last.index}}  # fmt: skip
-    gains = [f"{norm} mixing16 - {norm} sorted" for norm in ("bn", "ln")]
-    if set(gains) <= set(rows):
-        rows["gain of bn by mixing - ln's"] = rows[gains[0]] - rows[gains[1]]
+    for part in PARTS:
+        bn, ln = (rows.get(f"{norm} mixing16{part} - {norm} sorted{part}") for norm in ("bn", "ln"))
+        if bn is not None and ln is not None:
+            rows[f"gain of bn by mixing - ln's{part}"] = bn - ln
     for title, gaps in rows.items():
         if len(gaps := gaps.dropna()):
             print(f"{title:<36} {interval(gaps)}")

@@ -9,7 +9,7 @@
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   random     layer norm and batch norm on batches of random sentences
 #   rbn        RBN on fairseq's batches and on those of 16 buckets
-#   micro      the grid's four with four micro-batches of a quarter an update, 3,408 updates
+#   micro      the grid's four with four micro-batches of a quarter an update, 4 epochs, 3,788 updates
 #   eight      the grid's four with eight batches an update, as eight GPUs have them: 1,284 updates
 #   pre        the grid's four in Pre-Norm
 #   large      the grid's four with 6 + 6 layers of width 256
@@ -22,7 +22,7 @@ part=$1
 shift
 epochs=12 updates=10224
 case $part in
-    micro) epochs=4 updates=3408 ;; # epochs: of which checkpoint ends the training
+    micro) epochs=4 updates=3788 ;; # epochs: of which checkpoint ends the training
     eight) updates=1284 ;;
 esac
 
