@@ -32,6 +32,7 @@ class Start(Callback):
       and else named by a warning.
     """
 
+    _checked = False
     _described = False
     _recorded = False
 
@@ -50,20 +51,24 @@ class Start(Callback):
             criterion.check_model(self.training.model)
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Refuse training data without targets, which fairseq takes for text to translate."""
+        """Refuse training data without targets, and schedules that are longer than the training.
+
+        Those of norms that are right in evaluation all the same are warned of.
+        """
         trains = split == self.training.train_subset
         if trains and not self.training.adapter.has_targets(dataset):
             raise ValueError(
                 f"The data's part `{split}` has one side alone, so that there is nothing to train "
                 "on: `rbn doctor --data DATA-BIN` tells which. Make it with fairseq-preprocess."
             )
+        if trains and self.training.model is not None and not self._checked:
+            self._checked = True
+            self._check_schedules(self.training.model)
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Describe the training, and refuse or warn of schedules that are too long, once."""
-        if not self._described:
-            self._check_schedules(model)
-            if process_rank() == 0:
-                self._describe(model)
+        """Describe the training, once."""
+        if not self._described and process_rank() == 0:
+            self._describe(model)
         self._described = True
 
     @contextmanager

@@ -48,6 +48,8 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     Raises:
         ValueError: if the file is missing, damaged, unsafe, or no fairseq checkpoint.
     """
+    if path.is_dir():
+        raise ValueError(f"`{path}` is a directory: name a file in it, such as checkpoint_best.pt.")
     if not path.is_file():
         raise ValueError(f"There is no checkpoint file `{path}`.")
     if not (zipfile.is_zipfile(path) if mmap else is_whole(path)):

@@ -49,8 +49,8 @@ def options(user_dir: UserDir = None) -> None:
     )
     for title, configs in (
         ("norms (--arch rbn_transformer...)", (norms,)),
-        ("penalty (--criterion label_smoothed_cross_entropy_rbn)", (RBNPenaltyConfig,)),
-        ("training (--task translation_rbn)", options_of(CALLBACKS)),
+        ("penalty (--criterion ..._rbn)", (RBNPenaltyConfig,)),
+        ("training (--task ..._rbn)", options_of(CALLBACKS)),
     ):
         group = parser.add_argument_group(title)
         for config in configs:

@@ -83,11 +83,7 @@ def _resolve(
 
 
 def _execute(arguments: Sequence[str], dry_run: bool) -> None:
-    """Run an `rbn` command, or print it.
-
-    Raises:
-        typer.Exit: with the command's exit status, if it fails.
-    """
+    """Run an `rbn` command, or print it."""
     text = shlex.join(["rbn", *arguments])
     if dry_run:
         typer.echo(text)

@@ -128,8 +128,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
 
 
 MISSING_DATA = (
-    "DATA-BIN is missing: rbn train DATA-BIN [OPTIONS], the directory that fairseq-preprocess "
-    "filled first."
+    "DATA-BIN is missing, the first argument (rbn train DATA-BIN [OPTIONS]): the directory that "
+    "fairseq-preprocess filled."
 )
 
 

@@ -161,7 +161,7 @@ def cost(
         session = open_session(path, data, computing)
         costs = cost_of_checkpoint(session, batches, seed, length_bins, options.progress)
         for record in costs:
-            figures = (f"{record[key]:.4f}" for key in ("nll", "cost", "cost_random"))
+            figures = (f"{record[key]:z.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
     options.console(json).print(table)

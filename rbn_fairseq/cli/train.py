@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ from rbn_fairseq.cli.fairseq_commands import (
 )
 from rbn_fairseq.cli.options import UserDir
 
+#: Options that choose norms, and what a run directory's name says in front of their values.
+_PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
+
 
 def train(
     context: typer.Context,
@@ -35,7 +39,12 @@ def train(
         ),
     ] = None,
     norm: Annotated[
-        Optional[str], typer.Option(help="With a recipe: another norm, such as ln, bn, rbn.")
+        Optional[str],
+        typer.Option(
+            help="With a recipe: another norm, such as ln, bn, rbn. With --norm-encoder, "
+            "--norm-decoder or --norm-placement it is ln, so without a penalty.",
+            show_default="the recipe's",
+        ),
     ] = None,
     preset: Annotated[
         Optional[str],
@@ -90,15 +99,26 @@ def _with_recipe(
 ) -> list[str]:
     """Put a recipe's options before the given ones, and print the resulting command."""
     from rbn_fairseq.checkpoints.mending import LAST
+    from rbn_fairseq.measuring.adapters import LABEL
     from rbn_fairseq.measuring.data_bin import share_a_dictionary
     from rbn_fairseq.recipes import DEFAULT, compose_recipe
 
     data, *given = arguments
     if data.startswith("-"):
         raise ValueError(f"With a recipe, DATA-BIN comes first. {MISSING_DATA}")
+    plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
+    own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
+    if own and chosen["norm"] is None:  # the recipe's penalty is for the recipe's norm
+        chosen = {**chosen, "norm": "ln"}
     settings, norm = compose_recipe(name, chosen)
-    if name == DEFAULT and share_a_dictionary(data):
-        settings.append(("--share-all-embeddings",))
+    if name == DEFAULT:
+        if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
+            raise ValueError(
+                f"`{data}` has texts with labels or tags, and the recipe `{name}` translates. Name "
+                "another with --recipe, such as imdb_post or conll2003_post (`rbn recipes`)."
+            )
+        if share_a_dictionary(data):
+            settings.append(("--share-all-embeddings",))
     # Those of the recipe's optimizer, say, where another one is given.
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
@@ -107,7 +127,7 @@ def _with_recipe(
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not value_of(given, "--save-dir"):
         seed = value_of([*chain(*settings), *given], "--seed", default="1")
-        run = filter(None, (norm, chosen["preset"], f"seed{seed}"))
+        run = filter(None, (own or norm, chosen["preset"], f"seed{seed}"))
         parts = Path(data.split(os.pathsep)[0]).resolve().parts
         directory = Path("runs", Path(name).stem, "-".join(parts[-2:]), "-".join(run))
         settings.append(("--save-dir", str(directory)))
@@ -147,11 +167,7 @@ def _train(cfg: Any) -> None:
 
 
 def _check(cfg: Any) -> None:
-    """Run fairseq's training up to its first update, and describe it; nothing is written.
-
-    Raises:
-        typer.Exit: when all is well.
-    """
+    """Run fairseq's training up to its first update, and describe it; nothing is written."""
     from fairseq import checkpoint_utils
     from fairseq_cli.train import main
 

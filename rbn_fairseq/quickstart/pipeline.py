@@ -49,11 +49,7 @@ def _epochs_done(log: Path) -> float:
 
 
 def _job(name: str, out: Path, epochs: int) -> Job:
-    """Return the commands of a run.
-
-    Raises:
-        ValueError: if its directory holds a training with other options.
-    """
+    """Return the commands of a run."""
     directory, data = out / name, str(out / "data" / "bin")
     averaged = directory / _AVERAGE
     device = () if torch.cuda.is_available() else ("--cpu",)

@@ -172,6 +172,24 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     assert "2 updates so far" in again.output
 
 
+def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for plan in ("layer", "batch@0:layer"):
+        result = rbn("train", data_bin, *SMALL, "--norm-encoder", plan, "--check")
+        assert result.exit_code == 0, result.exception
+        assert "--rbn-mean-weight 0.0" in result.output and "norm ln" in result.output
+        name = plan.replace("@", "_").replace(":", "_")
+        assert f"{name}-small-seed1" in result.output
+
+
+def test_a_check_sees_schedules(capsys, data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = ("--norm-encoder", "repbn", "--norm-repbn-layer-end", 3)
+    assert rbn("train", data_bin, *SMALL, *plan, "--max-update", 3, "--check").exit_code == 0
+    line = user_error(capsys, "train", data_bin, *SMALL, *plan, "--check")
+    assert "--norm-repbn-layer-end 3" in line
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("verb", ["train", "hydra-train"])
 def test_known_warnings_are_not_shown(verb, data_bin, tmp_path):

@@ -87,7 +87,7 @@ def f1(data, path, split):
 def validated(data, path, split, *options):
     out = rbn(
         "validate", data / "bin", "--path", path, "--valid-subset", split, "--cpu",
-        "--num-workers", 0, "--task", "sequence_tagging_rbn", "--batch-size", 7, *options,
+        "--num-workers", 0, *options,
     ).stdout  # fmt: skip
     values = re.findall(r"\| (loss|f1|precision|recall) ([\d.]+)", out)
     return {name: float(value) for name, value in values}
@@ -215,3 +215,12 @@ def test_a_recipe_takes_the_data(bio, recipe):
     small = ("--encoder-embed-dim", 28, "--encoder-ffn-embed-dim", 32, "--cpu", "--check")
     out = rbn("train", bio / "bin", "--recipe", recipe, "--norm", "rbn", *small)
     assert f"ok: rbn_transformer_tagger_{recipe.removesuffix('_post')}" in out.stdout, out.output
+
+
+def test_it_does_not_translate(trained, capsys):
+    directory, data, _, _ = trained
+    line = user_error(capsys, "train", data / "bin", "--check")
+    assert "--recipe" in line and "conll2003_post" in line
+    best = directory / "checkpoint_best.pt"
+    line = user_error(capsys, "generate", data / "bin", "--path", best, "--cpu")
+    assert "sequence_tagging_rbn" in line and "rbn validate" in line
