@@ -51,10 +51,7 @@ class Start(Callback):
             criterion.check_model(self.training.model)
 
     def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Refuse training data without targets, and schedules that are longer than the training.
-
-        Those of norms that are right in evaluation all the same are warned of.
-        """
+        """Refuse training data without targets, which fairseq takes for text to translate."""
         trains = split == self.training.train_subset
         if trains and not self.training.adapter.has_targets(dataset):
             raise ValueError(

@@ -93,7 +93,11 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
 
 
 def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -> None:
-    """Run a command of fairseq's on checkpoints, after a check that they can be read."""
+    """Run a command of fairseq's on checkpoints, after a check that they can be read.
+
+    Raises:
+        ValueError: if one is missing, damaged or unsafe, or does not translate where that is asked.
+    """
     from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
 
     paths = value_of(arguments, "--path")
@@ -104,22 +108,20 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
         )
     rbn_fairseq.register()
     from fairseq.tasks import TASK_REGISTRY
-    from fairseq.tasks.translation import TranslationTask
 
     for path in filter(None, paths.split(":")):
         cfg = read_checkpoint(Path(path)).get("cfg") or {}
         task = plain_settings(cfg.get("task")).get("_name")
-        if not value_of(arguments, "--task") and hasattr(TASK_REGISTRY.get(task), "adapter"):
-            if name != "validate" and not issubclass(TASK_REGISTRY[task], TranslationTask):
+        trained, translation = TASK_REGISTRY.get(task), TASK_REGISTRY["translation"]
+        if not value_of(arguments, "--task") and hasattr(trained, "adapter"):
+            if name != "validate" and not issubclass(trained, translation):
                 raise ValueError(
-                    f"The model in `{path}` was trained for {task}: it does not translate. "
-                    "`rbn validate` scores it."
+                    f"`{path}` was trained for {task}, not to translate: `rbn validate` scores it."
                 )
             arguments = [*arguments, "--task", task]  # as it was trained, by this plugin
         if name == "validate" and not value_of(arguments, "--max-tokens", "--batch-size"):
-            dataset = plain_settings(cfg.get("dataset"))
             for option in ("max_tokens", "batch_size"):
-                if size := dataset.get(f"{option}_valid") or dataset.get(option):
+                if size := plain_settings(cfg.get("dataset")).get(f"{option}_valid"):
                     arguments = [f"--{option.replace('_', '-')}", str(size), *arguments]
     _run(name, arguments + plugin_options(arguments, user_dir))
 

@@ -28,6 +28,9 @@ def _import_user_dir(directory: Optional[Path]) -> Optional[Path]:
 
     Returns:
         The directory without links in it, by which fairseq, too, knows this package.
+
+    Raises:
+        ValueError: if it is no package.
     """
     if directory is None:
         return None

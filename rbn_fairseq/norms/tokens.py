@@ -38,8 +38,7 @@ class BatchLayout:
         self.lengths, self.counts = lengths, counts
         self.index, self.positions = index, positions
         self.rows = sum(counts)
-        numbers = torch.arange(len(counts), device=lengths.device)
-        self.sentences = numbers.repeat_interleave(lengths, output_size=self.rows)
+        self.sentences = torch.repeat_interleave(lengths, output_size=self.rows)
 
     def by_row(self, values: Tensor) -> Tensor:
         """Return ``values: (B, ...)`` of sentences for each of their rows, ``(N, ...)``."""
