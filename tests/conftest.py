@@ -1,6 +1,7 @@
 import fcntl
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,13 +69,15 @@ def seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Commands set up logging for their process, here to a stream that pytest will close."""
+def logging_and_signals_as_before() -> Iterator[None]:
+    """Commands set them up for their process; logging, here, to a stream that pytest will close."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    on_signal = signal.getsignal(signal.SIGTERM)
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    signal.signal(signal.SIGTERM, on_signal)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -57,11 +57,19 @@ def _apply(codes: Path, line: str) -> str:
 
 def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int) -> None:
     """Write all files of ``text`` in subword units to ``directory``, by ``jobs`` processes."""
-    # An interrupt is for this process alone, which ends the others.
-    with Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with Pool(jobs, _leave_interrupts) as pool:
         for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
             units = pool.imap(partial(_apply, codes), read_lines(text / name), chunksize=1000)
             write_lines(directory / name, units)
+        # Ended, not killed: one that has just started may lose the signal to an inherited handler.
+        pool.close()
+        pool.join()
+
+
+def _leave_interrupts() -> None:
+    """In a process of the pool: an interrupt is for the one that made it, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def binarise(

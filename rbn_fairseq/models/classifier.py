@@ -4,18 +4,13 @@ from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.models.transformer import Linear
 from torch import Tensor
 
-from rbn_fairseq.models.config import RBNConfig
-from rbn_fairseq.models.encoder import RBNTransformerEncoder
 from rbn_fairseq.models.encoding import EncodingModel
 from rbn_fairseq.models.kinds import CLASSIFIER
 from rbn_fairseq.models.rbn_model import register
 
 __all__ = ["RBNTransformerClassifier"]
-
-_SPECIAL = Dictionary().nspecial  # fairseq's types in front of the labels
 
 
 @register(CLASSIFIER)
@@ -26,14 +21,7 @@ class RBNTransformerClassifier(EncodingModel):
     from 0; fairseq's special types are none.
     """
 
-    def __init__(self, cfg: RBNConfig, encoder: RBNTransformerEncoder, labels: int) -> None:
-        super().__init__(cfg, encoder, labels)
-        self.output_projection = Linear(cfg.encoder.embed_dim, labels - _SPECIAL)
-
-    @classmethod
-    def count_labels(cls, state_dict: dict[str, Tensor]) -> int:
-        """Return the size of the dictionary of labels that weights belong to."""
-        return len(state_dict["output_projection.weight"]) + _SPECIAL
+    first_label = Dictionary().nspecial
 
     def forward(
         self,
@@ -71,7 +59,7 @@ class RBNTransformerClassifier(EncodingModel):
     def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
         """Return the texts' classes, ``(B,)``, counted from 0."""
         target: Tensor = sample["target"]  # (B, 1)
-        return target.squeeze(1) - _SPECIAL
+        return target.squeeze(1) - self.first_label
 
     def nll(self, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
         """Return the negative log-likelihood of a batch, summed, in nats, and of how many texts."""

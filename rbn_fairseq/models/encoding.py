@@ -1,9 +1,9 @@
 """Models that are an encoder alone, with what reads its output."""
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from fairseq.models import BaseFairseqModel
-from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import Linear, TransformerModelBase
 from torch import Tensor
 
 from rbn_fairseq.models.config import RBNConfig, resolve
@@ -17,7 +17,10 @@ _Model = TypeVar("_Model", bound="EncodingModel")
 
 
 class EncodingModel(RBNModel, BaseFairseqModel):
-    """Base of a model of an encoder.
+    """Base of a model of an encoder and a linear layer, ``output_projection``.
+
+    Attributes:
+        first_label: number of the first label in its dictionary, behind special types.
 
     Args:
         cfg: fairseq's sizes, and the norms.
@@ -25,9 +28,12 @@ class EncodingModel(RBNModel, BaseFairseqModel):
         labels: number of types in the dictionary of labels, fairseq's special ones among them.
     """
 
+    first_label: ClassVar[int]
+
     def __init__(self, cfg: RBNConfig, encoder: RBNTransformerEncoder, labels: int) -> None:
         super().__init__()
         self.cfg, self.encoder = cfg, encoder
+        self.output_projection = Linear(cfg.encoder.embed_dim, labels - self.first_label)
 
     @classmethod
     def build_model(cls: type[_Model], cfg: Any, task: Any) -> _Model:
@@ -50,7 +56,7 @@ class EncodingModel(RBNModel, BaseFairseqModel):
     @classmethod
     def count_labels(cls, state_dict: dict[str, Tensor]) -> int:
         """Return the size of the dictionary of labels that weights belong to."""
-        raise NotImplementedError
+        return len(state_dict["output_projection.weight"]) + cls.first_label
 
     def encode(self, src_tokens: Tensor) -> tuple[Tensor, BatchLayout]:
         """Encode ``src_tokens: (B, S)``: the rows ``(N, C)`` of real tokens, and their layout."""

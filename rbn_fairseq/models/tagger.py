@@ -4,7 +4,6 @@ from typing import NamedTuple, Optional
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models.transformer import Linear
 from torch import Tensor
 from torch.func import functional_call
 from torchcrf import CRF
@@ -16,8 +15,6 @@ from rbn_fairseq.models.kinds import TAGGER
 from rbn_fairseq.models.rbn_model import register
 
 __all__ = ["RBNTransformerTagger", "Tagging"]
-
-_FIRST = Dictionary().unk()  # in the dictionary: fairseq's types before it are no tags
 
 
 class Tagging(NamedTuple):
@@ -43,15 +40,11 @@ class RBNTransformerTagger(EncodingModel):
     dictionary, and ``<unk>`` for one that is not in it.
     """
 
+    first_label = Dictionary().unk()
+
     def __init__(self, cfg: RBNConfig, encoder: RBNTransformerEncoder, labels: int) -> None:
         super().__init__(cfg, encoder, labels)
-        self.output_projection = Linear(cfg.encoder.embed_dim, labels - _FIRST)
-        self.crf = CRF(labels - _FIRST, batch_first=True)
-
-    @classmethod
-    def count_labels(cls, state_dict: dict[str, Tensor]) -> int:
-        """Return the size of the dictionary of labels that weights belong to."""
-        return len(state_dict["output_projection.weight"]) + _FIRST
+        self.crf = CRF(labels - self.first_label, batch_first=True)
 
     def forward(
         self,
@@ -76,7 +69,7 @@ class RBNTransformerTagger(EncodingModel):
         # Here rather than in the criterion: a process's gradients of weights that are used outside
         # the forward are not always added to the others'.
         weights = {name: weight.to(emissions.dtype) for name, weight in self.crf.named_parameters()}
-        numbers = (tags - _FIRST).where(real, 0)
+        numbers = (tags - self.first_label).where(real, 0)
         given = (emissions, numbers, real)
         return Tagging(
             emissions, real, -functional_call(self.crf, weights, given, {"reduction": "none"})
@@ -85,7 +78,7 @@ class RBNTransformerTagger(EncodingModel):
     def decode(self, tagging: Tagging) -> list[list[int]]:
         """Return each text's likeliest tags (Viterbi), by their numbers in the dictionary."""
         best = self.crf.decode(tagging.emissions, tagging.real)
-        return [[number + _FIRST for number in numbers] for numbers in best]
+        return [[number + self.first_label for number in numbers] for numbers in best]
 
     def nll(self, sample: dict[str, Tensor], padding: int) -> tuple[Tensor, Tensor]:
         """Return the negative log-likelihood of a batch, summed, in nats, and of how many tags."""

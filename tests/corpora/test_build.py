@@ -1,6 +1,7 @@
 """Stages: interrupted, continued, finished, for another request; BPE against subword-nmt's."""
 
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -170,6 +171,23 @@ def test_merges_are_those_of_subword_nmt(text, tmp_path):
     for name in (f"{split}.{lang}" for split in SPLITS for lang in LANGS):
         source = (text / name).read_bytes()
         assert (out / name).read_bytes() == subword_nmt("apply-bpe", "-c", code, source=source)
+
+
+def test_processes_end_without_a_signal(monkeypatch, tmp_path):
+    # One that has just begun may lose it to a handler that it inherits, and never end.
+    signalled = []
+
+    def kill(process):
+        signalled.append(process)
+        process.kill()
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", kill)
+    corpus.write_corpus(tmp_path / "text", dict.fromkeys(SPLITS, 1))
+    (tmp_path / "code").write_text("#version: 0.2\ne i\n")
+    (tmp_path / "bpe").mkdir()
+    for _ in range(30):
+        apply_merges(tmp_path / "text", tmp_path / "code", tmp_path / "bpe", LANGS, 2)
+    assert not signalled
 
 
 def test_a_line_separator_ends_no_line(text, tmp_path):
