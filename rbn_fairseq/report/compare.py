@@ -28,8 +28,6 @@ _NAMES = {
     "rbn_std_weight": "ν",
     "rbn_convention": "convention",
     "rbn_target_tid": "target TID",
-    "rbn_target_step": "step",
-    "rbn_target_cap": "cap",
     "length_mixing": "length mixing",
     "init_from": "from",
 }
@@ -130,14 +128,24 @@ def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> 
 
 
 def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
-    """Say of each in what it differs from the others; an option that is not set is left out."""
-    values = {name: {json.dumps(chosen[name]) for chosen in settings} for name in shared}
-    differing = [name for name in shared if len(values[name]) > 1]
-    short = {name: name.rpartition(".")[2] for name in differing}
+    """Say of each in what it differs from the others; an option that is not set is left out.
+
+    So is one that tells no more apart than those before it; the report's settings have them all.
+    """
+    values = {name: [json.dumps(chosen[name]) for chosen in settings] for name in shared}
+    short = {name: name.rpartition(".")[2] for name in shared if len(set(values[name])) > 1}
+    told: list[str] = []
+    for name in sorted(short, key=lambda name: short[name] not in _NAMES):
+        before, after = (
+            len(set(zip(*(values[one] for one in names), strict=True)))
+            for names in (told, [*told, name])
+        )
+        if short[name] in _NAMES or after > before:
+            told.append(name)
     return [
         ", ".join(
             f"{_NAMES.get(short[name], short[name])} {as_text(chosen[name])}"
-            for name in differing
+            for name in told
             if chosen[name] is not None
         )
         for chosen in settings
@@ -284,8 +292,7 @@ def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") 
     values = values.reindex(columns=["run", "epoch", column])
     theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
     number = group.pairs.groupby("run")["baseline"].size()
-    base = theirs.groupby(["run", "epoch"])[column].agg(["mean", "count"])
-    base = base.reset_index()
+    base = theirs.groupby(["run", "epoch"])[column].agg(["mean", "count"]).reset_index()
     base = base[base["count"] == base["run"].map(number)]
     both = base.merge(values, on=["run", "epoch"])
     gaps = both.assign(gap=both[column] - both["mean"])[["run", "epoch", "gap"]]

@@ -161,10 +161,8 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     sections = {name: dict(config.get(name) or {}) for name in _SECTIONS}
     others = {key for name, group in config.items() if name != "task" for key in group}
-    # Copies of other groups' options, and what acts on nothing without a target.
+    # Without copies of other groups' options.
     sections["task"] = {key: value for key, value in sections["task"].items() if key not in others}
-    if sections["criterion"].get("rbn_target_tid", "") is None:
-        sections["criterion"] |= {"rbn_target_step": None, "rbn_target_cap": None}
     sections["common"] = {name: config["common"].get(name) for name in _PRECISION}
     flat = {
         f"{section}.{key}": value

@@ -1,7 +1,7 @@
 """A training that is stopped by force and started again ends as if it had not been.
 
-`RBN_SOAK_MINUTES=10 RBN_SEED=1 pytest -n 0 -s --timeout 0` interrupts at random moments for so long, and prints
-totals as a line of JSON.
+`RBN_SOAK_MINUTES=10 RBN_SEED=1 pytest -n 0 -s --timeout 0` interrupts at random moments for so
+long, and prints totals as a line of JSON.
 """
 
 import json

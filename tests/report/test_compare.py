@@ -84,6 +84,31 @@ def test_an_option_that_is_not_set_is_left_out_of_a_label(make, group):
     assert set(group(runs).series["label"]) == {"BN", "BN (from old.pt)"}
 
 
+def test_options_that_tell_no_more_apart_are_left_out_of_a_label(make, group):
+    short = {"optimization.max_epoch": 4, "optimization.max_update": 40, "dataset.max_tokens": 9}
+    long = {"optimization.max_epoch": 8, "optimization.max_update": 80, "dataset.max_tokens": 10}
+    runs = [
+        make(
+            f"{mixing}{length['dataset.max_tokens']}",
+            changes={"task.length_mixing": mixing, **length},
+        )
+        for mixing in ("1", "16")
+        for length in (short, long)
+    ]
+    one = group(runs)
+    labels = {
+        f"LN (length mixing {mixing}, max_tokens {tokens})"
+        for mixing in (1, 16)
+        for tokens in (9, 10)
+    }
+    assert set(one.series["label"]) == labels
+
+
+def test_weights_are_always_in_a_label(make, group):
+    runs = [make(f"rbn{weight}", "RBN", weights=(weight, weight)) for weight in (1, 60)]
+    assert set(group(runs).series["label"]) == {"RBN (λ 1, ν 1)", "RBN (λ 60, ν 60)"}
+
+
 def test_kind_of_bleu(make, group, tmp_path):
     assert group([make("ln"), make("bn", "BN")]).score_kind == "tokenised"
     assert group([make("scored", bleu=30.0)]).score_kind == "sacrebleu"
