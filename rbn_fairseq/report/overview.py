@@ -125,8 +125,8 @@ def _losses(group: Group, placement: str) -> str:
         means = pd.Series({labels[one]: values[one].mean() for one in values}).sort_values()
         losses = "; ".join(f"{label} {mean:.3f}" for label, mean in means.head(_NAMED + 1).items())
         texts = [
-            f"Validation loss after epoch {epoch}, in {_UNIT}: {losses}. None is compared, which needs LN and "
-            "another norm with the same settings."
+            f"Validation loss after epoch {epoch}, in {_UNIT}: {losses}. Without LN "
+            "beside another norm of the same settings, no differences are shown."
         ]
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()
     if len(short):
