@@ -141,7 +141,7 @@ def choose_checkpoints(paths: list[Path]) -> list[tuple[str, Path]]:
         return [(path.name if distinct else str(path), path) for path in paths]
     checkpoints = epoch_checkpoints(paths[0])
     if not checkpoints:
-        raise ValueError(f"`{paths[0]}` has no epoch checkpoints (checkpoint1.pt and so on).")
+        raise ValueError(f"`{paths[0]}` has no checkpoint1.pt and so on: name files of it.")
     return [(str(epoch), path) for epoch, path in checkpoints.items()]
 
 

@@ -247,7 +247,7 @@ def _check(kind: ModelKind, full: argparse.Namespace) -> None:
         do = "give" if name == "Pre-Norm" else "leave out"
         raise ValueError(
             f"--norm-placement {placement} is an arrangement of {name} layers: {do} "
-            f"{_before(kind.sides)}, which an architecture with `_pre` sets."
+            f"{_before(kind.sides)}, which an architecture or recipe with `_pre` sets."
         )
 
 
