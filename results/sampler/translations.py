@@ -19,7 +19,8 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from rbn_fairseq.scoring import detokenise, read_text
+from rbn_fairseq.corpora.text import read_lines
+from rbn_fairseq.scoring import detokenise
 
 PENALTIES = [step / 10 for step in range(31)]
 Sentence = list[tuple[str, float, int]]  # hypotheses: text, sum of log probabilities, tokens
@@ -29,7 +30,7 @@ def read(path: Path) -> list[Sentence]:
     """Return the hypotheses of each sentence, in the order of sentences."""
     texts: dict[int, list[str]] = {}
     scores: dict[int, list[list[float]]] = {}
-    for line in read_text(path).split("\n"):
+    for line in read_lines(path):
         if match := re.match(r"([DP])-(\d+)\t(.*)", line):
             kind, number, rest = match[1], int(match[2]), match[3]
             if kind == "D":
@@ -44,7 +45,7 @@ def read(path: Path) -> list[Sentence]:
 
 def references(text: Path, part: str) -> list[str]:
     """Return the references of a part, a line a sentence."""
-    return read_text(text / f"{part}.en").removesuffix("\n").split("\n")
+    return list(read_lines(text / f"{part}.en"))
 
 
 def best(sentences: list[Sentence], penalty: float) -> list[str]:

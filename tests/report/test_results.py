@@ -1,6 +1,8 @@
-"""The runs under results/ are read without problems, and drawn all at once."""
+"""The runs under results/ are read without problems, and drawn all at once; scripts import."""
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def test_they_are_read_without_problems(runs):
     assert len(runs) >= 47 and {run.name: run.problems for run in runs if run.problems} == {}
     assert all(describe(run).sizes and len(run.valid) for run in runs)
     assert all(path.with_name("run.json").exists() for path in RESULTS.glob("*/runs/*/train.log"))
+
+
+@pytest.mark.parametrize(
+    "script", sorted(RESULTS.rglob("*.py")), ids=lambda path: str(path.relative_to(RESULTS))
+)
+def test_what_a_script_takes_of_the_package_is_there(script):
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rbn_fairseq"):
+            module = import_module(node.module)
+            assert {it.name for it in node.names} <= set(dir(module)), node.module
 
 
 def test_nothing_in_them_names_a_machine():
