@@ -44,7 +44,7 @@ part() {
 }
 
 printf "commit %s, seed %s\n" "$(git rev-parse --short HEAD)" "$seed"
-export RBN_SEED=$seed PYTEST_TIMEOUT=0 # its tests take as long as they are told
+export RBN_SEED=$seed PYTEST_ADDOPTS="-o faulthandler_timeout=0" # they take as long as they are told
 part "damaged checkpoints" env RBN_DAMAGED_FILES=5000 \
     pytest -n 0 -s tests/checkpoints/test_corruption.py
 part "fuzz tests" env RBN_FUZZ_EXAMPLES="$fuzz" pytest -n 0 --hypothesis-seed "$seed" tests/fuzz

@@ -1,6 +1,7 @@
 import fcntl
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,11 +74,10 @@ def logging_and_signals_as_before() -> Iterator[None]:
     """Commands set them up for their process; logging, here, to a stream that pytest will close."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    on_signal = signal.getsignal(signal.SIGTERM)
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -108,6 +108,7 @@ def shared(
         with open(place / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not finished.exists():
+                shutil.rmtree(path, ignore_errors=True)  # half made, where that failed
                 make(path)
                 finished.touch()
         return path

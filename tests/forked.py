@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -70,6 +71,11 @@ def serve(listening):
         argv, directory, environment = json.load(message)
     command = os.fork()
     if command != 0:
+        ended, poll = os.pidfd_open(command), select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(connection, 0)  # gone is a client that was killed
+        if ended not in dict(poll.poll()):
+            os.kill(command, signal.SIGKILL)
         _, status = os.waitpid(command, 0)
         connection.send(bytes([os.waitstatus_to_exitcode(status) % 256]))
         os._exit(0)

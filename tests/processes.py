@@ -1,8 +1,8 @@
 """Several processes of one gloo group: of a function, and of fairseq-train."""
 
 import multiprocessing
-import socket
 import subprocess
+import tempfile
 from datetime import timedelta
 
 import torch
@@ -14,17 +14,15 @@ import runs
 WORLD = 2
 
 
-def free_port():
-    """Return a port of this machine that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+def rendezvous():
+    """Return where processes of one group meet, for its ``init_method``: a file, of them alone."""
+    return f"file://{tempfile.mkdtemp()}/rendezvous"
 
 
-def _work(rank, port, function, folder):
+def _work(rank, place, function, folder):
     dist.init_process_group(
         "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
+        init_method=place,
         rank=rank,
         world_size=WORLD,
         timeout=timedelta(seconds=60),
@@ -41,7 +39,7 @@ def on_processes(function, folder):
         ["rbn_fairseq.callbacks", "rbn_fairseq.criterions", "rbn_fairseq.models"]
     )
     torch.multiprocessing.start_processes(
-        _work, (free_port(), function, folder), nprocs=WORLD, start_method="forkserver"
+        _work, (rendezvous(), function, folder), nprocs=WORLD, start_method="forkserver"
     )
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
 
@@ -52,7 +50,7 @@ def launch(forked, data, save_dir, *options, world=2):
         data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
         "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
         "--distributed-backend", "gloo", "--distributed-world-size", world,
-        "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}", "--distributed-no-spawn",
+        "--distributed-init-method", rendezvous(), "--distributed-no-spawn",
         *options,
     )  # fmt: skip
     processes = [

@@ -132,18 +132,15 @@ class ConditioningMonitor(Callback):
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
         """Measure if it is time."""
-        layers = self._layers if self._is_due(update) and not dummy else ()
+        due = self._layers and update != self._measured and process_rank() == 0 and not dummy
+        interval = self.training.options.conditioning_interval
+        layers = self._layers if due and update % interval == 0 else ()
         stack = self.training.adapter.monitored_layers(model)
         with record_features(stack, layers) as features:
             yield
         if layers:
             self._measured = update
             self._write(update, features)
-
-    def _is_due(self, update: int) -> bool:
-        if not self._layers or update == self._measured or process_rank() > 0:
-            return False
-        return int(update % self.training.options.conditioning_interval) == 0
 
     def _write(self, update: int, features: Mapping[tuple[int, str], Tensor]) -> None:
         records = []

@@ -5,6 +5,7 @@ wait for to read a help text.
 """
 
 import logging
+import multiprocessing
 import os
 import sys
 import traceback
@@ -36,6 +37,9 @@ def command() -> None:
     except SystemExit as end:
         if not end.code:
             raise
+        for process in multiprocessing.active_children():
+            if not process.daemon:  # fairseq's, one a GPU, which may wait for each other
+                process.terminate()
         # fairseq's threads that read data would make Python abort where it ends in their midst.
         logging.shutdown()
         sys.stdout.flush()

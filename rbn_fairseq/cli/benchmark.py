@@ -2,6 +2,7 @@
 
 import itertools
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,7 @@ def _execute(arguments: Sequence[str], dry_run: bool) -> None:
         typer.echo(text)
         return
     typer.echo(f"+ {text}", err=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it is stopped, too
     status = subprocess.run([sys.executable, "-m", "rbn_fairseq", *arguments]).returncode
     if status != 0:
         raise typer.Exit(status)

@@ -25,8 +25,6 @@ _Allow = Annotated[
         help="Go on if the text is not the standard, and mark the data as such.",
     ),
 ]
-
-
 _Train = Annotated[
     Path,
     typer.Option(
@@ -62,16 +60,13 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield split, ", ".join(f"{number:,} {name}" for name, number in counts.items())
     if "tokeniser" in about:
         yield "tokeniser", about["tokeniser"] or "none; the text was tokenised before"
-    for kind, names in (
-        ("labels", about.get("labels", {}).get("train")),
-        ("tags", about.get("tags")),
-    ):
+    listed = {"labels": about.get("labels", {}).get("train"), "tags": about.get("tags")}
+    for kind, names in listed.items():
         if names is not None:
             yield kind, f"{len(names)}: {', '.join([*names][:40])}"
     if "types" in about:
         merges = f"{about['merges']:,} merges, " if "merges" in about else ""
-        text = f"{merges}{about['types']:,} types in the dictionary"
-        yield "BPE" if merges else "types", text
+        yield "BPE" if merges else "types", f"{merges}{about['types']:,} types in the dictionary"
 
 
 def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -201,12 +202,11 @@ def quickstart(
 
     from rbn_fairseq.quickstart import pipeline
 
-    if output is None:
-        output = Path("runs") / (
-            "quickstart" if data is None else f"quickstart-{Path(data).resolve().name}"
-        )
+    own = "" if data is None else f"-{Path(data).resolve().name}"
+    output = output or Path("runs", f"quickstart{own}")
     workers = jobs or min(len(pipeline.NORMS), os.cpu_count() or 1)
     display = Console(markup=False, highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
     try:
         pipeline.quickstart(output, data, source_lang, target_lang, epochs, workers, display)
     except KeyboardInterrupt:

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain
-from multiprocessing import Pool
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
@@ -56,14 +57,22 @@ def _apply(codes: Path, line: str) -> str:
 
 
 def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int) -> None:
-    """Write all files of ``text`` in subword units to ``directory``, by ``jobs`` processes."""
-    with Pool(jobs, _leave_interrupts) as pool:
-        for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
-            units = pool.imap(partial(_apply, codes), read_lines(text / name), chunksize=1000)
-            write_lines(directory / name, units)
-        # Ended, not killed: one that has just started may lose the signal to an inherited handler.
-        pool.close()
-        pool.join()
+    """Write all files of ``text`` in subword units to ``directory``, by ``jobs`` processes.
+
+    Raises:
+        ValueError: if one of them is killed.
+    """
+    with ProcessPoolExecutor(jobs, initializer=_leave_interrupts) as pool:
+
+        def units(lines: Iterator[str]) -> Iterator[str]:
+            while part := list(islice(lines, 100_000)):  # map reads all that it is given
+                yield from pool.map(partial(_apply, codes), part, chunksize=1000)
+
+        try:
+            for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
+                write_lines(directory / name, units(read_lines(text / name)))
+        except BrokenProcessPool as error:
+            raise ValueError("--jobs: a process of BPE was killed. Take fewer.") from error
 
 
 def _leave_interrupts() -> None:

@@ -181,7 +181,9 @@ class RBNPenalty(nn.Module):
             penalty = self.rbn.rbn_mean_weight * mean + self.rbn.rbn_std_weight * std
             # Synchronised statistics are every process's: the sum counts them once.
             factor = sample_size if self.rbn.rbn_reduction == "token" else gaps[0].share
-            penalty = self._strength() * (penalty * factor)
+            warmup = self.rbn.rbn_warmup_updates
+            strength = min(1.0, self.task.training.updates / warmup) if warmup else 1.0
+            penalty = strength * (penalty * factor)
         log.update(
             rbn_mean=mean.detach(),
             rbn_std=std.detach(),
@@ -189,10 +191,6 @@ class RBNPenalty(nn.Module):
             rbn_batches=int(bool(gaps)),
         )
         return loss + penalty.to(loss.dtype) / loss.numel(), sample_size, log
-
-    def _strength(self) -> float:
-        warmup = self.rbn.rbn_warmup_updates
-        return min(1.0, self.task.training.updates / warmup) if warmup else 1.0
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:

@@ -44,8 +44,7 @@ _remembering = _first(PowerNorm, MovingAverageBatchNorm, UnifiedNorm)
 
 
 def _unrepeatable(model: Any) -> str:
-    layers = (getattr(model, side).layers for side in model.kind.sides)
-    parts = (part for stack in layers for part in stack.modules())
+    parts = (part for side in model.kind.sides for part in getattr(model, side).layers.modules())
     norms = (part for part in parts if isinstance(part, PopulationNorm))
     return next((f"`{norm.name}`" for norm in norms if not norm.repeatable), "")
 

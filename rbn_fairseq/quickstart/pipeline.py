@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -139,7 +138,6 @@ def quickstart(
     """
     check_directory(out / "report", overwrite=False)
     out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
     about = prepare(out, data, (source_lang, target_lang), console)
     pairs = about["pairs"]
     console.print(

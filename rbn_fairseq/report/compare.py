@@ -134,18 +134,16 @@ def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> li
     """
     values = {name: [json.dumps(chosen[name]) for chosen in settings] for name in shared}
     short = {name: name.rpartition(".")[2] for name in shared if len(set(values[name])) > 1}
-    told: list[str] = []
+    told: dict[str, str] = {}
+    apart = [""] * len(settings)
     for name in sorted(short, key=lambda name: short[name] not in _NAMES):
-        before, after = (
-            len(set(zip(*(values[one] for one in names), strict=True)))
-            for names in (told, [*told, name])
-        )
-        if short[name] in _NAMES or after > before:
-            told.append(name)
+        further = [f"{one} {value}" for one, value in zip(apart, values[name], strict=True)]
+        if short[name] in _NAMES or len(set(further)) > len(set(apart)):
+            told[name], apart = _NAMES.get(short[name], short[name]), further
     return [
         ", ".join(
-            f"{_NAMES.get(short[name], short[name])} {as_text(chosen[name])}"
-            for name in told
+            f"{title} {as_text(chosen[name])}"
+            for name, title in told.items()
             if chosen[name] is not None
         )
         for chosen in settings

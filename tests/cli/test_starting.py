@@ -1,8 +1,11 @@
 """What `rbn` imports before it has something to compute."""
 
 import json
+import multiprocessing
+import signal
 import subprocess
 import sys
+import time
 from typing import get_args
 
 import pytest
@@ -89,6 +92,17 @@ def test_a_failed_command_does_not_wait_for_threads(monkeypatch, status, ends):
     else:
         cli.command()
     assert ended == ends
+
+
+def test_a_failed_command_ends_its_processes(monkeypatch):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=time.sleep, args=(600,))
+    process.start()
+    monkeypatch.setattr(cli, "main", lambda: sys.exit(2))
+    monkeypatch.setattr("os._exit", lambda status: None)
+    cli.command()
+    process.join(60)
+    assert process.exitcode == -signal.SIGTERM
 
 
 def test_the_same_thing_has_the_same_name_in_every_verb():

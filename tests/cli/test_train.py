@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 import composing
 import runs
 from command import rbn, user_error
-from processes import free_port
+from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.report.runs import read_run
@@ -303,7 +303,7 @@ def test_two_processes(data_bin, forked, tmp_path, norm):
         data_bin, tmp_path / "run", "--norm-encoder", norm, "--max-update", 2,
         "--distributed-world-size", 2, "--distributed-backend", "gloo", "--ddp-backend",
         "legacy_ddp", "--distributed-no-spawn",
-        "--distributed-init-method", f"tcp://127.0.0.1:{free_port()}",
+        "--distributed-init-method", rendezvous(),
     )  # fmt: skip
     processes = [
         subprocess.Popen(

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -188,6 +189,12 @@ def test_processes_end_without_a_signal(monkeypatch, tmp_path):
     for _ in range(30):
         apply_merges(tmp_path / "text", tmp_path / "code", tmp_path / "bpe", LANGS, 2)
     assert not signalled
+
+
+def test_a_killed_process_is_told_of(monkeypatch, text, tmp_path):
+    monkeypatch.setattr(build, "_read_codes", lambda codes: os._exit(9))  # in the process, a fork
+    with pytest.raises(ValueError, match="--jobs: a process of BPE was killed"):
+        apply_merges(text, tmp_path / "code", tmp_path, LANGS, 2)
 
 
 def test_a_line_separator_ends_no_line(text, tmp_path):

@@ -1,7 +1,7 @@
 """A training that is stopped by force and started again ends as if it had not been.
 
-`RBN_SOAK_MINUTES=10 RBN_SEED=1 pytest -n 0 -s --timeout 0` interrupts at random moments for so
-long, and prints totals as a line of JSON.
+`RBN_SOAK_MINUTES=10 RBN_SEED=1 pytest -n 0 -s -o faulthandler_timeout=0` interrupts at random
+moments for so long, and prints totals as a line of JSON.
 """
 
 import json
@@ -121,10 +121,11 @@ def train(arguments, log, moment=None, kind="SIGKILL", limit=0):
     # The server, which the first one starts, finds what it preloads by the environment alone.
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
         process.start()
-    process.join(120)
+    process.join(240)
     if process.is_alive():
         process.kill()
         process.join()
+        pytest.fail(f"a training is not over after 240 s: see {log}")
     return process.exitcode
 
 
