@@ -76,8 +76,8 @@ def train(
     elif norm or preset:
         given = f"--norm {norm}" if norm else f"--preset {preset}"
         raise ValueError(
-            f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or choose by "
-            f"{'--norm-encoder' if norm else 'options of fairseq and `rbn options`'}."
+            f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or give "
+            f"{'--norm-encoder' if norm else 'its options one by one'}."
         )
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed

@@ -72,7 +72,7 @@ def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str],
             for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
                 write_lines(directory / name, units(read_lines(text / name)))
         except BrokenProcessPool as error:
-            raise ValueError("--jobs: a process of BPE was killed. Take fewer.") from error
+            raise ValueError("--jobs: a process was killed (no memory?). Take fewer.") from error
 
 
 def _leave_interrupts() -> None:

@@ -19,13 +19,13 @@ _Model = TypeVar("_Model", bound="EncodingModel")
 class EncodingModel(RBNModel, BaseFairseqModel):
     """Base of a model of an encoder and a linear layer, ``output_projection``.
 
-    Attributes:
-        first_label: number of the first label in its dictionary, behind special types.
-
     Args:
         cfg: fairseq's sizes, and the norms.
         encoder: the encoder.
         labels: number of types in the dictionary of labels, fairseq's special ones among them.
+
+    Attributes:
+        first_label: number of the first label in that dictionary; types before it are none.
     """
 
     first_label: ClassVar[int]

@@ -193,7 +193,7 @@ def test_processes_end_without_a_signal(monkeypatch, tmp_path):
 
 def test_a_killed_process_is_told_of(monkeypatch, text, tmp_path):
     monkeypatch.setattr(build, "_read_codes", lambda codes: os._exit(9))  # in the process, a fork
-    with pytest.raises(ValueError, match="--jobs: a process of BPE was killed"):
+    with pytest.raises(ValueError, match="--jobs: a process was killed"):
         apply_merges(text, tmp_path / "code", tmp_path, LANGS, 2)
 
 
