@@ -43,7 +43,9 @@ def main(runs: Path, times: Path) -> None:
         ratios = pd.Series({row["norm"]: row["ratio_to_layer"] for row in timed})
         table["time"] = ratios.reindex(table.index, level="norm")
     table = table.reindex(columns=list(COLUMNS)).rename(columns=COLUMNS)
-    print(table.sort_values("validation nll").to_markdown(floatfmt=".3f", missingval=""))
+    table = table.sort_values("validation nll").dropna(axis="columns", how="all")
+    shown = table.map("{:.3f}".format).where(table.notna(), "").reset_index()
+    print(shown.to_markdown(index=False, disable_numparse=True))
 
 
 if __name__ == "__main__":
