@@ -10,7 +10,6 @@ from rbn_fairseq.norms import (
     Norm,
     PopulationNorm,
     PowerNorm,
-    UnifiedNorm,
     populations_by_length,
 )
 
@@ -40,7 +39,7 @@ def _first(*kinds: type[Norm]) -> Callable[[nn.Module], str]:
 
 
 _running = _first(PopulationNorm)
-_remembering = _first(PowerNorm, MovingAverageBatchNorm, UnifiedNorm)
+_remembering = _first(PowerNorm, MovingAverageBatchNorm)
 
 
 def _unrepeatable(model: Any) -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rbn_fairseq.norms.norm import Norm
-from rbn_fairseq.norms.normalise import multiply_add
+from rbn_fairseq.norms.norm import AffineNorm, Norm
+from rbn_fairseq.norms.normalise import by_blocks, gradient_sums, multiply_add, on_wide_rows
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import FullPrecision
@@ -79,7 +79,7 @@ class DynamicTanhOptions(NormOptions, norm="dyt"):
     alpha_init: float = option(0.5, "initial value of the learnt scalar alpha", range="(0, inf)")
 
 
-class DynamicTanh(Norm):
+class DynamicTanh(AffineNorm):
     """DyT (Zhu et al., 2025, Sec. 4): ``y = weight * tanh(alpha * x) + bias``.
 
     No statistics of any kind: alpha, one learnt number per place, stands for the scale that a
@@ -98,85 +98,74 @@ class DynamicTanh(Norm):
     options: DynamicTanhOptions
 
     def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
-        super().__init__()
-        self.options = options or DynamicTanhOptions()
+        super().__init__(channels, options)
         self.alpha = nn.Parameter(torch.full((1,), self.options.alpha_init))
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        squashed = torch.tanh(self.alpha.to(dtype) * x.to(dtype))
-        return torch.addcmul(self.bias.to(dtype), squashed, self.weight.to(dtype)).to(x.dtype)
+        return on_wide_rows(_squash, x, self.alpha, None, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
-class DynamicErfOptions(NormOptions, norm="derf"):
+class DynamicErfOptions(DynamicTanhOptions, norm="derf"):
     """Parameters of ``derf``."""
 
-    alpha_init: float = option(0.5, "initial value of the learnt scalar alpha", range="(0, inf)")
 
-
-class DynamicErf(Norm):
+class DynamicErf(DynamicTanh):
     """Derf (Chen et al., 2025, arXiv:2512.10938, Eq. 10): ``weight * erf(alpha x + s) + bias``.
 
-    As DyT no statistics of any kind; alpha and s are one learnt number each per place, s 0 at
-    first. The same in training and in evaluation; computed in fp32 or better whatever the input's
-    dtype.
-
-    Args:
-        channels: number of channels C.
-        options: initial alpha.
+    As DyT, with s as one more learnt number per place, 0 at first.
     """
 
     name = "derf"
     summary = "nothing: the error function with a learnt slope and shift"
     source = "Chen et al., 2025, Stronger Normalization-Free Transformers"
     options_type = DynamicErfOptions
-    options: DynamicErfOptions
 
     def __init__(self, channels: int, options: Optional[DynamicErfOptions] = None) -> None:
-        super().__init__()
-        self.options = options or DynamicErfOptions()
-        self.alpha = nn.Parameter(torch.full((1,), self.options.alpha_init))
+        super().__init__(channels, options)
         self.s = nn.Parameter(torch.zeros(1))
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        return _derf(x, self.alpha, self.s, self.weight, self.bias)
+        return on_wide_rows(_squash, x, self.alpha, self.s, self.weight, self.bias)
 
 
-class _Derf(torch.autograd.Function):
-    """``weight * erf(alpha x + s) + bias``, each pass but the first and the last in place."""
+class _Squash(torch.autograd.Function):
+    """``weight * tanh(alpha x) + bias``, or with s ``weight * erf(alpha x + s) + bias``."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, alpha: Tensor, s: Tensor, weight: Tensor, bias: Tensor
+        ctx: Any, rows: Tensor, alpha: Tensor, s: Optional[Tensor], weight: Tensor, bias: Tensor
     ) -> Tensor:
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        erf = (x.to(dtype) * alpha.to(dtype)).add_(s.to(dtype)).erf_()
-        ctx.save_for_backward(x, alpha, s, weight, erf)
-        ctx.dtype = bias.dtype
-        return torch.addcmul(bias.to(dtype), erf, weight.to(dtype)).to(x.dtype)
+        y, squashed = torch.empty_like(rows), torch.empty_like(rows)  # (N, C)
+        for out, z, x in by_blocks(y, squashed, rows):
+            torch.mul(x, alpha, out=z)
+            z.tanh_() if s is None else z.add_(s).erf_()
+            torch.addcmul(bias, z, weight, out=out)
+        ctx.save_for_backward(rows, squashed, alpha, s, weight)
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        x, alpha, s, weight, erf = ctx.saved_tensors
-        dtype, channels = erf.dtype, weight.shape[0]
-        grad, wide, slope = grad.to(dtype), x.to(dtype), alpha.to(dtype)
-        # erf's derivative, 2 / sqrt(pi) exp(-u^2), times the gradient that arrives.
-        du = (wide * slope).add_(s.to(dtype)).square_().neg_().exp_().mul_(grad)
-        du.mul_(weight.to(dtype) * (2 / math.sqrt(math.pi)))
-        product = grad * erf
-        dweight = product.reshape(-1, channels).sum(0).to(weight.dtype)
-        dbias = grad.reshape(-1, channels).sum(0).to(ctx.dtype)
-        dalpha = torch.mul(du, wide, out=product).sum().view(1).to(alpha.dtype)
-        ds = du.sum().view(1).to(s.dtype)
-        return du.mul_(slope).to(x.dtype), dalpha, ds, dweight, dbias
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
+        rows, squashed, alpha, s, weight = ctx.saved_tensors
+        dx = torch.empty_like(rows)
+        dweight, dbias, dalpha, ds = map(torch.zeros_like, (weight, weight, alpha, alpha))
+        for du, g, x, z in by_blocks(dx, grad, rows, squashed):
+            total, dot = gradient_sums(g, z)
+            dbias += total
+            dweight += dot
+            if s is None:
+                torch.mul(g, weight, out=du)
+                torch.ops.aten.tanh_backward.grad_input(du, z, grad_input=du)
+            else:  # erf's derivative, 2 / sqrt(pi) exp(-u^2), by exp2, the faster one
+                torch.mul(x, alpha, out=du).add_(s).square_().mul_(-1 / math.log(2)).exp2_()
+                du.mul_(g).mul_(weight * (2 / math.sqrt(math.pi)))
+                ds += du.sum()
+            dalpha += torch.dot(du.flatten(), x.flatten())
+            du.mul_(alpha)
+        return dx, dalpha, None if s is None else ds, dweight, dbias
 
 
-_derf: Callable[..., Tensor] = _Derf.apply
+_squash: Callable[..., Tensor] = _Squash.apply

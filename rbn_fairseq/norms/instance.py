@@ -1,12 +1,15 @@
 """Instance normalisation: each channel over the real tokens of its own sentence."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import AffineNorm
+from rbn_fairseq.norms.normalise import gradient_sums, on_wide_rows
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
@@ -61,12 +64,42 @@ class InstanceNorm(AffineNorm):
         return on_rows(self._normalise, x, tokens, by_sentence=True)
 
     def _normalise(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
-        layout = sentences_of(layout)
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        wide, weight, bias = rows.to(dtype), self.weight.to(dtype), self.bias.to(dtype)
-        centred = wide - layout.by_row(_mean(wide, layout))
-        scale = torch.rsqrt(_mean(centred.square(), layout) + self.options.eps)  # (B, C)
-        return torch.addcmul(bias, centred * layout.by_row(scale), weight).to(rows.dtype)
+        layout, eps = sentences_of(layout), self.options.eps
+        return on_wide_rows(_normalise, rows, self.weight, self.bias, eps, layout)
+
+
+class _Normalise(torch.autograd.Function):
+    """Instance norm of rows in fp32 or better.
+
+    With z the normalised rows, s what they were multiplied by, and g the gradient that arrives,
+
+        dx = weight s (g - mean(g) - z mean(g z)),
+
+    means being those over the rows of the sentence.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, layout: BatchLayout
+    ) -> Tensor:
+        z = rows - layout.by_row(_mean(rows, layout))  # (N, C)
+        scale = torch.rsqrt(_mean(z.square(), layout) + eps)  # (B, C)
+        z.mul_(layout.by_row(scale))
+        ctx.layout = layout
+        ctx.save_for_backward(z, scale, weight)
+        return torch.addcmul(bias, z, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
+        (z, scale, weight), layout = ctx.saved_tensors, ctx.layout
+        dbias, dweight = gradient_sums(grad, z)
+        dx = z * layout.by_row(_mean(grad * z, layout))
+        dx.add_(layout.by_row(_mean(grad, layout))).sub_(grad).mul_(layout.by_row(scale * -weight))
+        return dx, dweight, dbias, None, None
+
+
+_normalise: Callable[..., Tensor] = _Normalise.apply
 
 
 def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:

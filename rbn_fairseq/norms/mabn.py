@@ -1,7 +1,7 @@
 """Moving average batch normalisation: a window of batches forward and backward."""
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import ClassVar, Optional
 
 import torch
 from torch import Tensor
@@ -55,8 +55,11 @@ class MovingAverageBatchNorm(QuadraticNorm):
         channels: number of channels C.
         options: window, momentum, eps, warm-up, limit and start of the correction.
         sync: use the statistics of all processes together.
+        buffers: what a subclass remembers besides.
     """
 
+    #: Whether linear layers behind it centre their weights.
+    centres_weights: ClassVar[bool] = True
     name = "mabn"
     summary = (
         "each channel by the quadratic mean of the last batches, also in the backward; centres the "
@@ -72,11 +75,13 @@ class MovingAverageBatchNorm(QuadraticNorm):
         channels: int,
         options: Optional[MovingAverageBatchNormOptions] = None,
         sync: bool = False,
+        **buffers: Tensor,
     ) -> None:
-        options = options or MovingAverageBatchNormOptions()
-        window = options.window, channels
+        options = options or self.options_type()
+        square, gradient = torch.ones(2, options.window, channels)
+        gradient.zero_()
         population = QuadraticMean(
-            channels, square_window=torch.ones(window), gradient_window=torch.zeros(window)
+            channels, square_window=square, gradient_window=gradient, **buffers
         )
         super().__init__(channels, options, sync, population)
 
@@ -89,8 +94,8 @@ class MovingAverageBatchNorm(QuadraticNorm):
         by_batch = frozen or step <= options.window or step < options.warmup
         good = (count > 0) & square.isfinite().all()
         if not frozen:
-            averaged = self._remember("square_window", square, good)
-            divisor = divisor if by_batch else averaged
+            window = self._remember("square_window", square, good)
+            divisor = divisor if by_batch else self._average(window)
             if step > options.r_start:
                 r = ((divisor + options.eps) / (running.to(square.dtype) + options.eps)).sqrt()
                 r = r.clamp(1 / options.r_max, options.r_max)
@@ -100,16 +105,25 @@ class MovingAverageBatchNorm(QuadraticNorm):
         def gradient(mean: Tensor) -> tuple[Tensor, Tensor]:
             """Take the mean over the window of batches, as the forward does."""
             if not frozen:
-                averaged = self._remember("gradient_window", mean, good)
-                mean = mean if by_batch else averaged
+                finite = good & mean.isfinite().all()
+                window = self._remember("gradient_window", mean, finite)
+                mean = self._smooth(mean if by_batch else window.mean(0), finite)
             return mean, divisor
 
         return self._normalise(rows, divisor, r, count, counted, gradient)
 
+    def _average(self, window: Tensor) -> Tensor:
+        """Return V of the quadratic means ``(window, C)``."""
+        return window.mean(0)
+
+    def _smooth(self, mean: Tensor, good: Tensor) -> Tensor:
+        """Return M, given the mean over the window's batches."""
+        return mean
+
     @torch.no_grad()
     def _remember(self, name: str, value: Tensor, good: Tensor) -> Tensor:
-        """Put a batch's value, if it is good, into its slot; return the window's mean, ``(C,)``."""
+        """Put a batch's value, if it is good, into its slot; return the window ``(window, C)``."""
         window = self.population.get_buffer(name).clone()
         window[(self._update + 1) % self.options.window] = value
         self.population.replace_where(good, **{name: window})
-        return self.population.get_buffer(name).mean(0).to(value.dtype)
+        return self.population.get_buffer(name).to(value.dtype)

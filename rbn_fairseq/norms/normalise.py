@@ -10,8 +10,9 @@ from torch.autograd.function import once_differentiable
 from rbn_fairseq.norms import kernels, moments
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
 
-__all__ = ["BLOCK", "by_blocks", "gradient_sums", "multiply_add", "normalise", "standard_deviation"]
-
+__all__ = [
+    "by_blocks", "gradient_sums", "multiply_add", "normalise", "on_wide_rows", "standard_deviation",
+]  # fmt: skip
 
 #: Numbers of a block that a CPU's cache holds while several operations pass over it.
 BLOCK = 2**17
@@ -20,8 +21,20 @@ BLOCK = 2**17
 def by_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield views of tensors of as many rows, some rows after the others; all at once on a GPU."""
     whole = not tensors[0].is_cpu or torch.compiler.is_compiling()
-    size = max(1, len(tensors[0]) if whole else BLOCK // tensors[0].shape[1])
+    size = max(1, len(tensors[0]) if whole else BLOCK // tensors[0].shape[1:].numel())
     return zip(*(tensor.split(size) for tensor in tensors), strict=True)
+
+
+def on_wide_rows(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    """Call a function of rows ``(N, C)`` and arguments, all tensors in fp32 or better.
+
+    Returns:
+        What it returns, ``(N, C)``, in the shape and dtype of ``x: (..., C)``.
+    """
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    rows = x.reshape(-1, x.shape[-1]).to(dtype)
+    wide = (a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
+    return function(rows, *wide).view(x.shape).to(x.dtype)
 
 
 def standard_deviation(var: Tensor, eps: float, clamp: bool) -> Tensor:

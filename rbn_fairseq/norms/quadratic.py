@@ -15,7 +15,6 @@ from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["QuadraticMean", "QuadraticNorm"]
 
-
 #: From ``mean(G z)`` to M and D, see :meth:`QuadraticNorm._normalise`.
 Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import AffineNorm
-from rbn_fairseq.norms.normalise import by_blocks
+from rbn_fairseq.norms.normalise import by_blocks, on_wide_rows
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
@@ -180,7 +180,4 @@ def divide_by_rms(
         dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
         scale = None if weight is None else weight.to(dtype)
         return F.rms_norm(x.to(dtype), (channels,), scale, eps).to(x.dtype)
-    rows = x.reshape(-1, channels).to(torch.promote_types(x.dtype, torch.float32))
-    scale = None if weight is None else weight.to(rows.dtype)
-    y = _divide(rows, scale, eps, measured or channels, outside)
-    return y.view(x.shape).to(x.dtype)
+    return on_wide_rows(_divide, x, weight, eps, measured or channels, outside)

@@ -1,4 +1,4 @@
-"""Gradients of the norms that have a backward of their own, and what torch.compile makes of them.
+"""Gradients of norms that have a backward of their own, and what torch.compile makes of them.
 
 Definitions are in the files of the norms; here autograd's numerical differences are the oracle, on
 so many rows that a CPU takes them in several blocks.
@@ -15,7 +15,7 @@ from rbn_fairseq.norms import NORMS, BatchLayout, NormPlace, PopulationNorm, bui
 C = 6
 CASES = {
     "rms": {}, "rms outside": {"eps_mode": "outside"}, "prms": {"p": 0.5}, "group": {"groups": 2},
-    "groupscale": {"groups": 3},
+    "groupscale": {"groups": 3}, "dyt": {}, "derf": {}, "instance": {}, "scale": {},
 }  # fmt: skip
 LENGTHS = [1, 3, 3, 3, 0, 2]
 

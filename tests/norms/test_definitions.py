@@ -78,7 +78,7 @@ def scale(eps):
 
 
 def dyt(alpha_init):
-    def norm(x, alpha, weight, bias):
+    def norm(x, weight, bias, alpha):
         twice = torch.exp(2 * alpha * x)
         return weight * (twice - 1) / (twice + 1) + bias
 
@@ -86,7 +86,7 @@ def dyt(alpha_init):
 
 
 def derf(alpha_init):
-    def norm(x, alpha, s, weight, bias):
+    def norm(x, weight, bias, alpha, s):
         return weight * (1 - torch.special.erfc(alpha * x + s)) + bias
 
     return norm
@@ -172,8 +172,8 @@ PARAMETERS = {
     "scale": ["g"],
     "group": ["weight", "bias"],
     "groupscale": [],
-    "dyt": ["alpha", "weight", "bias"],
-    "derf": ["alpha", "s", "weight", "bias"],
+    "dyt": ["weight", "bias", "alpha"],
+    "derf": ["weight", "bias", "alpha", "s"],
     "instance": ["weight", "bias"],
     "none": [],
 }
