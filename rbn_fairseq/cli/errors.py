@@ -118,6 +118,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "all longer than --max-tokens or --max-source-positions allow.",
     ),
     (
+        r"Could not override '(norm|preset)'\. No match in the defaults list",
+        r"The recipe leaves no `\1` to choose: `rbn recipes NAME` prints it.",
+    ),
+    (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
         r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
         r"InterpolationKeyError|HydraException): (.*?)(?:\s*Config search path|\nfull_key|\Z).*",

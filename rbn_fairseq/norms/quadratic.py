@@ -59,6 +59,7 @@ class QuadraticNorm(PopulationNorm):
     corrects_forward: ClassVar[bool] = True
     options: Any
     population: QuadraticMean
+    _divide: Callable[..., Tensor]
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted = not scope.dummy.get()
@@ -68,11 +69,6 @@ class QuadraticNorm(PopulationNorm):
         moments = Moments(torch.zeros_like(square), square, count)  # about zero
         self._record(moments, rows, layout)
         return self._divide(rows, square, count, counted, scope.frozen.get())
-
-    def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
-    ) -> Tensor:
-        raise NotImplementedError
 
     def _normalise(
         self,

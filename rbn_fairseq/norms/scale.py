@@ -60,8 +60,7 @@ class _ToLength(torch.autograd.Function):
         length = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (N, 1)
         ctx.eps = eps
         ctx.save_for_backward(x, g, length)
-        y: Tensor = x * (g / length.clamp(min=eps))
-        return y
+        return torch.mul(x, g / length.clamp(min=eps))
 
     @staticmethod
     @once_differentiable
