@@ -135,9 +135,10 @@ def fold(
     state = fold_checkpoint(checkpoint)
     write_checkpoint(output, state)
     folded = state["rbn_fairseq"]["folded"]
+    why = " (more than linear layers reads them)" if folded["left"] else ""
     typer.echo(
         f"folded {len(folded['vanished'])} norms into linear layers, {len(folded['left'])} are "
-        "left as one multiply-add"
+        f"left as one multiply-add{why}"
     )
     if folded["by_length"]:
         typer.echo(f"{len(folded['by_length'])} norms with bins of lengths stay as they are")
