@@ -10,7 +10,6 @@ from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, re
 
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
-
 _WHERE = (".population.edges", ".population.centres")  # bins of sentence lengths are
 
 

@@ -18,7 +18,6 @@ __all__ = [
     "refuse_folded", "write_checkpoint",
 ]  # fmt: skip
 
-
 _DIRECTORY = 0x10  # in the attributes of MS-DOS
 
 

@@ -130,7 +130,6 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"\[Errno \d+\] ([^\n]*)", r"\1."),
 )
 
-
 MISSING_DATA = (
     "DATA-BIN is missing, the first argument (rbn train DATA-BIN [OPTIONS]): the directory that "
     "fairseq-preprocess filled."

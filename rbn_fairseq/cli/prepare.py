@@ -1,6 +1,7 @@
 """Verbs that make the paper's corpora."""
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -72,6 +73,7 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
     from rbn_fairseq.corpora.build import build
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fairseq's part is stopped
     try:
         about = build(corpus, out, allow_nonstandard, typer.echo)
     except KeyboardInterrupt:

@@ -12,7 +12,6 @@ __all__ = [
     "WAY_OUT", "check_data", "fingerprint", "refuse_other_dictionaries", "share_a_dictionary",
 ]  # fmt: skip
 
-
 WAY_OUT = "Make one with fairseq-preprocess."
 
 

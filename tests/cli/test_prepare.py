@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import signal
+import time
 
 import pytest
 
@@ -47,6 +50,17 @@ def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):
     monkeypatch.chdir(tmp_path)
     assert expected in user_error(capsys, "prepare", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_stops_what_it_runs(monkeypatch, text, tmp_path):
+    def run(command, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(build.subprocess, "run", run)
+    command = ("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
+    result = rbn(*command, "--merges", 30, "--jobs", 1, "--allow-nonstandard")
+    assert result.exit_code == 130 and "goes on from here" in result.output
 
 
 def test_full_disk(capsys, monkeypatch, text, tmp_path):
