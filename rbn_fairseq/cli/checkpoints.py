@@ -135,7 +135,7 @@ def fold(
     state = fold_checkpoint(checkpoint)
     write_checkpoint(output, state)
     folded = state["rbn_fairseq"]["folded"]
-    why = " (more than linear layers reads them)" if folded["left"] else ""
+    why = " (what reads them cannot take them in)" if folded["left"] else ""
     typer.echo(
         f"folded {len(folded['vanished'])} norms into linear layers, {len(folded['left'])} are "
         f"left as one multiply-add{why}"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from rbn_fairseq.models.placements import HeadNorm, SubNorm
-from rbn_fairseq.norms import Composition
+from rbn_fairseq.norms import Composition, MovingAverageBatchNorm
 
 __all__ = [
     "WEIGHT_NORMS", "centre_weights", "normalise_weights", "readers_of_norms", "readers_of_stack",
@@ -132,7 +132,7 @@ def centre_weights(model: Any) -> None:
         stack = getattr(model, side)
         for norm, linear in readers_of_norms(stack, readers_of_stack(model, side)):
             parts = list(norm) if isinstance(norm, Composition) else [norm]
-            moving = [getattr(part, "centres_weights", False) for part in parts]
+            moving = [isinstance(p, MovingAverageBatchNorm) and p.centres_weights for p in parts]
             if any(moving[:-1]) or (moving[-1] and not linear):
                 last = len(stack.layers) - 1
                 raise ValueError(

@@ -140,9 +140,9 @@ class _Squash(torch.autograd.Function):
     ) -> Tensor:
         y, squashed = torch.empty_like(rows), torch.empty_like(rows)  # (N, C)
         for out, z, x in by_blocks(y, squashed, rows):
-            torch.mul(x, alpha, out=z)
+            z.copy_(x).mul_(alpha)
             z.tanh_() if s is None else z.add_(s).erf_()
-            torch.addcmul(bias, z, weight, out=out)
+            out.copy_(z).mul_(weight).add_(bias)
         ctx.save_for_backward(rows, squashed, alpha, s, weight)
         return y
 
@@ -163,7 +163,7 @@ class _Squash(torch.autograd.Function):
                 torch.mul(x, alpha, out=du).add_(s).square_().mul_(-1 / math.log(2)).exp2_()
                 du.mul_(g).mul_(weight * (2 / math.sqrt(math.pi)))
                 ds += du.sum()
-            dalpha += torch.dot(du.flatten(), x.flatten())
+            dalpha += (du * x).sum()
             du.mul_(alpha)
         return dx, dalpha, None if s is None else ds, dweight, dbias
 

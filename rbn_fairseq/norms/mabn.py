@@ -78,11 +78,9 @@ class MovingAverageBatchNorm(QuadraticNorm):
         **buffers: Tensor,
     ) -> None:
         options = options or self.options_type()
-        square, gradient = torch.ones(2, options.window, channels)
-        gradient.zero_()
-        population = QuadraticMean(
-            channels, square_window=square, gradient_window=gradient, **buffers
-        )
+        buffers["square_window"] = torch.ones(options.window, channels)
+        buffers["gradient_window"] = torch.zeros(options.window, channels)
+        population = QuadraticMean(channels, **buffers)
         super().__init__(channels, options, sync, population)
 
     def _divide(
@@ -103,7 +101,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
             self.population.replace_where(good, running_square=moved)
 
         def gradient(mean: Tensor) -> tuple[Tensor, Tensor]:
-            """Take the mean over the window of batches, as the forward does."""
+            """Take the mean over the window of batches, or the batch's own, as the forward does."""
             if not frozen:
                 finite = good & mean.isfinite().all()
                 window = self._remember("gradient_window", mean, finite)
@@ -117,7 +115,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
         return window.mean(0)
 
     def _smooth(self, mean: Tensor, good: Tensor) -> Tensor:
-        """Return M, given the mean over the window's batches."""
+        """Return M, given that mean and whether the batch may move what is remembered."""
         return mean
 
     @torch.no_grad()

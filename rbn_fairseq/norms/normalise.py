@@ -20,8 +20,9 @@ BLOCK = 2**17
 
 def by_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield views of tensors of as many rows, some rows after the others; all at once on a GPU."""
-    whole = not tensors[0].is_cpu or torch.compiler.is_compiling()
-    size = max(1, len(tensors[0]) if whole else BLOCK // tensors[0].shape[1:].numel())
+    if not tensors[0].is_cpu or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+        return iter([tensors])
+    size = max(1, BLOCK // tensors[0].shape[1])
     return zip(*(tensor.split(size) for tensor in tensors), strict=True)
 
 

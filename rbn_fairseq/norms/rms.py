@@ -174,7 +174,7 @@ def divide_by_rms(
         measured: number of channels, the first ones, whose mean it is; ``None`` = all.
         outside: divide by ``sqrt(mean(x^2)) + eps``.
     """
-    channels = x.shape[-1]
+    channels = int(x.shape[-1])
     if x.is_cuda and measured is None and not outside:  # torch has a kernel for it
         # It computes in fp32 inside, but wants one dtype for both.
         dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)

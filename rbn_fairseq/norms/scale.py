@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import Norm
-from rbn_fairseq.norms.normalise import on_wide_rows
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import Tokens
 
@@ -49,7 +48,7 @@ class ScaleNorm(Norm):
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Normalise ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        return on_wide_rows(_to_length, x, self.g, self.options.eps)
+        return _to_length(x, self.g, self.options.eps)
 
 
 class _ToLength(torch.autograd.Function):
@@ -57,21 +56,25 @@ class _ToLength(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, g: Tensor, eps: float) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (N, 1)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # (..., 1)
         ctx.eps = eps
         ctx.save_for_backward(x, g, length)
-        return torch.mul(x, g / length.clamp(min=eps))
+        y: Tensor = wide * (g.to(wide.dtype) / length.clamp(min=eps))
+        return y.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         x, g, length = ctx.saved_tensors
+        grad, wide = grad.to(length.dtype), x.to(length.dtype)
         inverse = length.clamp(min=ctx.eps).reciprocal()
-        dx = grad * x  # one buffer for all: a CPU takes longer to get another than to fill it
-        dot = dx.sum(1, keepdim=True) * inverse
-        along = dot * g * inverse.square() * (length > ctx.eps)
-        torch.mul(grad, g * inverse, out=dx).addcmul_(x, along, value=-1)
-        return dx, dot.sum().view(1), None
+        scale = g.to(length.dtype) * inverse
+        dx = grad * wide  # one buffer for all: a CPU takes longer to get another than to fill it
+        dot = dx.sum(-1, keepdim=True) * inverse
+        along = dot * scale * inverse * (length > ctx.eps)
+        torch.mul(grad, scale, out=dx).addcmul_(wide, along, value=-1)
+        return dx.to(x.dtype), dot.sum().view(1).to(g.dtype), None
 
 
 _to_length: Callable[[Tensor, Tensor, float], Tensor] = _ToLength.apply

@@ -38,7 +38,7 @@ def pair(request, tmp_path_factory):
     vanished, left = {"pre": (4 + 1 + 3, 1), "post": (0, 4)}[request.param]
     assert said.splitlines() == [
         f"folded {vanished} norms into linear layers, {left} are left as one multiply-add "
-        "(more than linear layers reads them)",
+        "(what reads them cannot take them in)",
         f"wrote {output}",
     ]
     return path, output

@@ -127,6 +127,7 @@ def of(stack, layers, *names):
             of("decoder", [1], "encoder_attn.q_proj", "encoder_attn_out.projection"),
         ),
         ({"norm_encoder": "power", "norm_decoder": "batch"}, set()),
+        ({"norm_encoder": "un"}, set()),
         ({"norm_encoder": "mabn@embedding:layer"}, of("encoder", [0], *SELF)),
     ],
 )

@@ -1,7 +1,7 @@
 """Gradients of norms that have a backward of their own, and what torch.compile makes of them.
 
 Definitions are in the files of the norms; here autograd's numerical differences are the oracle, on
-so many rows that a CPU takes them in several blocks.
+so many rows that a CPU takes them in several blocks, if it takes blocks at all.
 """
 
 import copy
@@ -60,6 +60,13 @@ def test_a_gradient_may_lie_in_memory_in_any_order(name):
         y = copy.deepcopy(norm)(x)
         gradients.append(torch.autograd.grad(y, x, one)[0])
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, norm in NORMS.items() if not norm.leaks])
+def test_is_traced_for_any_number_of_rows(name):
+    norm, x = build(name, 768).eval(), torch.randn(300, 768)
+    traced = torch.jit.trace(norm, (torch.randn(7, 768),))
+    torch.testing.assert_close(traced(x), norm(x), rtol=1e-4, atol=1e-4)
 
 
 COMPILED = [
