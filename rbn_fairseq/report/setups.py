@@ -60,15 +60,12 @@ def metric_of(task: str) -> Metric:
     )
 
 
-#: The paper's names of norms by plan.
+#: The papers' names of norms by plan; with the penalty BN is RBN.
 FAMILIES = {
-    "layer": "LN",
-    "batch": "BN",  # with the penalty RBN
-    "power": "PN-only",
-    "groupscale+power": "PN+LS",
-    "renorm": "BRN",
-    "mabn": "MABN",
-}
+    "layer": "LN", "batch": "BN", "renorm": "BRN", "repbn": "RepBN", "power": "PN-only",
+    "groupscale+power": "PN+LS", "mabn": "MABN", "un": "UN", "rms": "RMSNorm", "prms": "pRMSNorm",
+    "scale": "ScaleNorm", "dyt": "DyT", "derf": "Derf",
+}  # fmt: skip
 _PLACEMENTS = {"deepnorm": "DeepNorm", "sub": "Sub-LN", "peri": "Peri-LN", "hybrid": "HybridNorm"}
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", *_PLACEMENTS.values(), "")
@@ -107,7 +104,7 @@ class Setup:
     Attributes:
         placement: of :data:`PLACEMENTS`; empty where the settings are unknown.
         norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), ``auto-RBN`` (with a target
-            TID), the paper's names of other norms, ``BN@0-3`` where only some layers have it,
+            TID), the papers' names of other norms, ``BN@0-3`` where only some layers have it,
             else the encoder's plan; ``by length`` behind it where batch norms have bins of
             lengths; the model's name where it is not ours; the run's where settings are unknown.
         seed: of the training.
@@ -200,6 +197,8 @@ def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
     plan, *behind = _plans(model)
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
+    if name == "RepBN" and model["norm_repbn_layer_end"]:
+        name = "PRepBN"
     if prefix:
         name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
     if _has_bins(model):

@@ -28,7 +28,9 @@ from run_directories import configuration, norm, write_run
         ("renorm", {"criterion.rbn_std_weight": 1.0}, "BRN with penalty", None),
         ("batch", {"criterion.rbn_target_tid": "1,1"}, "auto-RBN", None),
         ("batch", {"model.norm_batch_length_bins": 16}, "BN by length", None),
-        ("layer", {"model.norm_decoder": "rms"}, "LN, decoder rms", None),
+        ("layer", {"model.norm_decoder": "rms"}, "LN, decoder RMSNorm", None),
+        ("repbn", {}, "RepBN", None),
+        ("repbn", {"model.norm_repbn_layer_end": 9}, "PRepBN", None),
         ("batch@1.ffn:rms", {}, "batch@1.ffn:rms", None),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_mean_of_fewer_seeds_says_of_how_many(make, blocks):
 
 def test_other_norms_stand_below_the_main_ones(make, blocks):
     runs = [make("ln"), make("brn", "renorm", nll=(5.0, 4.0, 3.0)), make("rms", "rms")]
-    names = ["Post-LN", "Post-BN", "Post-RBN", "Post-BRN", "Post-rms"]
+    names = ["Post-LN", "Post-BN", "Post-RBN", "Post-BRN", "Post-RMSNorm"]
     assert list(rows(blocks(runs)["table2"])) == names
 
 
