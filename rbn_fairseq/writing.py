@@ -11,16 +11,9 @@ __all__ = ["check_output", "flush", "unfinished", "write_whole"]
 def check_output(
     option: str, path: Path, inputs: Iterable[Path] = (), overwrite: bool = False
 ) -> None:
-    """Refuse, before any work, an output that cannot be written or would replace a file.
+    """Refuse, before any work, an output that cannot be written (``ValueError``).
 
-    Args:
-        option: that names the file, for messages.
-        path: the file to write.
-        inputs: files that are read; they are never written over.
-        overwrite: whether the user has said that another file may go.
-
-    Raises:
-        ValueError: naming the file and the way out.
+    Or that would replace a file: one of ``inputs``, or without ``overwrite`` any.
     """
     if path.is_dir():
         raise ValueError(f"{option} `{path}` is a directory. Name a file in it.")

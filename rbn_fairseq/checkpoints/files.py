@@ -102,16 +102,7 @@ def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
-    """Refuse a checkpoint that `rbn fold` wrote.
-
-    Args:
-        path: the file that ``state`` was read from, for messages.
-        state: its content.
-        instead: the way out, a sentence.
-
-    Raises:
-        ValueError: if it is folded.
-    """
+    """Refuse a checkpoint that `rbn fold` wrote (``ValueError``, which ends with ``instead``)."""
     if "folded" in (state.get("rbn_fairseq") or {}):
         raise ValueError(
             f"The checkpoint `{path}` is folded: what norms did by running statistics is in its "

@@ -245,10 +245,7 @@ def evaluate(
             recalibrated = directory / "average_recalibrated.pt"
             words = ["recalibrate", str(average), "--data", str(data / "bin")]
             _execute([*words, "--output", str(recalibrated), "--overwrite"], dry_run)
-            results = {
-                average: directory / "score_averaged_statistics.json",
-                recalibrated: scores,
-            }
+            results = {average: directory / "score_averaged_statistics.json", recalibrated: scores}
         for checkpoint, file in results.items():
             translations = checkpoint.with_suffix("")
             words = ["--path", str(checkpoint), "--results-path", str(translations)]

@@ -42,8 +42,7 @@ _Valid = Annotated[
     ),
 ]
 _Part = Annotated[
-    float,
-    typer.Option(min=0.0001, max=0.9999, help="Part of the training texts to validate on."),
+    float, typer.Option(min=0.0001, max=0.9999, help="Part of the training texts to validate on.")
 ]
 _DrawSeed = Annotated[int, typer.Option(min=0, help="Seed of their draw.")]
 _Types = Annotated[
@@ -124,8 +123,7 @@ def iwslt14(
 @app.command()
 def wmt16(
     archive: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="Google's preprocessed archive wmt16_en_de.tar.gz."),
+        Path, typer.Option(metavar="FILE", help="Google's preprocessed archive wmt16_en_de.tar.gz.")
     ],
     output: _Output = Path("data/wmt16"),
     jobs: _Jobs = _CORES,

@@ -16,12 +16,7 @@ import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.errors import MISSING_DATA
-from rbn_fairseq.cli.fairseq_commands import (
-    log_as_fairseq,
-    plugin_options,
-    usage_errors,
-    value_of,
-)
+from rbn_fairseq.cli.fairseq_commands import log_as_fairseq, plugin_options, usage_errors, value_of
 from rbn_fairseq.cli.options import UserDir
 
 #: Options that choose norms, and what a run directory's name says in front of their values.
@@ -92,10 +87,7 @@ def train(
 
 
 def _with_recipe(
-    arguments: list[str],
-    user_dir: Optional[Path],
-    name: str,
-    chosen: Mapping[str, Optional[str]],
+    arguments: list[str], user_dir: Optional[Path], name: str, chosen: Mapping[str, Optional[str]]
 ) -> list[str]:
     """Put a recipe's options before the given ones, and print the resulting command."""
     from rbn_fairseq.checkpoints.mending import LAST

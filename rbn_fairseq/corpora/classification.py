@@ -141,7 +141,7 @@ class Texts(Corpus):
 
 #: Corpora that others publish results on: their names, and the number of texts with each label.
 STANDARDS: dict[str, dict[str, Any]] = {
-    "imdb": {"name": "IMDB", "standard": {"0": 12_500, "1": 12_500}},
+    "imdb": {"name": "IMDB", "standard": {"0": 12_500, "1": 12_500}}
 }
 
 

@@ -24,9 +24,7 @@ class RBNPenaltyConfig(FairseqDataclass):
     """Options of the penalty."""
 
     rbn_mean_weight: float = option(
-        0.0,
-        "RBN: weight lambda of the gap between batch and population mean",
-        range="[0, inf)",
+        0.0, "RBN: weight lambda of the gap between batch and population mean", range="[0, inf)"
     )
     rbn_std_weight: float = option(
         0.0,

@@ -9,13 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from rbn_fairseq.norms import (
-    BatchNorm,
-    PopulationNorm,
-    Record,
-    freeze_statistics,
-    record_moments,
-)
+from rbn_fairseq.norms import BatchNorm, PopulationNorm, Record, freeze_statistics, record_moments
 from rbn_fairseq.norms.moments import BinMoments, all_reduce_sum, batch_moments
 
 __all__ = [

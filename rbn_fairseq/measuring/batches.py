@@ -138,12 +138,7 @@ def random_batches(
 
 
 def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) -> float:
-    """Return the fraction of padding in batches that are as wide as their longest sentence.
-
-    Args:
-        batches: indices of sentences; at least one.
-        lengths: number of tokens of each sentence, by index.
-    """
+    """Return the fraction of padding in batches that are as wide as their longest sentence."""
     parts = [lengths[np.asarray(batch)] for batch in batches]
     tokens = sum(int(part.sum()) for part in parts)
     positions = sum(len(part) * int(part.max()) for part in parts)
@@ -153,13 +148,7 @@ def padding(batches: Sequence[Sequence[int]], lengths: npt.NDArray[np.int64]) ->
 def _cut(
     sentences: _Indices, lengths: npt.NDArray[np.int64], wanted: npt.NDArray[Any]
 ) -> list[_Indices]:
-    """Cut sentences into batches where the numbers of tokens are closest to wanted ones.
-
-    Args:
-        sentences: indices, in the order of the batches.
-        lengths: number of tokens of each sentence, by index.
-        wanted: number of tokens before each cut, ascending.
-    """
+    """Cut sentences into batches where the tokens before them are closest to ``wanted`` numbers."""
     ends = lengths[sentences].cumsum()  # tokens up to and with each sentence
     middles = ends - lengths[sentences] / 2  # a sentence goes where its larger half does
     cuts = np.searchsorted(middles, wanted)

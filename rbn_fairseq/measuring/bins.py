@@ -34,13 +34,7 @@ def check_length_bins(number: Optional[int], rule: str) -> None:
 
 
 def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:
-    """Return the source lengths of the sentences in batches, which leave out those too long.
-
-    Args:
-        adapter: the kind of task.
-        iterator: fairseq's, over batches.
-        dataset: its data, with sizes.
-    """
+    """Return the source lengths of the sentences in batches, which leave out those too long."""
     batches, sizes = iterator.frozen_batches, adapter.source_lengths(dataset)
     assert sizes is not None
     return sizes[np.concatenate(batches)] if batches else np.empty(0)
@@ -49,16 +43,10 @@ def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.nd
 def cut_bins(
     lengths: np.ndarray, number: int, rule: str, option: str = "--length"
 ) -> Optional[LengthBins]:
-    """Cut training lengths into bins.
-
-    Args:
-        lengths: of the training sentences.
-        number: of bins; 1 = none.
-        rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
-        option: the begin of the options that say both, for errors.
+    """Cut training lengths into bins, as :func:`~rbn_fairseq.norms.cut_lengths`; 1 = none.
 
     Raises:
-        ValueError: if the lengths cannot be cut like that.
+        ValueError: if they cannot be cut like that; ``option`` is how the options begin.
     """
     if number == 1:
         return None

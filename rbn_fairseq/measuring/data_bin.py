@@ -58,15 +58,7 @@ def fingerprint(dictionary: Dictionary) -> str:
 
 
 def refuse_other_dictionaries(task: Any, state: dict[str, Any]) -> None:
-    """Refuse a checkpoint that was trained with other dictionaries than the task's.
-
-    Args:
-        task: with an adapter.
-        state: the checkpoint's content.
-
-    Raises:
-        ValueError: if it says which, and they are others.
-    """
+    """Refuse a checkpoint that says it was trained with other dictionaries (``ValueError``)."""
     theirs = (state.get("task_state") or {}).get("dictionaries")
     ours = [fingerprint(dictionary) for dictionary in task.adapter.dictionaries(task)]
     if theirs is not None and theirs != ours:

@@ -86,10 +86,7 @@ def measure_checkpoint(
 
 
 def norm_records(
-    layers: Mapping[str, LayerMoments],
-    epoch: Optional[int],
-    update: int,
-    how: How,
+    layers: Mapping[str, LayerMoments], epoch: Optional[int], update: int, how: How
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 

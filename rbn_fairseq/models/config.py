@@ -32,12 +32,7 @@ _UNSUPPORTED = (
 )
 
 #: Placements beside `standard`, and the layers that each arranges.
-_PLACEMENTS = {
-    "deepnorm": "Post-Norm",
-    "sub": "Pre-Norm",
-    "peri": "Pre-Norm",
-    "hybrid": "Pre-Norm",
-}
+_PLACEMENTS = {"deepnorm": "Post-Norm", "sub": "Pre-Norm", "peri": "Pre-Norm", "hybrid": "Pre-Norm"}
 
 _Field = tuple[str, Any, Any]
 
@@ -97,6 +92,16 @@ def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
         )
         kind = ChoiceEnum(WEIGHT_NORMS)
         yield "norm_weight", kind, field(default="none", metadata={"help": weight})
+    unit = (
+        "embeddings divided by their lengths, at the input and in the output projection (FixNorm: "
+        "Nguyen and Salazar, 2019, Transformers without Tears)"
+    )
+    yield "norm_unit_embeddings", bool, field(default=False, metadata={"help": unit})
+    small = (
+        "smaller first weights of attentions, of variance 2 / (5 C) (Nguyen and Salazar, 2019); "
+        "not with --norm-placement deepnorm or sub, which have their own"
+    )
+    yield "norm_small_init", bool, field(default=False, metadata={"help": small})
     sync = "batch statistics of all processes together instead of each process's own"
     yield "norm_sync", bool, field(default=False, metadata={"help": sync})
     for name, norm in NORMS.items():
@@ -166,6 +171,8 @@ class NormConfig:
         encoder, decoder: the norms of each; ``None`` where the model has no such stack.
         placement: arrangement of norms and residuals, as ``--norm-placement``.
         weight: weight normalisation of the encoder layers.
+        unit_embeddings: whether embeddings have unit length.
+        small_init: whether attentions have smaller first weights.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
     """
@@ -174,6 +181,8 @@ class NormConfig:
     decoder: Optional[StackPlan]
     placement: str
     weight: str
+    unit_embeddings: bool
+    small_init: bool
     sync: bool
     options: Mapping[str, Any]
 
@@ -241,6 +250,11 @@ def _check(kind: ModelKind, full: argparse.Namespace) -> None:
                 "planned for fairseq's plain layers. Leave it out."
             )
     placement = str(full.norm_placement)
+    if full.norm_small_init and placement in ("deepnorm", "sub"):
+        raise ValueError(
+            f"--norm-small-init does not go with --norm-placement {placement}, which has first "
+            "weights of its own. Leave one of them out."
+        )
     name = _PLACEMENTS.get(placement)
     before = {bool(getattr(full, f"{side}_normalize_before")) for side in kind.sides}
     if name and before != {name == "Pre-Norm"}:
@@ -276,6 +290,8 @@ def _nested(kind: ModelKind, full: argparse.Namespace) -> RBNConfig:
         decoder=stacks.get("decoder"),
         placement=str(full.norm_placement),
         weight=str(getattr(full, "norm_weight", "none")),
+        unit_embeddings=full.norm_unit_embeddings,
+        small_init=full.norm_small_init,
         sync=full.norm_sync,
         options=options,
     )

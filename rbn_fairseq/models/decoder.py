@@ -65,11 +65,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         return target.unpack(x), padded_extra(states, weights, source, target)
 
     def decode(
-        self,
-        tokens: Tensor,
-        layout: BatchLayout,
-        attention: PackedAttention,
-        need_attn: bool,
+        self, tokens: Tensor, layout: BatchLayout, attention: PackedAttention, need_attn: bool
     ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
         """Decode a batch's real tokens up to, not including, the output projection.
 
@@ -93,11 +89,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         return x
 
     def _run_layers(
-        self,
-        x: Tensor,
-        attention: Attention,
-        layout: Optional[BatchLayout],
-        need_attn: bool,
+        self, x: Tensor, attention: Attention, layout: Optional[BatchLayout], need_attn: bool
     ) -> tuple[Tensor, list[Tensor], Optional[Tensor]]:
         """Decode embedded tokens with their positions; see :meth:`decode`."""
         if self.layernorm_embedding is not None:
@@ -143,10 +135,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
 
 
 def padded_extra(
-    states: list[Tensor],
-    weights: Optional[Tensor],
-    source: BatchLayout,
-    target: BatchLayout,
+    states: list[Tensor], weights: Optional[Tensor], source: BatchLayout, target: BatchLayout
 ) -> dict[str, list[Optional[Tensor]]]:
     """Return fairseq's second output of a decoder.
 

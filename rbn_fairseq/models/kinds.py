@@ -71,10 +71,7 @@ TRANSLATION = ModelKind(
         "tiny": (_TINY, 0.1),
         "iwslt_de_en": ({"ffn_embed_dim": 1024, "attention_heads": 4}, 0.1),
         "wmt_en_de": ({}, 0.1),
-        "wmt_en_de_big": (
-            {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16},
-            0.3,
-        ),
+        "wmt_en_de_big": ({"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16}, 0.3),
     },
     "translation_rbn",
 )
@@ -112,10 +109,7 @@ CLASSIFIER = _encoding(
     "text_classification_rbn",
     {
         "tiny": (_TINY, 0.1),
-        "paper": (
-            {"embed_dim": 32, "ffn_embed_dim": 256, "layers": 1, "attention_heads": 4},
-            0.1,
-        ),
+        "paper": ({"embed_dim": 32, "ffn_embed_dim": 256, "layers": 1, "attention_heads": 4}, 0.1),
     },
 )
 TAGGER = _encoding(

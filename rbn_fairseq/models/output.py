@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rbn_fairseq.models.decoder import RBNTransformerDecoder, padded_extra
 from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
 from rbn_fairseq.models.rbn_model import RBNModel
+from rbn_fairseq.models.unit_embeddings import UnitProjection, output_weight
 from rbn_fairseq.norms import BatchLayout
 
 __all__ = ["DecodingModel"]
@@ -33,7 +34,7 @@ class DecodingModel(RBNModel):
             HAS_CHUNKS
             and all(getattr(type(self), way) is getattr(own, way) for way in ways)
             and type(self.decoder).output_layer is TransformerDecoderBase.output_layer
-            and type(layer) is nn.Linear
+            and type(layer) in (nn.Linear, UnitProjection)
             and layer.bias is None
             and layer.weight.dtype in (torch.float32, torch.float64)
             and not torch.is_autocast_enabled(layer.weight.device.type)
@@ -69,7 +70,8 @@ class DecodingModel(RBNModel):
         if wanted is not None:
             # Here rather than in the criterion: a process's gradients of weights that are used
             # outside the forward are not always added to the others'.
-            return label_smoothed_loss(x, self.decoder.output_projection.weight, target, wanted)
+            weight = output_weight(self.decoder.output_projection)
+            return label_smoothed_loss(x, weight, target, wanted)
         if not features_only:
             x = self.decoder.output_layer(x)
         if self.training:

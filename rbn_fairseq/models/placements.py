@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import Tokens
 
 __all__ = [
-    "HEADS", "PROJECTIONS", "HeadNorm", "SubNorm", "deepnorm", "draw_weights", "place_output_norm",
-    "place_sub_norm", "sub_norm_gains",
+    "HEADS", "PROJECTIONS", "HeadNorm", "SubNorm", "deepnorm", "draw_small_weights", "draw_weights",
+    "place_output_norm", "place_sub_norm", "sub_norm_gains",
 ]  # fmt: skip
 
 #: Sites of norms of an attention's heads: of queries and keys, and of values as well.
@@ -29,6 +29,20 @@ def draw_weights(layer: nn.Module, gain: float) -> None:
         if isinstance(module, nn.Linear):
             fixed = name.endswith(("q_proj", "k_proj"))
             nn.init.xavier_normal_(module.weight, 1.0 if fixed else gain)
+
+
+def draw_small_weights(layer: nn.Module) -> None:
+    """Draw the weights of a layer's linear maps anew, in place, attentions' with less variance.
+
+    Attentions' have variance ``2 / (5 C)``, what Xavier gives to a feed-forward network of 4 C
+    hidden channels (Nguyen and Salazar, 2019, Transformers without Tears; for the network, which
+    is Xavier-normal, and the output projection their code); biases stay as they are.
+    """
+    for name, module in layer.named_modules():
+        if isinstance(module, nn.Linear) and "attn" in name:
+            nn.init.normal_(module.weight, std=math.sqrt(2 / (5 * module.in_features)))
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_normal_(module.weight)
 
 
 def deepnorm(

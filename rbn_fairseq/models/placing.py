@@ -13,6 +13,7 @@ from rbn_fairseq.models.placements import (
     PROJECTIONS,
     HeadNorm,
     deepnorm,
+    draw_small_weights,
     draw_weights,
     place_output_norm,
     place_sub_norm,
@@ -112,7 +113,9 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
             draw_weights(layer, gain)
         elif norms.placement == "sub":
             draw_weights(layer, sub_norm_gains(*depths)[causal])
-        elif norms.placement == "hybrid":
+        elif norms.small_init:
+            draw_small_weights(layer)
+        if norms.placement == "hybrid":
             layer.adds_normalised = plan.norms(number, "self") in ((), ("none",))
     if stack.layer_norm is None:
         if planned.final != "layer":

@@ -20,6 +20,7 @@ from rbn_fairseq.models.kinds import ModelKind
 from rbn_fairseq.models.linear import centre_weights
 from rbn_fairseq.models.refusals import OF_MODEL, refuse, task_provides
 from rbn_fairseq.models.state_dicts import drop_length_bins, explain
+from rbn_fairseq.models.unit_embeddings import set_unit_embeddings
 from rbn_fairseq.norms import has_population_norm, on_registration
 
 __all__ = ["RBNModel", "register"]
@@ -76,12 +77,14 @@ class RBNModel(BaseFairseqModel):
         gen_parser_from_dataclass(parser, config_class(cls.kind)(), with_prefix="")
 
     def finish(self, task: Any) -> None:
-        """End the building: weights behind ``mabn``, checks, warnings.
+        """End the building: weights behind ``mabn``, embeddings, checks, warnings.
 
         Raises:
             ValueError: for an option that does not go with the norms.
         """
         centre_weights(self)
+        if self.cfg.norms.unit_embeddings:
+            set_unit_embeddings(self)
         refuse(OF_MODEL, self.cfg, self)
         self.warn(task)
 

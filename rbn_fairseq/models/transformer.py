@@ -75,8 +75,7 @@ class RBNTransformerModel(DecodingModel, TransformerModelBase):
             See :meth:`give`.
         """
         source, target = lay_out(
-            src_tokens.ne(self.encoder.padding_idx),
-            prev_output_tokens.ne(self.decoder.padding_idx),
+            src_tokens.ne(self.encoder.padding_idx), prev_output_tokens.ne(self.decoder.padding_idx)
         )
         rows, _ = self.encoder.encode(source.pack(src_tokens), source)
         memory = None if self.cfg.no_cross_attention else rows

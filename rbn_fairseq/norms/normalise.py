@@ -90,10 +90,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any,
-        grad_y: Optional[Tensor],
-        grad_mean: Optional[Tensor],
-        grad_var: Optional[Tensor],
+        ctx: Any, grad_y: Optional[Tensor], grad_mean: Optional[Tensor], grad_var: Optional[Tensor]
     ) -> tuple[Optional[Tensor], ...]:
         rows, weight, mean, var, n, eta = ctx.saved_tensors
         dtypes = ctx.dtypes
@@ -131,13 +128,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _map(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    eps: float,
-    clamp: bool,
+    rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, clamp: bool
 ) -> Tensor:
     """Return ``(rows - mean) / std * weight + bias``."""
     alike = rows.dtype == weight.dtype == bias.dtype == mean.dtype
@@ -149,10 +140,7 @@ def _map(
 
 
 def gradient_sums(
-    grad: Tensor,
-    rows: Tensor,
-    mean: Optional[Tensor] = None,
-    inverse_std: Optional[Tensor] = None,
+    grad: Tensor, rows: Tensor, mean: Optional[Tensor] = None, inverse_std: Optional[Tensor] = None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of bias and weight, ``(C,)``, of ``grad`` and ``rows: (N, C)``.
 

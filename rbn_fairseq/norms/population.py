@@ -414,9 +414,7 @@ class PopulationNorm(AffineNorm):
 _Value = TypeVar("_Value")
 
 
-def split_statistics(
-    state: Mapping[str, _Value],
-) -> tuple[dict[str, _Value], dict[str, _Value]]:
+def split_statistics(state: Mapping[str, _Value]) -> tuple[dict[str, _Value], dict[str, _Value]]:
     """Return what is no running statistic in a state dict, and what is."""
     statistics = {
         name: value for name, value in state.items() if name.split(".")[-2:-1] == ["population"]

@@ -42,15 +42,7 @@ def to_latex(table: Table) -> str:
 
 
 def check_directory(directory: Path, overwrite: bool) -> None:
-    """Refuse, before any work, to write over what no report made.
-
-    Args:
-        directory: that of --output.
-        overwrite: whether the user has said that other files may go.
-
-    Raises:
-        ValueError: naming what is there and the way out.
-    """
+    """Refuse, before any work, to write over what no report made (``ValueError``)."""
     if directory.is_file():
         raise ValueError(f"--output `{directory}` is a file. Name a directory.")
     there = [name for name in (_PAGE, "figures", "tables") if (directory / name).exists()]
@@ -62,10 +54,7 @@ def check_directory(directory: Path, overwrite: bool) -> None:
 
 
 def write_report(
-    directory: Path,
-    title: str,
-    sections: Sequence[Section],
-    about: Sequence[tuple[str, str]] = (),
+    directory: Path, title: str, sections: Sequence[Section], about: Sequence[tuple[str, str]] = ()
 ) -> list[Path]:
     """Write the page and beside it each figure as SVG, PNG and CSV, each table as CSV and more.
 

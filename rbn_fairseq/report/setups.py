@@ -67,6 +67,7 @@ FAMILIES = {
     "scale": "ScaleNorm", "dyt": "DyT", "derf": "Derf",
 }  # fmt: skip
 _PLACEMENTS = {"deepnorm": "DeepNorm", "sub": "Sub-LN", "peri": "Peri-LN", "hybrid": "HybridNorm"}
+_OPTIONS = {"norm_unit_embeddings": ", FixNorm", "norm_small_init": ", small init"}
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", *_PLACEMENTS.values(), "")
 #: Behind a norm's name where batch norms have bins of lengths.
@@ -205,6 +206,7 @@ def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
         name += BY_LENGTH
     if str(model.get("norm_weight", "none")) != "none":
         name += f", {str(model['norm_weight']).upper()}"
+    name += "".join(text for key, text in _OPTIONS.items() if model.get(key))
     others = [f", decoder {FAMILIES.get(plan, plan)}" for plan in behind if plan != "layer"]
     return name + "".join(others)
 
@@ -212,7 +214,8 @@ def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
 def _bottom(model: Mapping[str, Any]) -> Optional[int]:
     """Return L of ``batch@0-(L-1):layer`` in the first stack; other plans have none."""
     plan, *behind = _plans(model)
-    if {*behind, model.get("norm_weight", "none")} - {"layer", "none"} or _has_bins(model):
+    others = {*behind, model.get("norm_weight", "none")} - {"layer", "none"}
+    if others or _has_bins(model) or any(model.get(option) for option in _OPTIONS):
         return None
     if plan in ("layer", "batch"):
         layers = next(model[f"{side}_layers"] for side in _SIDES if f"norm_{side}" in model)

@@ -43,15 +43,15 @@ class LabelledTextTask(FairseqTask):
     def load_dataset(
         self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
     ) -> None:
-        """Load a part of the data; each side ends with ``</s>``, and is padded behind.
-
-        Texts are whole: a task cuts them. (Of texts that fairseq has cut, it takes the sizes of all
-        for one token more than they have.)
+        """Load a part of the data, padded behind, as :meth:`prepare` leaves it.
 
         Raises:
             FileNotFoundError: if there is no such part.
+            ValueError: if the labels are not as the task wants them.
         """
-        self.datasets[split] = load_langpair_dataset(
+        # Whole texts: of those that fairseq has cut, it takes the sizes of all for one token more
+        # than they have.
+        pairs = load_langpair_dataset(
             self.cfg.data,
             split,
             TEXT,
@@ -66,10 +66,8 @@ class LabelledTextTask(FairseqTask):
             max_source_positions=self.cfg.max_source_positions,
             max_target_positions=self.cfg.max_source_positions,
         )
-
-    def pair(self, text: Any, labels: Any) -> LanguagePairDataset:
-        """Return pairs of texts and labels, cut or changed by a task, which it trains on."""
-        return LanguagePairDataset(
+        text, labels = self.prepare(split, pairs.src, pairs.tgt)
+        self.datasets[split] = LanguagePairDataset(
             text,
             text.sizes,
             self._words,
@@ -80,6 +78,10 @@ class LabelledTextTask(FairseqTask):
             left_pad_target=False,
             input_feeding=False,
         )
+
+    def prepare(self, split: str, text: Any, labels: Any) -> tuple[Any, Any]:
+        """Return texts and labels as the task trains on them; here both end with ``</s>``."""
+        raise NotImplementedError
 
     def max_positions(self) -> tuple[int, int]:
         """Return the length of the longest text, and the largest number of its labels."""

@@ -1,7 +1,5 @@
 """fairseq's language modelling task for models with batch norms."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -18,14 +16,9 @@ from rbn_fairseq.tasks.repairs import FairseqRepairs
 __all__ = ["LanguageModelingRBNTask"]
 
 
-@contextmanager
-def _numpy_1() -> Iterator[None]:
+def _numpy_1() -> Any:
     """Give numpy 2 the one name of numpy 1 by which fairseq cuts a text into sentences."""
-    if hasattr(np, "compat"):
-        yield
-        return
-    with mock.patch.object(np, "compat", SimpleNamespace(long=int), create=True):
-        yield
+    return mock.patch.object(np, "compat", SimpleNamespace(long=int), create=True)
 
 
 @register_task("language_modeling_rbn", dataclass=with_options(LanguageModelingConfig, CALLBACKS))

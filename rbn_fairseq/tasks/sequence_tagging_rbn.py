@@ -55,26 +55,20 @@ class SequenceTaggingRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask):
     callbacks = CALLBACKS
     adapter = EncoderOnly()
 
-    def load_dataset(
-        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
-    ) -> None:
-        """Load a part of the data: texts, which end with ``</s>``, and tags, which do not.
+    def prepare(self, split: str, text: Any, labels: Any) -> tuple[Any, Any]:
+        """Return texts, which end with ``</s>``, and tags, which do not.
 
         A text that is too long is cut off behind, and its tags with it; a warning tells how many.
 
         Raises:
-            FileNotFoundError: if there is no such part.
             ValueError: if a text has no token, or not as many tags as tokens.
         """
-        super().load_dataset(split, epoch, combine, **kwargs)
-        pairs: Any = self.datasets[split]
         longest = self.cfg.max_source_positions - 1
-        self._check(split, pairs, longest)
-        text, tags = _Cut(pairs.src, longest, end=True), _Cut(pairs.tgt, longest, end=False)
-        self.datasets[split] = self.pair(text, tags)
+        self._check(split, text, labels, longest)
+        return _Cut(text, longest, end=True), _Cut(labels, longest, end=False)
 
-    def _check(self, split: str, pairs: Any, longest: int) -> None:
-        tokens, tags = (np.asarray(side.sizes) - 1 for side in (pairs.src, pairs.tgt))
+    def _check(self, split: str, text: Any, labels: Any, longest: int) -> None:
+        tokens, tags = (np.asarray(side.sizes) - 1 for side in (text, labels))
         wrong = np.flatnonzero((tokens != tags) | (tokens == 0))
         if len(wrong):
             first = wrong[0]

@@ -3,11 +3,7 @@
 from typing import Any
 
 import numpy as np
-from fairseq.data import (
-    BaseWrapperDataset,
-    PrependTokenDataset,
-    TruncateDataset,
-)
+from fairseq.data import BaseWrapperDataset, PrependTokenDataset, TruncateDataset
 from fairseq.tasks import register_task
 from torch import Tensor
 
@@ -54,21 +50,15 @@ class TextClassificationRBNTask(WithCallbacks, FairseqRepairs, LabelledTextTask)
     callbacks = CALLBACKS
     adapter = EncoderOnly()
 
-    def load_dataset(
-        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
-    ) -> None:
-        """Load a part of the data: texts with ``<s>`` in front, and a label for each.
+    def prepare(self, split: str, text: Any, labels: Any) -> tuple[Any, Any]:
+        """Return texts with ``<s>`` in front, and a label for each.
 
         A text that is too long is cut off behind; it is the one that does not end with ``</s>``.
 
         Raises:
-            FileNotFoundError: if there is no such part.
             ValueError: if a text has not one label.
         """
-        super().load_dataset(split, epoch, combine, **kwargs)
-        pairs: Any = self.datasets[split]
-        words, labels = self.source_dictionary, self.target_dictionary
-        text = TruncateDataset(pairs.src, self.cfg.max_source_positions - 1)
-        text = PrependTokenDataset(text, words.bos())
-        classes = _Labels(pairs.tgt, labels.nspecial, f"`{split}` in {self.cfg.data}")
-        self.datasets[split] = self.pair(text, classes)
+        cut = TruncateDataset(text, self.cfg.max_source_positions - 1)
+        where = f"`{split}` in {self.cfg.data}"
+        classes = _Labels(labels, self.target_dictionary.nspecial, where)
+        return PrependTokenDataset(cut, self.source_dictionary.bos()), classes

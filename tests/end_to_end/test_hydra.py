@@ -102,7 +102,10 @@ def test_settings_of_norms_are_known(path):
     used = first.layers.split("+")
     assert set(used) <= set(NORMS) and all(stack.layers == "layer" for stack in others)
     of_used = tuple(f"norm_{name}_" for name in used)
-    general = ("norm_encoder", "norm_decoder", "norm_placement", "norm_weight")
+    general = (
+        "norm_encoder", "norm_decoder", "norm_placement", "norm_weight", "norm_unit_embeddings",
+        "norm_small_init",
+    )  # fmt: skip
     for key in settings:
         assert key in general or key.startswith(of_used)
 

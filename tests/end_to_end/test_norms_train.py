@@ -112,8 +112,9 @@ def test_compositions_and_hybrids(plan, pre, training, translating, tmp_path, ca
         {"norm_encoder": "batch@embedding:layer@qk:batch"},
         {"norm_weight": "wn"},
         {"norm_weight": "cwn"},
+        {"norm_unit_embeddings": True, "norm_small_init": True},
     ],
-    ids=["deepnorm", "sub", "peri", "hybrid", "sites", "wn", "cwn"],
+    ids=["deepnorm", "sub", "peri", "hybrid", "sites", "wn", "cwn", "fixnorm"],
 )
 def test_arrangements_and_weights(options, training, translating, tmp_path, capsys):
     cfg = copy.deepcopy(training)

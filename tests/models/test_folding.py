@@ -37,6 +37,7 @@ PLANS = {name: everywhere(name) for name in ("batch", "renorm", "repbn", "power"
     "clamped": everywhere("batch") | {"norm_batch_eps_mode": "clamp", "norm_batch_eps": 1.0},
     "wn": BATCH | {"norm_weight": "wn"},
     "cwn": everywhere("mabn") | {"norm_weight": "cwn"},
+    "fixnorm": BATCH | {"norm_unit_embeddings": True},
     "embedding": BATCH | {"norm_encoder": "rms+batch@embedding:batch"},
     "heads": {"norm_encoder": "rms+batch@0.qk:batch@qkv:batch", "norm_decoder": "renorm@qk:layer"},
 }

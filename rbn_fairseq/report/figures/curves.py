@@ -13,13 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import IDENTITY, Group
 from rbn_fairseq.report.figures.panels import Curve, Panel
-from rbn_fairseq.report.figures.style import (
-    GREY,
-    Colours,
-    legend_below,
-    plain_log,
-    sheet,
-)
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 

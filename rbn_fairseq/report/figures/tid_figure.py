@@ -25,10 +25,7 @@ _KINDS = (("mean", "mean"), ("variance", "var"))
 
 
 def _over_layers(
-    group: Group,
-    colours: Colours,
-    readings: Sequence[_Reading],
-    prefix: str = "",
+    group: Group, colours: Colours, readings: Sequence[_Reading], prefix: str = ""
 ) -> list[list[Panel]]:
     """Return panels of quantities averaged over layers, by epoch; none where a layer lacks it.
 

@@ -1,0 +1,60 @@
+"""Embeddings of unit length (FixNorm)."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["UnitProjection", "output_weight", "set_unit_embeddings"]
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return F.normalize(rows, dim=-1, eps=1e-6)  # not 0 in half precision; padding's row stays 0
+
+
+class _UnitEmbedding(nn.Embedding):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return _unit(super().forward(tokens))
+
+
+class UnitProjection(nn.Linear):
+    """A linear map whose rows are divided by their lengths."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x: (..., C)`` to ``(..., V)``."""
+        return F.linear(x, _unit(self.weight), self.bias)
+
+
+def output_weight(projection: nn.Module) -> Any:
+    """Return the weight ``(V, C)`` by which an output projection multiplies."""
+    weight = projection.weight
+    return _unit(weight) if isinstance(projection, UnitProjection) else weight
+
+
+def set_unit_embeddings(model: Any) -> None:
+    """Divide the embedding of every type by its length, wherever the model reads it.
+
+    That is ``w / ||w||`` at the input, before fairseq's factor ``sqrt(C)``, and in the output
+    projection of a decoder (FixNorm: Nguyen and Chiang, 2018, Improving Lexical Choice; Nguyen and
+    Salazar, 2019, Transformers without Tears). The weights keep their names. Their first values
+    at the input are uniform in [-0.01, 0.01], as in the authors' code (the shorter they are, the
+    faster they turn), unless a file gives them.
+
+    Raises:
+        ValueError: where a model has --adaptive-input.
+    """
+    for side in model.kind.sides:
+        stack, cfg = getattr(model, side), getattr(model.cfg, side)
+        embedding = stack.embed_tokens
+        projection = getattr(stack, "output_projection", None)
+        if not isinstance(embedding, nn.Embedding):
+            raise ValueError(
+                "--norm-unit-embeddings does not go with --adaptive-input, whose types are "
+                "embedded in several matrices. Leave one of them out."
+            )
+        if type(embedding) is nn.Embedding and not cfg.embed_path:  # not the other stack's, done
+            nn.init.uniform_(embedding.weight, -0.01, 0.01)
+            nn.init.zeros_(embedding.weight[embedding.padding_idx])
+        embedding.__class__ = _UnitEmbedding  # as torch's parametrisations do
+        if projection is not None:
+            projection.__class__ = UnitProjection
