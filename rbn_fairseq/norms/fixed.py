@@ -132,19 +132,23 @@ class DynamicErf(DynamicTanh):
 
 
 class _Squash(torch.autograd.Function):
-    """``weight * tanh(alpha x) + bias``, or with s ``weight * erf(alpha x + s) + bias``."""
+    """``weight * tanh(alpha x) + bias``, or with s ``weight * erf(alpha x + s) + bias``.
+
+    tanh u is 2 sigmoid(2 u) - 1, in a quarter of the time that torch's tanh takes on a CPU.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, alpha: Tensor, s: Optional[Tensor], weight: Tensor, bias: Tensor
     ) -> Tensor:
         y, squashed = torch.empty_like(rows), torch.empty_like(rows)  # (N, C)
+        slope, scale, shift = alpha, weight, bias
+        if s is None:
+            slope, scale, shift = 2 * alpha, 2 * weight, bias - weight
         for out, z, x in by_blocks(y, squashed, rows):
-            if s is None:  # tanh u = 2 sigmoid(2 u) - 1, in a quarter of the time of torch's tanh
-                torch.mul(x, 2 * alpha, out=z).sigmoid_().mul_(2).sub_(1)
-            else:
-                torch.mul(x, alpha, out=z).add_(s).erf_()
-            torch.addcmul(bias, z, weight, out=out)
+            torch.mul(x, slope, out=z)
+            z.sigmoid_() if s is None else z.add_(s).erf_()
+            torch.addcmul(shift, z, scale, out=out)
         ctx.save_for_backward(rows, squashed, alpha, s, weight)
         return y
 
@@ -154,17 +158,19 @@ class _Squash(torch.autograd.Function):
         rows, squashed, alpha, s, weight = ctx.saved_tensors
         dx = torch.empty_like(rows)
         dweight, dbias, dalpha, ds = map(torch.zeros_like, (weight, weight, alpha, alpha))
+        half, two = torch.full_like(weight, 0.5), torch.full_like(weight, 2.0)
         for du, g, x, z in by_blocks(dx, grad, rows, squashed):
-            total, dot = gradient_sums(g, z)
-            dbias += total
-            dweight += dot
             if s is None:
-                torch.mul(g, weight, out=du)
-                torch.ops.aten.tanh_backward.grad_input(du, z, grad_input=du)
+                total, dot = gradient_sums(g, z, half, two)
+                torch.mul(g, 4 * weight, out=du)
+                torch.ops.aten.sigmoid_backward.grad_input(du, z, grad_input=du)
             else:  # erf's derivative, 2 / sqrt(pi) exp(-u^2), by exp2, the faster one
+                total, dot = gradient_sums(g, z)
                 torch.mul(x, alpha, out=du).add_(s).square_().mul_(-1 / math.log(2)).exp2_()
                 du.mul_(g).mul_(weight * (2 / math.sqrt(math.pi)))
                 ds += du.sum()
+            dbias += total
+            dweight += dot
             dalpha += (du * x).sum()
             du.mul_(alpha)
         return dx, dalpha, None if s is None else ds, dweight, dbias
