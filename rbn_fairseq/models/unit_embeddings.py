@@ -9,7 +9,7 @@ __all__ = ["UnitProjection", "output_weight", "set_unit_embeddings"]
 
 
 def _unit(rows: Tensor) -> Tensor:
-    return F.normalize(rows, dim=-1, eps=1e-6)  # not 0 in half precision; padding's row stays 0
+    return F.normalize(rows, dim=-1, eps=1e-6)  # which is not 0 in half precision
 
 
 class _UnitEmbedding(nn.Embedding):
@@ -52,9 +52,12 @@ def set_unit_embeddings(model: Any) -> None:
                 "--norm-unit-embeddings does not go with --adaptive-input, whose types are "
                 "embedded in several matrices. Leave one of them out."
             )
-        if type(embedding) is nn.Embedding and not cfg.embed_path:  # not the other stack's, done
-            nn.init.uniform_(embedding.weight, -0.01, 0.01)
-            nn.init.zeros_(embedding.weight[embedding.padding_idx])
+        if type(embedding) is nn.Embedding:  # not the other stack's, done
+            # Padding's in any case: the output projection reads it, and where it is 0, as fairseq's
+            # is, the gradient of its direction is without bound.
+            rows = embedding.weight
+            rows = rows[embedding.padding_idx] if cfg.embed_path else rows
+            nn.init.uniform_(rows, -0.01, 0.01)
         embedding.__class__ = _UnitEmbedding  # as torch's parametrisations do
         if projection is not None:
             projection.__class__ = UnitProjection

@@ -43,8 +43,7 @@ def pair(make, options):
     assert list(state) == list(plain.state_dict())
     for name, rows in state.items():
         if reads(name):
-            lengths = rows.square().sum(1, keepdim=True).sqrt()
-            state[name] = torch.where(lengths > 0, rows / lengths, rows)  # padding's row is 0
+            state[name] = rows / rows.square().sum(1, keepdim=True).sqrt()
     plain.load_state_dict(state)
     return unit, plain
 
@@ -79,8 +78,7 @@ def test_function_and_gradients(make, options):
             grad = theirs[name].grad
             if reads(name):  # of w / |w|: what is orthogonal to it, divided by |w|
                 row, length = theirs[name].detach(), parameter.detach().norm(dim=1, keepdim=True)
-                grad = grad - row * (row * grad).sum(1, keepdim=True)
-                grad = torch.where(length > 0, grad / length, parameter.grad)  # not padding's
+                grad = (grad - row * (row * grad).sum(1, keepdim=True)) / length
                 count += 1
             assert_alike(parameter.grad, grad, name, noise=1e-12)
         assert count == len([name for name, _ in plain.named_parameters() if reads(name)]) > 0
@@ -90,6 +88,7 @@ def test_function_and_gradients(make, options):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_finite(dtype):
     model = build(**UNIT, **TIED).to(dtype).eval()
+    nn.init.zeros_(model.encoder.embed_tokens.weight[1])  # as a checkpoint may have it
     assert output(model).isfinite().all()
 
 
@@ -97,14 +96,14 @@ def test_first_weights(tmp_path):
     model = build(**UNIT, **TIED)
     rows = model.encoder.embed_tokens.weight
     assert rows is model.decoder.output_projection.weight
-    assert not rows[1].any()
-    rest = torch.cat([rows[:1], rows[2:]])
-    # 528 draws: the largest is above 0.0098 but for 1 in 40,000 seeds, and the seed is fixed.
-    assert 0.0098 < rest.abs().max() <= 0.01
+    # 544 draws: the largest is above 0.0098 but for 1 in 50,000 seeds, and the seed is fixed.
+    assert 0.0098 < rows.abs().max() <= 0.01
+    assert rows[1].any()  # padding's: the projection divides by its length
     file = tmp_path / "embeddings"
     file.write_text("1 16\nw3 " + " ".join(["0.5"] * 16) + "\n")
     model = build(**UNIT, encoder_embed_path=str(file))
-    assert (model.encoder.embed_tokens.weight[4 + 3] == 0.5).all()
+    rows = model.encoder.embed_tokens.weight
+    assert (rows[4 + 3] == 0.5).all() and rows[1].any() and rows.abs().max() > 0.1
     assert model.decoder.embed_tokens.weight.abs().max() <= 0.01
 
 
