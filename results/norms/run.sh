@@ -34,16 +34,19 @@ rms_bn       --norm-encoder rms+batch
 qk           --norm-encoder layer@qk:layer --norm-decoder layer@qk:layer
 qk_unit      --norm-encoder scale@qk:layer --norm-decoder scale@qk:layer
 embedding    --norm-encoder layer@embedding:layer --norm-decoder layer@embedding:layer
+fixnorm      --norm-unit-embeddings
 wn           --norm-encoder batch --norm-weight wn
 cwn          --norm-encoder batch --norm-weight cwn
 deepnorm     --norm-placement deepnorm
 pre_ln       --encoder-normalize-before --decoder-normalize-before
 pre_bn       --encoder-normalize-before --decoder-normalize-before --norm-encoder batch
+pre_repbn    --encoder-normalize-before --decoder-normalize-before --norm-encoder repbn
+pre_tears    --encoder-normalize-before --decoder-normalize-before --norm-unit-embeddings --norm-small-init --norm-encoder scale --norm-decoder scale --norm-encoder-final scale --norm-decoder-final scale
 pre_sub      --encoder-normalize-before --decoder-normalize-before --norm-placement sub
 pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placement peri
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
-statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn)-' # names of those that have them
+statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update 3408 --total-num-update 3408 \
