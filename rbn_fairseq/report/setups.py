@@ -64,7 +64,8 @@ def metric_of(task: str) -> Metric:
 FAMILIES = {
     "layer": "LN", "batch": "BN", "renorm": "BRN", "repbn": "RepBN", "power": "PN-only",
     "groupscale+power": "PN+LS", "mabn": "MABN", "un": "UN", "rms": "RMSNorm", "prms": "pRMSNorm",
-    "scale": "ScaleNorm", "dyt": "DyT", "derf": "Derf",
+    "scale": "ScaleNorm", "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT",
+    "derf": "Derf", "none": "no norm",
 }  # fmt: skip
 _PLACEMENTS = {"deepnorm": "DeepNorm", "sub": "Sub-LN", "peri": "Peri-LN", "hybrid": "HybridNorm"}
 _OPTIONS = {"norm_unit_embeddings": ", FixNorm", "norm_small_init": ", small init"}

@@ -14,7 +14,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from scipy import stats
 
-NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00")}
+NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00"),
+         "none": ("no norm", "#A0A0A0")}  # fmt: skip
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
 GRID = ("sorted", "mixing16")
 PARTS = ("", "-micro", "-eight", "-pre", "-large")
@@ -26,6 +27,8 @@ PAIRS = [
       for part in PARTS for sampler in (*GRID, "random")),
     ("ln random", "ln mixing16"), ("bn random", "bn mixing16"),
     ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
+    *((f"none {sampler}", f"{norm} {sampler}") for sampler in GRID for norm in ("ln", "bn")),
+    ("none mixing16", "none sorted"),
     ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
     *((f"{hybrid} mixing16", f"{norm} mixing16")
       for hybrid in ("lower2", "rmsbatch") for norm in ("ln", "bn")),
