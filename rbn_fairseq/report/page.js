@@ -186,7 +186,7 @@ function plot(panel, holder, tip) {
     cursor: { drag: { x: true, y: true, uni: 25 }, y: false },
     scales: {
       x: { time: false, range: (chart, min, max) => widen(min, max, 0.02) },
-      y: { distr: panel.log && !difference ? 3 : 1, range },
+      y: { distr: panel.linear_to ? 4 : panel.log && !difference ? 3 : 1, asinh: panel.linear_to, range },
     },
     axes: [
       { ...axis, label: axisOf(panel), size: 26, space: 36, ...(axisOf(panel) !== AXES.minutes && { incrs: WHOLE }) },

@@ -134,6 +134,19 @@ def test_a_loss_that_is_not_finite_is_drawn_at_the_edge(make, blocks):
     assert any("not finite" in label for label in labels)
 
 
+@pytest.mark.parametrize("last, linear_to", [(3.4, None), (9.0, 0.1)])
+def test_a_setting_far_away_leaves_the_others_apart(make, blocks, last, linear_to):
+    losses = {"layer": (5.0, 4.0, 3.0), "batch": (5.05, 3.95, 2.94), "rms": (5.04, 3.96, 2.97)}
+    losses["dyt"] = (5.06, 4.2, last)
+    runs = [make(norm, norm, nll=nll) for norm, nll in losses.items()]
+    figure = blocks(runs)["validation"]
+    (difference,) = [it for it in figure.panels if it.line == 0]
+    assert difference.linear_to == difference.data()["linear_to"] == linear_to
+    (axes,) = [it for it in figure.draw().canvas.figure.axes if "minus" in it.get_title("left")]
+    assert axes.get_yscale() == ("linear" if linear_to is None else "symlog")
+    assert ("beyond ±0.1" in axes.get_ylabel()) == (linear_to is not None)
+
+
 def test_groups_have_figures_of_their_own(make, blocks):
     made = blocks([make("a"), make("b", changes={"model.encoder_layers": 3})])
     assert {"figure1", "figure1_2", "table2", "table2_2"} <= set(made)

@@ -82,7 +82,7 @@ def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, group):
 def test_the_heading_names_data_and_at_most_five_norms(main, make):
     assert heading(main) == "iwslt14: LN, BN, RBN"
     more = [make(plan, plan) for plan in ("rms", "group", "instance", "power", "mabn")]
-    assert heading([*main, *more]).endswith(": LN, BN, RBN, RMSNorm, group, 3 more")
+    assert heading([*main, *more]).endswith(": LN, BN, RBN, RMSNorm, GroupNorm, 3 more")
 
 
 def test_tid_of_the_last_norm(main, group):

@@ -118,7 +118,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(value, color=GREY, linestyle=dash, linewidth=1, label=f"paper: {name}")
     if not np.isfinite(panel.values).all():
         axes.plot([], [], "x", color=GREY, markersize=6, label="not finite, at the top edge")
-    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.unit)
     _set_axes(axes, panel)
 
 
@@ -126,6 +126,9 @@ def _set_axes(axes: Axes, panel: Panel) -> None:
     finite = panel.values[np.isfinite(panel.values)]
     if panel.is_log:
         plain_log(axes.yaxis) if finite.max() < 1e3 * finite.min() else axes.set_yscale("log")
+    elif panel.linear_to is not None:
+        axes.set_yscale("symlog", linthresh=panel.linear_to)
+        axes.yaxis.set_major_formatter("{x:g}")
     elif panel.zero:
         axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

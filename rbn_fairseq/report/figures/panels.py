@@ -94,11 +94,29 @@ class Panel:
         finite = self.values[np.isfinite(self.values)]
         return bool(self.log and finite.size and 0 < 10 * finite.min() < finite.max())
 
+    @property
+    def linear_to(self) -> Optional[float]:
+        """Up to where the values' axis is linear around 0, a power of ten; beyond, logarithmic.
+
+        ``None`` (all of it linear) unless its line is at 0 and a value far away would press most
+        others onto it.
+        """
+        sizes = np.abs(self.values[np.isfinite(self.values)])
+        middle = np.median(sizes) if self.line == 0 and sizes.size else 0
+        far = 0 < 20 * middle < sizes.max()
+        return float(10 ** np.ceil(np.log10(middle))) if far else None
+
+    @property
+    def unit(self) -> str:
+        """Label of the values' axis."""
+        beyond = self.linear_to
+        return self.y if beyond is None else f"{self.y},\nlogarithmic beyond ±{beyond:g}"
+
     def data(self) -> dict[str, Any]:
         """Return what the page's script draws, as containers for JSON."""
         return {
-            "title": self.title, "x": self.x, "y": self.y, "log": self.is_log, "zero": self.zero,
-            "line": self.line, "references": self.references,
+            "title": self.title, "x": self.x, "y": self.unit, "log": self.is_log, "zero": self.zero,
+            "linear_to": self.linear_to, "line": self.line, "references": self.references,
             "curves": [curve.data() for curve in self.curves],
         }  # fmt: skip
 
