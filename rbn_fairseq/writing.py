@@ -11,9 +11,9 @@ __all__ = ["check_output", "flush", "unfinished", "write_whole"]
 def check_output(
     option: str, path: Path, inputs: Iterable[Path] = (), overwrite: bool = False
 ) -> None:
-    """Refuse, before any work, an output that cannot be written (``ValueError``).
+    """Refuse an output that cannot be written, before any work (``ValueError``).
 
-    Or that would replace a file: one of ``inputs``, or without ``overwrite`` any.
+    A file that is there is replaced with ``overwrite`` only, and one of ``inputs`` never.
     """
     if path.is_dir():
         raise ValueError(f"{option} `{path}` is a directory. Name a file in it.")

@@ -21,6 +21,8 @@ from rbn_fairseq.cli.options import UserDir
 
 #: Options that choose norms, and what a run directory's name says in front of their values.
 _PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
+#: Other options that make another model, by what the name says.
+_FLAGS = {"--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init"}
 
 
 def train(
@@ -119,7 +121,8 @@ def _with_recipe(
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not value_of(given, "--save-dir"):
         seed = value_of([*chain(*settings), *given], "--seed", default="1")
-        run = filter(None, (own or norm, chosen["preset"], f"seed{seed}"))
+        flags = [name for option, name in _FLAGS.items() if option in given]
+        run = filter(None, (own or norm, *flags, chosen["preset"], f"seed{seed}"))
         parts = Path(data.split(os.pathsep)[0]).resolve().parts
         directory = Path("runs", Path(name).stem, "-".join(parts[-2:]), "-".join(run))
         settings.append(("--save-dir", str(directory)))

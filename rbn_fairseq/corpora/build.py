@@ -84,17 +84,10 @@ def _leave_interrupts() -> None:
 def binarise(
     text: Path, out: Path, langs: Sequence[str], *options: str, joined: bool = True
 ) -> None:
-    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``.
-
-    Args:
-        text: directory of text in subword units.
-        out: directory to make.
-        langs: source and target.
-        options: further ones of fairseq-preprocess.
-        joined: whether both sides have one dictionary.
+    """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, in subword units.
 
     Raises:
-        ValueError: if fairseq-preprocess fails.
+        ValueError: if it fails.
     """
     prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
     sides = ["-s", langs[0], "-t", langs[1], *(["--joined-dictionary"] if joined else [])]

@@ -94,12 +94,7 @@ def mix_lengths(
     as many sentences, and new batch j is the union of the j-th parts. Where batches are length
     buckets, a new one holds sentences of K lengths and about as many real tokens as they do on
     average. Where K does not divide their number, groups are as near to K as can be, rather
-    larger than smaller; fewer batches than K make one group.
-
-    Args:
-        batches: indices of sentences; at least one batch.
-        buckets: K.
-        rng: what decides.
+    larger than smaller; fewer batches than K (``buckets``) make one group. There is at least one.
     """
     mixed = []
     for places in _groups(len(batches), buckets, rng):

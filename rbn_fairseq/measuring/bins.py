@@ -43,10 +43,13 @@ def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.nd
 def cut_bins(
     lengths: np.ndarray, number: int, rule: str, option: str = "--length"
 ) -> Optional[LengthBins]:
-    """Cut training lengths into bins, as :func:`~rbn_fairseq.norms.cut_lengths`; 1 = none.
+    """Cut training lengths into bins by :func:`~rbn_fairseq.norms.cut_lengths`.
+
+    Returns:
+        The bins; ``None`` if their number is 1.
 
     Raises:
-        ValueError: if they cannot be cut like that; ``option`` is how the options begin.
+        ValueError: if they cannot be cut like that, naming ``{option}-bins`` or ``-edges``.
     """
     if number == 1:
         return None

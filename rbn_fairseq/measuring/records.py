@@ -90,11 +90,7 @@ def norm_records(
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
-    Args:
-        layers: batch statistics, of :func:`~rbn_fairseq.diagnostics.collect_moments`.
-        epoch: epochs so far; ``None`` where nobody knows.
-        update: updates so far.
-        how: how they were measured.
+    ``epoch`` and ``update`` are those so far; an epoch of ``None`` is one that nobody knows.
     """
     records = []
     for name, moments in layers.items():

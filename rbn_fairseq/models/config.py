@@ -93,12 +93,14 @@ def norm_fields(sides: Sequence[str] = SIDES) -> Iterator[_Field]:
         kind = ChoiceEnum(WEIGHT_NORMS)
         yield "norm_weight", kind, field(default="none", metadata={"help": weight})
     unit = (
-        "embeddings divided by their lengths, at the input and in the output projection (FixNorm: "
-        "Nguyen and Salazar, 2019, Transformers without Tears)"
+        "embeddings divided by their lengths, at the input"
+        + (" and in the output projection" if "decoder" in sides else "")
+        + " (FixNorm: Nguyen and Salazar, 2019, Transformers without Tears)"
     )
     yield "norm_unit_embeddings", bool, field(default=False, metadata={"help": unit})
     small = (
-        "smaller first weights of attentions, of variance 2 / (5 C) (Nguyen and Salazar, 2019); "
+        "first weights of variance 2 / (5 C) in attentions, smaller than fairseq's, and "
+        "Xavier-normal ones in feed-forward networks, which are larger (Nguyen and Salazar, 2019); "
         "not with --norm-placement deepnorm or sub, which have their own"
     )
     yield "norm_small_init", bool, field(default=False, metadata={"help": small})
@@ -172,7 +174,7 @@ class NormConfig:
         placement: arrangement of norms and residuals, as ``--norm-placement``.
         weight: weight normalisation of the encoder layers.
         unit_embeddings: whether embeddings have unit length.
-        small_init: whether attentions have smaller first weights.
+        small_init: whether first weights are as in Transformers without Tears.
         sync: whether batch statistics are those of all processes together.
         options: parameters by norm name.
     """

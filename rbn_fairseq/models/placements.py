@@ -32,11 +32,11 @@ def draw_weights(layer: nn.Module, gain: float) -> None:
 
 
 def draw_small_weights(layer: nn.Module) -> None:
-    """Draw the weights of a layer's linear maps anew, in place, attentions' with less variance.
+    """Draw the weights of a layer's linear maps anew, in place, smaller ones in attentions.
 
-    Attentions' have variance ``2 / (5 C)``, what Xavier gives to a feed-forward network of 4 C
-    hidden channels (Nguyen and Salazar, 2019, Transformers without Tears; for the network, which
-    is Xavier-normal, and the output projection their code); biases stay as they are.
+    All four projections of an attention have variance ``2 / (5 C)``, what Xavier gives to a
+    feed-forward network of 4 C hidden channels; that network is Xavier-normal. Biases stay as they
+    are. Source: Nguyen and Salazar, 2019, Transformers without Tears, and the authors' code.
     """
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear) and "attn" in name:

@@ -83,9 +83,9 @@ class RBNModel(BaseFairseqModel):
             ValueError: for an option that does not go with the norms.
         """
         centre_weights(self)
+        refuse(OF_MODEL, self.cfg, self)
         if self.cfg.norms.unit_embeddings:
             set_unit_embeddings(self)
-        refuse(OF_MODEL, self.cfg, self)
         self.warn(task)
 
     def warn(self, task: Any) -> None:

@@ -48,6 +48,18 @@ def _unrepeatable(model: Any) -> str:
     return next((f"`{norm.name}`" for norm in norms if not norm.repeatable), "")
 
 
+def _adaptive(model: Any) -> bool:
+    return getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
+
+
+def _in_parts(model: Any) -> str:
+    if _adaptive(model):
+        return "--adaptive-softmax-cutoff"
+    embeddings = [getattr(model, side).embed_tokens for side in model.kind.sides]
+    whole = all(isinstance(embedding, nn.Embedding) for embedding in embeddings)
+    return "" if whole else "--adaptive-input"
+
+
 def _backend(name: str) -> Callable[[Any], bool]:
     return lambda cfg: cfg.distributed_training.ddp_backend == name
 
@@ -69,6 +81,12 @@ OF_MODEL = (
         _unrepeatable,
         "the backward computes activations again, when the running statistics by which this norm "
         "divides have moved. Leave it out, or use another norm in the layers, such as `batch`.",
+    ),
+    Refusal(
+        "--norm-unit-embeddings",
+        lambda cfg: cfg.norms.unit_embeddings,
+        _in_parts,
+        "there types are vectors of several matrices. Leave one of them out.",
     ),
     Refusal(
         "--norm-sync",
@@ -109,10 +127,6 @@ _PADDED = "it reads padded batches. Use --criterion label_smoothed_cross_entropy
 
 def _named(name: str) -> Callable[[Any], bool]:
     return lambda cfg: getattr(cfg, "_name", None) == name
-
-
-def _adaptive(model: Any) -> bool:
-    return getattr(getattr(model, "decoder", None), "adaptive_softmax", None) is not None
 
 
 #: By kind of model: the one criterion for its output, which is no model's of words.

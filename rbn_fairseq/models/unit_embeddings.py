@@ -24,10 +24,15 @@ class UnitProjection(nn.Linear):
         """Map ``x: (..., C)`` to ``(..., V)``."""
         return F.linear(x, _unit(self.weight), self.bias)
 
+    def make_generation_fast_(self, **_: Any) -> None:
+        """Divide once and for all: fairseq calls this before it generates."""
+        self.weight = nn.Parameter(_unit(self.weight.detach()))
+        self.__class__ = nn.Linear  # type: ignore[assignment]
 
-def output_weight(projection: nn.Module) -> Any:
+
+def output_weight(projection: nn.Linear) -> Tensor:
     """Return the weight ``(V, C)`` by which an output projection multiplies."""
-    weight = projection.weight
+    weight: Tensor = projection.weight
     return _unit(weight) if isinstance(projection, UnitProjection) else weight
 
 
@@ -39,25 +44,16 @@ def set_unit_embeddings(model: Any) -> None:
     Salazar, 2019, Transformers without Tears). The weights keep their names. Their first values
     at the input are uniform in [-0.01, 0.01], as in the authors' code (the shorter they are, the
     faster they turn), unless a file gives them.
-
-    Raises:
-        ValueError: where a model has --adaptive-input.
     """
     for side in model.kind.sides:
         stack, cfg = getattr(model, side), getattr(model.cfg, side)
         embedding = stack.embed_tokens
-        projection = getattr(stack, "output_projection", None)
-        if not isinstance(embedding, nn.Embedding):
-            raise ValueError(
-                "--norm-unit-embeddings does not go with --adaptive-input, whose types are "
-                "embedded in several matrices. Leave one of them out."
-            )
-        if type(embedding) is nn.Embedding:  # not the other stack's, done
+        if type(embedding) is nn.Embedding:  # another stack may share it, and have set it already
             # Padding's in any case: the output projection reads it, and where it is 0, as fairseq's
             # is, the gradient of its direction is without bound.
             rows = embedding.weight
             rows = rows[embedding.padding_idx] if cfg.embed_path else rows
             nn.init.uniform_(rows, -0.01, 0.01)
         embedding.__class__ = _UnitEmbedding  # as torch's parametrisations do
-        if projection is not None:
-            projection.__class__ = UnitProjection
+        if side == "decoder":
+            stack.output_projection.__class__ = UnitProjection

@@ -80,7 +80,7 @@ class LabelledTextTask(FairseqTask):
         )
 
     def prepare(self, split: str, text: Any, labels: Any) -> tuple[Any, Any]:
-        """Return texts and labels as the task trains on them; here both end with ``</s>``."""
+        """Return texts and labels as the task trains on them; those given end with ``</s>``."""
         raise NotImplementedError
 
     def max_positions(self) -> tuple[int, int]:

@@ -77,7 +77,9 @@ def measurements(run: Path) -> dict[str, Any]:
         values["C_50"] = last.loc[last["layer"].idxmax(), "c_50"]
     if len(weights := lines(run, "weights")):
         last = weights.iloc[-1]
-        values |= {f"|{name}|": last[f"encoder {name}"] for name in ("feed-forward", "norms' bias")}
+        values |= {
+            f"|{name}|": last.get(f"encoder {name}") for name in ("feed-forward", "norms' bias")
+        }
     if (path := run / "translations.json").exists():
         scores = json.loads(path.read_text())
         values |= {"lenpen": scores["lenpen"], "BLEU4": scores["tuned"]["bleu4"],

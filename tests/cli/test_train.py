@@ -182,6 +182,16 @@ def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, mon
         assert f"{name}-small-seed1" in result.output
 
 
+def test_options_that_make_another_model_have_a_directory_of_their_own(
+    data_bin, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    flags = ("--norm-unit-embeddings", "--norm-small-init")
+    result = rbn("train", data_bin, *SMALL, "--norm", "ln", *flags, "--check")
+    assert result.exit_code == 0, result.exception
+    assert "ln-fixnorm-small_init-small-seed1" in result.output
+
+
 def test_a_check_sees_schedules(capsys, data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = ("--norm-encoder", "repbn", "--norm-repbn-layer-end", 3)

@@ -107,9 +107,26 @@ def test_first_weights(tmp_path):
     assert model.decoder.embed_tokens.weight.abs().max() <= 0.01
 
 
-def test_adaptive_input_is_refused():
-    with pytest.raises(ValueError, match="--norm-unit-embeddings .*--adaptive-input"):
-        build_language_model(**UNIT, adaptive_input=True, adaptive_input_cutoff="20")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"adaptive_input": True, "adaptive_input_cutoff": "20"},
+        {"adaptive_softmax_cutoff": "20"},
+    ],
+    ids=["--adaptive-input", "--adaptive-softmax-cutoff"],
+)
+def test_types_in_several_matrices_are_refused(options, request):
+    name = request.node.callspec.id
+    with pytest.raises(ValueError, match=f"--norm-unit-embeddings does not go with {name}"):
+        build_language_model(**UNIT, **options)
+
+
+def test_generation_divides_once():
+    model = build(**UNIT, **TIED).eval()
+    before = output(model)
+    model.make_generation_fast_()
+    assert type(model.decoder.output_projection) is nn.Linear
+    torch.testing.assert_close(output(model), before, rtol=1e-6, atol=1e-6)
 
 
 WIDE = {f"{side}_embed_dim": 256 for side in ("encoder", "decoder")}
