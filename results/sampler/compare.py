@@ -122,7 +122,7 @@ def updates_to(curve: pd.Series, nll: float) -> float:
 def draw(curves: pd.DataFrame, path: Path) -> None:
     """Draw nll by epoch, and its difference to layer norm's mean on sorted batches.
 
-    A thin line a seed, their mean bold.
+    A thin line a seed, their mean bold; one seed alone bold as well, and named.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
     base = curves["ln sorted"].mean(axis=1) if "ln sorted" in curves else 0
@@ -135,6 +135,7 @@ def draw(curves: pd.DataFrame, path: Path) -> None:
             for axes, values in ((left, seeds), (right, seeds.sub(base, axis=0).dropna())):
                 axes.plot(values, dashes, color=colour, linewidth=0.7, alpha=0.5)
                 name = f"{norm_name}, {sampler_name}"
+                name += ", 1 seed" if seeds.shape[1] == 1 else ""
                 axes.plot(values.mean(axis=1), dashes, color=colour, linewidth=2, label=name)
     left.set(xlabel="epoch", ylabel="validation nll (bits per token)", yscale="log")
     left.yaxis.set_major_formatter("{x:.1f}")
