@@ -2,31 +2,35 @@
 
 import logging
 from collections.abc import Sequence
-from inspect import signature
 from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 from rbn_fairseq.norms import BatchLayout
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None
-if varlen_attn is not None and "window_size" not in signature(varlen_attn).parameters:
-    varlen_attn = None  # its first version, which says otherwise what is causal
 
 __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
 
 logger = logging.getLogger(__name__)
 
-# A group of fewer rows takes in sentences that are a little longer, for which keys are masked: a
-# call takes as long as the attention of so many rows.
-_FEW_ROWS = 256
-_LONGER = 1.25
+
+class Grouping(NamedTuple):
+    """When sentences of unlike lengths make a group, for which keys are masked.
+
+    Attributes:
+        few: rows of both sides, the attention of which takes as long as the launches of a group.
+        longer: the longest of a group of fewer, over the shortest.
+    """
+
+    few: int
+    longer: float
+
+
+_GROUPING = {"cpu": Grouping(256, 1.25), "cuda": Grouping(2048, inf)}
 
 _logged: set[str] = set()
 
@@ -70,19 +74,20 @@ class Rows(NamedTuple):
         return (places < self.lengths.unsqueeze(1))[:, None, None]
 
 
-def cut_groups(source: Sequence[int], target: Sequence[int]) -> list[int]:
+def cut_groups(source: Sequence[int], target: Sequence[int], grouping: Grouping) -> list[int]:
     """Cut sentences, sorted by their lengths on both sides, into groups of like length.
 
     Returns:
         Where groups begin, and the number of sentences.
     """
+    few, longer = grouping
     cuts, rows = [0], 0
     for place in range(1, len(source)):
         first = cuts[-1]
         rows += source[place - 1] + target[place - 1]
-        alike = source[place] == source[first] and target[place] <= _LONGER * target[first]
-        near = 0 < source[first] and source[place] <= _LONGER * source[first] + 1
-        if not alike and (rows >= _FEW_ROWS or not near):
+        alike = source[place] == source[first] and target[place] <= longer * target[first]
+        near = 0 < source[first] and source[place] <= longer * source[first] + 1
+        if not alike and (rows >= few or not near):
             cuts.append(place)
             rows = 0
     return [*cuts, len(source)]
@@ -133,8 +138,7 @@ def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
     of 8 channels up to 256, and no dropout.
     """
     chosen = (
-        varlen_attn is not None
-        and rows.is_cuda
+        rows.is_cuda
         and rows.dtype in (torch.float16, torch.bfloat16)
         and dropout == 0
         and rows.shape[1] % (8 * heads) == 0
@@ -213,7 +217,8 @@ class PackedAttention:
         causal: bool = True,
     ) -> None:
         self.memory, self._causal = memory, causal and target is not None
-        cuts = cut_groups(source.counts, (target or source).counts)
+        grouping = _GROUPING["cuda" if source.lengths.is_cuda else "cpu"]
+        cuts = cut_groups(source.counts, (target or source).counts, grouping)
         self._source = Side(source, cuts)
         self._target = self._source if target is None else Side(target, cuts)
 

@@ -31,12 +31,6 @@ def test_the_choice(monkeypatch, rows, dropout, capability, chosen):
     assert attention.by_varlen(SimpleNamespace(**rows), 4, dropout) is chosen
 
 
-def test_without_the_function_groups_serve(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(attention, "varlen_attn", None)
-    assert not attention.by_varlen(SimpleNamespace(**HALF), 4, 0.0)
-
-
 def test_the_choice_is_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(attention, "_logged", set())
     with caplog.at_level("INFO"):
