@@ -113,7 +113,8 @@ class BatchNorm(PopulationNorm):
         if not counted:
             seen, layout = seen[:0], BatchLayout.empty(rows.device)
         if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
-            return self._train_by_kernels(rows, seen, layout)
+            y: Tensor = self._train_by_kernels(rows, seen, layout)
+            return y
         batch = self._batch_moments(seen, *population)
         self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
@@ -124,6 +125,7 @@ class BatchNorm(PopulationNorm):
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # the kernels are compiled already
     def _train_by_kernels(
         self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
     ) -> Tensor:

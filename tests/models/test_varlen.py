@@ -31,6 +31,14 @@ def test_the_choice(monkeypatch, rows, dropout, capability, chosen):
     assert attention.by_varlen(SimpleNamespace(**rows), 4, dropout) is chosen
 
 
+def test_on_a_gpu_no_shape_is_planned_anew():
+    for is_cuda in (True, False):
+        with attention.of_any_shape(SimpleNamespace(is_cuda=is_cuda)):
+            assert torch.backends.cuda.cudnn_sdp_enabled() is not is_cuda
+            assert torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_the_choice_is_logged_once(monkeypatch, caplog):
     monkeypatch.setattr(attention, "_logged", set())
     with caplog.at_level("INFO"):

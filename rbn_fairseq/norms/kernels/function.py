@@ -1,6 +1,5 @@
 """Batch norm by the kernels: in training one differentiable function, in evaluation one map."""
 
-from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -62,10 +61,6 @@ def _channels_side_by_side(rows: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-# The kernels are compiled already.
-_apply: Callable[..., tuple[Any, ...]] = torch.compiler.disable(_Normalise.apply)
-
-
 def normalise_rows(
     rows: Tensor, weight: Tensor, bias: Tensor, running: tuple[Tensor, Tensor], *,
     momentum: float, eps: float, clamp: bool, sync: bool, counted: bool = True,
@@ -75,7 +70,7 @@ def normalise_rows(
     They come for y, mean and variance, and go to rows, weight and bias.
     """
     settings = {"eps": eps, "clamp": clamp, "sync": sync, "counted": counted}
-    return Normalised(*_apply(rows, weight, bias, running, momentum, settings))
+    return Normalised(*_Normalise.apply(rows, weight, bias, running, momentum, settings))
 
 
 @triton.jit(do_not_specialize=["tokens"])
