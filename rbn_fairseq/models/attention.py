@@ -19,20 +19,9 @@ __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
 
 logger = logging.getLogger(__name__)
 
-
-class Grouping(NamedTuple):
-    """When sentences of unlike lengths make a group, for which keys are masked.
-
-    Attributes:
-        few: rows of both sides, the attention of which takes as long as the launches of a group.
-        longer: the longest of a group of fewer, over the shortest.
-    """
-
-    few: int
-    longer: float
-
-
-_GROUPING = {"cpu": Grouping(256, 1.25), "cuda": Grouping(4096, inf)}
+# A group of few rows, the attention of which takes as long as the launches of a group, takes in
+# sentences that are so many times longer than its shortest, and masks keys.
+_FEW_AND_LONGER = {"cpu": (256, 1.25), "cuda": (4096, inf)}
 # All but cuDNN's, torch's first choice on GPUs of compute capability 9.0 and 10.0: it takes some
 # 30 ms to plan each new shape, keeps every plan, and batches of sentences have ever new shapes.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -79,13 +68,12 @@ class Rows(NamedTuple):
         return (places < self.lengths.unsqueeze(1))[:, None, None]
 
 
-def cut_groups(source: Sequence[int], target: Sequence[int], grouping: Grouping) -> list[int]:
+def cut_groups(source: Sequence[int], target: Sequence[int], few: int, longer: float) -> list[int]:
     """Cut sentences, sorted by their lengths on both sides, into groups of like length.
 
     Returns:
         Where groups begin, and the number of sentences.
     """
-    few, longer = grouping
     cuts, rows = [0], 0
     for place in range(1, len(source)):
         first = cuts[-1]
@@ -228,8 +216,8 @@ class PackedAttention:
         causal: bool = True,
     ) -> None:
         self.memory, self._causal = memory, causal and target is not None
-        grouping = _GROUPING["cuda" if source.lengths.is_cuda else "cpu"]
-        cuts = cut_groups(source.counts, (target or source).counts, grouping)
+        limits = _FEW_AND_LONGER["cuda" if source.lengths.is_cuda else "cpu"]
+        cuts = cut_groups(source.counts, (target or source).counts, *limits)
         self._source = Side(source, cuts)
         self._target = self._source if target is None else Side(target, cuts)
 

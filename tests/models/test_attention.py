@@ -7,7 +7,7 @@ import torch
 from fairseq.modules import MultiheadAttention
 
 import by_sentence
-from rbn_fairseq.models.attention import _GROUPING, PackedAttention, cut_groups
+from rbn_fairseq.models.attention import _FEW_AND_LONGER, PackedAttention, cut_groups
 from rbn_fairseq.norms import lay_out
 from small_models import assert_alike, assert_same_gradients, gradients, real_tokens
 
@@ -30,10 +30,10 @@ def some_lengths(seed):
 
 
 @pytest.mark.parametrize("seed", range(200))
-@pytest.mark.parametrize("grouping", _GROUPING.values(), ids=_GROUPING)
-def test_groups_are_all_sentences_in_order(grouping, seed):
+@pytest.mark.parametrize("limits", _FEW_AND_LONGER.values(), ids=_FEW_AND_LONGER)
+def test_groups_are_all_sentences_in_order(limits, seed):
     source, target = map(list, zip(*sorted(zip(*some_lengths(seed), strict=True)), strict=True))
-    cuts = cut_groups(source, target, grouping)
+    cuts = cut_groups(source, target, *limits)
     assert cuts[0] == 0 and cuts[-1] == len(source)
     assert all(one < other for one, other in zip(cuts[:-1], cuts[1:], strict=True))
     for first, end in zip(cuts[:-1], cuts[1:], strict=True):
@@ -42,12 +42,12 @@ def test_groups_are_all_sentences_in_order(grouping, seed):
 
 
 def test_no_sentence_is_one_group_of_none():
-    assert cut_groups([], [], _GROUPING["cpu"]) == [0, 0]
+    assert cut_groups([], [], 256, 1.25) == [0, 0]
 
 
 def test_a_gpu_gets_few_large_groups():
     lengths = [length for length in range(1, 65) for _ in range(4)]  # 16,640 rows of both sides
-    numbers = {name: len(cut_groups(lengths, lengths, it)) for name, it in _GROUPING.items()}
+    numbers = {name: len(cut_groups(lengths, lengths, *it)) for name, it in _FEW_AND_LONGER.items()}
     assert numbers["cpu"] > 50 and numbers["cuda"] < 10
 
 
