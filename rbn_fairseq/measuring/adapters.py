@@ -43,12 +43,8 @@ class TaskAdapter(ABC):
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a data directory that fairseq-preprocess did not fill for this kind of task.
 
-        Args:
-            cfg: the task's configuration.
-            way_out: what to do where there is no such directory.
-
         Raises:
-            ValueError: naming the directory and what is missing.
+            ValueError: naming the directory and what is missing; and the ``way_out``.
         """
 
     @abstractmethod

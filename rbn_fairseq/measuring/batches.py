@@ -215,17 +215,9 @@ def bucketed_batches(iterator: Any) -> Sequence[Any]:
 
 
 def draw_batches(batches: Sequence[Any], number: int, seed: int) -> list[Any]:
-    """Draw batches uniformly and without replacement; the same ones for the same seed.
+    """Draw batches (0 = all) uniformly, without replacement, in the order given; by the seed alone.
 
     fairseq's training batches are sorted by length, so that the first ones would be no sample.
-
-    Args:
-        batches: lists of sentence indices.
-        number: how many; 0 = all.
-        seed: of the draw.
-
-    Returns:
-        The batches drawn, in the order given.
     """
     if number <= 0 or number >= len(batches):
         return list(batches)

@@ -135,12 +135,9 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
 
 
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
-    """Write ``run.json``; where the training goes on counting updates, earlier starts are kept.
+    """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
-    Args:
-        directory: that of the checkpoints.
-        run: what :func:`describe_run` returned.
-        start: what :func:`describe_start` returned.
+    Where the training goes on counting updates, earlier starts are kept.
     """
     path, starts = directory / RUN_FILE, []
     if start["update"]:

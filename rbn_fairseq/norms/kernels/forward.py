@@ -14,6 +14,7 @@ from rbn_fairseq.norms.kernels.parts import (
     lerp,
     load_tile,
     merge,
+    power_of_2,
     read_moments,
     tile_of,
     tiling,
@@ -158,7 +159,7 @@ def normalise_and_move(
     )  # fmt: skip
     _map[cut.row_tiles * cut.blocks,](
         y, rows, table, notes, weight, bias, running_mean, running_var, tokens, stride, C, eps,
-        cut.blocks, cut.joiners, cut.rows, cut.channels, triton.next_power_of_2(cut.joiners),
+        cut.blocks, cut.joiners, cut.rows, cut.channels, power_of_2(cut.joiners),
         clamp, momentum != 0,
     )  # fmt: skip
     for statistics in (running_mean, running_var):
