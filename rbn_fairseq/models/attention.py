@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from math import inf
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # A group of few rows, the attention of which takes as long as the launches of a group, takes in
 # sentences that are so many times longer than its shortest, and masks keys.
-_FEW_AND_LONGER = {"cpu": (256, 1.25), "cuda": (4096, inf)}
+_FEW_AND_LONGER = {"cpu": (256, 1.25), "cuda": (4096, 4.0)}
 # All but cuDNN's, torch's first choice on GPUs of compute capability 9.0 and 10.0: it takes some
 # 30 ms to plan each new shape, keeps every plan, and batches of sentences have ever new shapes.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -49,6 +49,8 @@ def test_a_gpu_gets_few_large_groups():
     lengths = [length for length in range(1, 65) for _ in range(4)]  # 16,640 rows of both sides
     numbers = {name: len(cut_groups(lengths, lengths, *it)) for name, it in _FEW_AND_LONGER.items()}
     assert numbers["cpu"] > 50 and numbers["cuda"] < 10
+    lengths = [25] * 40 + [1000]  # padded to one length, memory for 41,000 rows
+    assert cut_groups(lengths, lengths, *_FEW_AND_LONGER["cuda"]) == [0, 40, 41]
 
 
 def module(heads=2, memory=16):
