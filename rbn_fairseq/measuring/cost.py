@@ -144,12 +144,7 @@ def cost_of_checkpoint(
 ) -> list[dict[str, Any]]:
     """Return the discrepancy cost of a checkpoint, a record for each way of normalising.
 
-    Args:
-        session: the checkpoint.
-        number: of training batches for estimates; 0 = all.
-        seed: of their draw, and of the random batches.
-        length_bins: number of bins of sentence lengths; 1 = without ``length-conditional``.
-        progress: wraps batches, with a label, to show how far it is.
+    By ``number`` training batches (0 = all); with one bin there is no ``length-conditional``.
     """
     model, bins = session.model, bins_to_compare(session, length_bins)
     training = draw_batches(session.iterator.frozen_batches, number, seed)

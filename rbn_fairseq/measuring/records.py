@@ -66,12 +66,9 @@ def measure_checkpoint(
 
     Args:
         session: the checkpoint.
-        batching: how sentences are put into batches, see
-            :func:`~rbn_fairseq.measuring.batches.compose`.
+        batching: see :func:`~rbn_fairseq.measuring.batches.compose`.
         number: of batches; 0 = all.
         seed: of their draw, and of the composition.
-        dropout: whether it is on.
-        progress: wraps the batches, to show how far it is.
 
     Returns:
         The statistics, and how many batches there are.
@@ -120,11 +117,9 @@ def norm_records(
 
 
 def read_tid(records: Iterable[Mapping[str, Any]], name: str = "tid") -> dict[str, TID]:
-    """Return TID by layer from records of one measurement, where it was measured.
+    """Return TID by layer from :func:`norm_records`, where it was measured.
 
-    Args:
-        records: of :func:`norm_records`.
-        name: ``tid``, or ``conditional_tid`` for that given the length.
+    ``conditional_tid`` is that given the length.
     """
     return {
         record["layer"]: TID(record[f"mean_{name}"], record[f"var_{name}"])

@@ -1,15 +1,15 @@
-"""Attention of rows of real tokens: sentences in groups of like length, or all in one launch."""
+"""Attention of rows of real tokens: sentences in groups by length, or all in one launch."""
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
 
 from rbn_fairseq.norms import BatchLayout
@@ -18,12 +18,12 @@ __all__ = ["Attention", "DecodingAttention", "PackedAttention"]
 
 logger = logging.getLogger(__name__)
 
-# A group of few rows, the attention of which takes as long as the launches of a group, takes in
-# sentences that are so many times longer than its shortest, and masks keys.
-_FEW_AND_LONGER = {"cpu": (256, 1.25), "cuda": (4096, 4.0)}
-# All but cuDNN's, torch's first choice on GPUs of compute capability 9.0 and 10.0: it takes some
-# 30 ms to plan each new shape, keeps every plan, and batches of sentences have ever new shapes.
-_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# Sentences of unlike lengths make a group, for which keys are masked, while its rows are few: their
+# attention takes as long as the launches of a group. The longest may be so many times longer.
+_FEW_AND_LONGER = {"cpu": (256, 1.25), "cuda": (4096, inf)}
+# How much longer targets of sources of one length may be, and how many positions, padding counted,
+# a group of unlike lengths may have for each of the few rows.
+_LONGER, _PADDED = 1.25, 4
 
 _logged: set[str] = set()
 
@@ -68,20 +68,22 @@ class Rows(NamedTuple):
 
 
 def cut_groups(source: Sequence[int], target: Sequence[int], few: int, longer: float) -> list[int]:
-    """Cut sentences, sorted by their lengths on both sides, into groups of like length.
+    """Cut sentences, sorted by their lengths on both sides, into groups.
 
     Returns:
         Where groups begin, and the number of sentences.
     """
-    cuts, rows = [0], 0
+    cuts, rows, longest = [0], 0, 0
     for place in range(1, len(source)):
         first = cuts[-1]
         rows += source[place - 1] + target[place - 1]
-        alike = source[place] == source[first] and target[place] <= longer * target[first]
+        longest = max(longest, target[place - 1], target[place])
+        padded = (place + 1 - first) * (source[place] + longest)
+        alike = source[place] == source[first] and target[place] <= _LONGER * target[first]
         near = 0 < source[first] and source[place] <= longer * source[first] + 1
-        if not alike and (rows >= few or not near):
+        if not alike and (rows >= few or not near or padded > _PADDED * few):
             cuts.append(place)
-            rows = 0
+            rows = longest = 0
     return [*cuts, len(source)]
 
 
@@ -137,16 +139,27 @@ def by_varlen(rows: Tensor, heads: int, dropout: float) -> bool:
         and rows.shape[1] <= 256 * heads
         and torch.cuda.get_device_capability(rows.device) >= (8, 0)
     )
-    way = "in one launch (varlen_attn)" if chosen else "in groups of sentences of like length"
+    way = "in one launch (varlen_attn)" if chosen else "in groups of sentences by length"
     if way not in _logged:
         _logged.add(way)
         logger.info("attention: %s", way)
     return chosen
 
 
-def of_any_shape(rows: Tensor) -> AbstractContextManager[object]:
-    """Where torch's attention takes new shapes as fast as those it had."""
-    return sdpa_kernel(_BACKENDS) if rows.is_cuda else nullcontext()
+@contextmanager
+def without_cudnn(rows: Tensor) -> Iterator[None]:
+    """Do without cuDNN's attention, which plans every new shape, and nearly every batch has some.
+
+    It is torch's first choice on GPUs of compute capability 9.0 and 10.0.
+    """
+    chosen = rows.is_cuda and torch.backends.cuda.cudnn_sdp_enabled()
+    if chosen:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        if chosen:
+            torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def _project(attention: Any, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -179,12 +192,12 @@ def _attend(
         return attention.out_proj(y.flatten(1))
     parts = []
     split = queries.split(q), keys.split(k), keys.split(v)
-    for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):
-        if of_queries.rows == 0 or of_keys.rows == 0:  # nothing to attend to
-            # With a graph: in their backward, norms in front of it may wait for each other.
-            parts.append(torch.zeros_like(rows[0]) + sum(part[:0].sum() for part in rows))
-            continue
-        with of_any_shape(q):
+    with without_cudnn(q):
+        for of_queries, of_keys, *rows in zip(queries.groups, keys.groups, *split, strict=True):
+            if of_queries.rows == 0 or of_keys.rows == 0:  # nothing to attend to
+                # With a graph: in their backward, norms in front of it may wait for each other.
+                parts.append(torch.zeros_like(rows[0]) + sum(part[:0].sum() for part in rows))
+                continue
             y = F.scaled_dot_product_attention(
                 of_queries.spread(rows[0], heads),
                 of_keys.spread(rows[1], heads),
@@ -193,7 +206,7 @@ def _attend(
                 dropout_p=dropout,
                 is_causal=causal,  # keys are padded behind, so that no query sees padding
             )
-        parts.append(of_queries.gather(y).flatten(1))
+            parts.append(of_queries.gather(y).flatten(1))
     return attention.out_proj(torch.cat(parts) if parts else q)
 
 

@@ -113,8 +113,10 @@ class BatchNorm(PopulationNorm):
         if not counted:
             seen, layout = seen[:0], BatchLayout.empty(rows.device)
         if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
-            y: Tensor = self._train_by_kernels(rows, seen, layout)
-            return y
+            # Imported late: elsewhere there may be no Triton, and this loads torch's compiler.
+            from rbn_fairseq.norms.kernels.function import uncompiled
+
+            return uncompiled(self._train_by_kernels, rows, seen, layout)
         batch = self._batch_moments(seen, *population)
         self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
@@ -125,11 +127,9 @@ class BatchNorm(PopulationNorm):
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # the kernels are compiled already
     def _train_by_kernels(
         self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
     ) -> Tensor:
-        # Imported late: elsewhere there may be no Triton.
         from rbn_fairseq.norms.kernels.function import normalise_rows
 
         by_length = self.by_length  # the kernels know of no bins

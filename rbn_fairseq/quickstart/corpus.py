@@ -201,10 +201,7 @@ def prepare(
     """Prepare ``out/data`` (``bin`` for fairseq, ``text`` with raw sentences), unless it is there.
 
     Args:
-        out: the quickstart's directory.
         data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
-        langs: source and target.
-        console: to say what is being done.
 
     Returns:
         Where the text is from (``text``), and how many ``pairs`` each part has.

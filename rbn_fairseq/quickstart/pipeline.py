@@ -127,11 +127,7 @@ def quickstart(
     Args:
         out: directory for everything; ``report/index.html`` is the outcome.
         data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
-        source_lang: language of the sources.
-        target_lang: language of the targets.
-        epochs: to train.
         workers: number of runs at a time, one thread each.
-        console: for the display.
 
     Raises:
         ValueError: if the data cannot be used, or a run fails.

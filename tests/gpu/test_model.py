@@ -1,6 +1,7 @@
 """A model on a GPU, beside the same on the CPU in fp64."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ MODELS = {
     },
 }
 ONE_LAUNCH = "attention: in one launch (varlen_attn)"
+GROUPS = "attention: in groups of sentences by length"
 
 
 def outputs(model, batch):
@@ -35,6 +37,11 @@ def outputs(model, batch):
     weights = 64 * torch.arange(real.numel(), device=real.device).view_as(real).cos()
     sums = gradients(model, (real.double() * weights).sum())
     return {"logits": real.detach(), **sums}
+
+
+@pytest.fixture(params=[(4096, math.inf), (40, math.inf)], ids=["a group", "groups"], autouse=True)
+def limits(request, monkeypatch):
+    monkeypatch.setitem(attention._FEW_AND_LONGER, "cuda", request.param)
 
 
 def difference(actual, expected):
@@ -61,8 +68,13 @@ def test_logits_and_gradients_agree_with_fp64_on_the_cpu(
     expected = outputs(copy.deepcopy(model).double(), batch)
     with caplog.at_level("INFO"):
         actual = outputs(model.to("cuda", dtype), utils.move_to_cuda(batch))
-    assert (ONE_LAUNCH in caplog.messages) is (dtype is not torch.float32)
+    assert (GROUPS if dtype is torch.float32 else ONE_LAUNCH) in caplog.messages
     assert max(difference(actual, expected)) < bound
+    if dtype is torch.float32:
+        largest = max(value.abs().max().item() for value in expected.values())
+        for name, value in expected.items():
+            atol = bound * value.abs().max().item() + 1e-6 * largest
+            torch.testing.assert_close(actual[name].double().cpu(), value, rtol=0, atol=atol)
 
 
 def test_with_dropout_groups_attend(monkeypatch, caplog):
@@ -70,5 +82,5 @@ def test_with_dropout_groups_attend(monkeypatch, caplog):
     model = build(**WIDE, **STILL | {"attention_dropout": 0.1}).to("cuda", torch.float16)
     with caplog.at_level("INFO"):
         values = outputs(model, utils.move_to_cuda(sample(LENGTHS)))
-    assert ONE_LAUNCH not in caplog.messages and len(caplog.messages) > 0
+    assert GROUPS in caplog.messages and ONE_LAUNCH not in caplog.messages
     assert all(value.isfinite().all() for value in values.values())

@@ -1,5 +1,6 @@
 """Attention of rows, against one that takes sentence by sentence."""
 
+import math
 import random
 
 import pytest
@@ -12,6 +13,13 @@ from rbn_fairseq.norms import lay_out
 from small_models import assert_alike, assert_same_gradients, gradients, real_tokens
 
 SEEDS = pytest.mark.parametrize("seed", range(12))
+
+
+@pytest.fixture(autouse=True, params=_FEW_AND_LONGER)
+def limits(request, monkeypatch):
+    """Groups as on a CPU, and as on a GPU."""
+    monkeypatch.setitem(_FEW_AND_LONGER, "cpu", _FEW_AND_LONGER[request.param])
+    return _FEW_AND_LONGER["cpu"]
 
 
 def some_lengths(seed):
@@ -30,7 +38,6 @@ def some_lengths(seed):
 
 
 @pytest.mark.parametrize("seed", range(200))
-@pytest.mark.parametrize("limits", _FEW_AND_LONGER.values(), ids=_FEW_AND_LONGER)
 def test_groups_are_all_sentences_in_order(limits, seed):
     source, target = map(list, zip(*sorted(zip(*some_lengths(seed), strict=True)), strict=True))
     cuts = cut_groups(source, target, *limits)
@@ -41,16 +48,32 @@ def test_groups_are_all_sentences_in_order(limits, seed):
         assert (source[first] == 0) == (source[end - 1] == 0)
 
 
-def test_no_sentence_is_one_group_of_none():
-    assert cut_groups([], [], 256, 1.25) == [0, 0]
+def test_no_sentence_is_one_group_of_none(limits):
+    assert cut_groups([], [], *limits) == [0, 0]
 
 
 def test_a_gpu_gets_few_large_groups():
     lengths = [length for length in range(1, 65) for _ in range(4)]  # 16,640 rows of both sides
-    numbers = {name: len(cut_groups(lengths, lengths, *it)) for name, it in _FEW_AND_LONGER.items()}
-    assert numbers["cpu"] > 50 and numbers["cuda"] < 10
-    lengths = [25] * 40 + [1000]  # padded to one length, memory for 41,000 rows
-    assert cut_groups(lengths, lengths, *_FEW_AND_LONGER["cuda"]) == [0, 40, 41]
+    assert len(cut_groups(lengths, lengths, 256, 1.25)) > 50
+    assert len(cut_groups(lengths, lengths, 4096, math.inf)) < 10
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        ([25] * 40 + [1000], [25] * 40 + [1000]),
+        ([2] * 1000 + [9], [2] * 1000 + [400]),
+        ([20] * 100, [10] * 99 + [400]),
+        ([20] * 100, [10] * 50 + [400] * 50),
+    ],
+)
+def test_no_group_is_mostly_padding(source, target, limits):
+    cuts = cut_groups(source, target, *limits)
+    for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        padded = (end - first) * (max(source[first:end]) + max(target[first:end]))
+        assert padded <= max(
+            4 * limits[0], 1.25 * (sum(source[first:end]) + sum(target[first:end]))
+        )
 
 
 def module(heads=2, memory=16):

@@ -31,11 +31,23 @@ def test_the_choice(monkeypatch, rows, dropout, capability, chosen):
     assert attention.by_varlen(SimpleNamespace(**rows), 4, dropout) is chosen
 
 
-def test_on_a_gpu_no_shape_is_planned_anew():
-    for is_cuda in (True, False):
-        with attention.of_any_shape(SimpleNamespace(is_cuda=is_cuda)):
-            assert torch.backends.cuda.cudnn_sdp_enabled() is not is_cuda
-            assert torch.backends.cuda.flash_sdp_enabled()
+def test_on_a_gpu_groups_attend_without_cudnn(monkeypatch):
+    """As each of their ever new shapes would be planned; what else the user chose stays."""
+    enabled, attend, without = [], F.scaled_dot_product_attention, attention.without_cudnn
+
+    def noting(*args, **kwargs):
+        flags = torch.backends.cuda
+        enabled.append((flags.cudnn_sdp_enabled(), flags.flash_sdp_enabled()))
+        return attend(*args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noting)
+    (layout,) = lay_out(torch.ones(2, 3, dtype=torch.bool))
+    x = torch.randn(6, 12, dtype=torch.double)
+    PackedAttention(layout).within(module(), x)
+    gpu = SimpleNamespace(is_cuda=True)
+    monkeypatch.setattr(attention, "without_cudnn", lambda rows: without(gpu))
+    PackedAttention(layout).within(module(), x)
+    assert enabled == [(True, True), (False, True)]
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 

@@ -1,5 +1,6 @@
 """Batch norm by the kernels: in training one differentiable function, in evaluation one map."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -12,7 +13,7 @@ from rbn_fairseq.norms.kernels.backward import differentiate
 from rbn_fairseq.norms.kernels.forward import Normalised, normalise_and_move
 from rbn_fairseq.norms.kernels.parts import load_tile, tile_of, tiling
 
-__all__ = ["normalise_rows", "transform"]
+__all__ = ["normalise_rows", "transform", "uncompiled"]
 
 
 class _Normalise(torch.autograd.Function):
@@ -71,6 +72,14 @@ def normalise_rows(
     """
     settings = {"eps": eps, "clamp": clamp, "sync": sync, "counted": counted}
     return Normalised(*_Normalise.apply(rows, weight, bias, running, momentum, settings))
+
+
+def _call(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return function(*arguments)
+
+
+#: Calls a function outside of what is compiled: kernels are, and torch 2.11 fails on the records.
+uncompiled: Callable[..., Tensor] = torch.compiler.disable(_call)
 
 
 @triton.jit(do_not_specialize=["tokens"])
