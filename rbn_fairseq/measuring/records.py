@@ -64,11 +64,8 @@ def measure_checkpoint(
 ) -> tuple[dict[str, LayerMoments], int]:
     """Return batch statistics by layer name over training batches of a checkpoint.
 
-    Args:
-        session: the checkpoint.
-        batching: see :func:`~rbn_fairseq.measuring.batches.compose`.
-        number: of batches; 0 = all.
-        seed: of their draw, and of the composition.
+    ``number`` of them (0 = all), drawn and composed (:func:`~rbn_fairseq.measuring.batches.compose`)
+    by ``seed``.
 
     Returns:
         The statistics, and how many batches there are.

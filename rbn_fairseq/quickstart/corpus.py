@@ -200,8 +200,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Prepare ``out/data`` (``bin`` for fairseq, ``text`` with raw sentences), unless it is there.
 
-    Args:
-        data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
+    ``data`` is a directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
 
     Returns:
         Where the text is from (``text``), and how many ``pairs`` each part has.

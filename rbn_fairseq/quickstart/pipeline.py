@@ -122,12 +122,8 @@ def quickstart(
 ) -> None:
     """Train the three norms on real text, measure, translate, score, and write the report.
 
-    What an earlier call finished is not done again; what it began goes on where it stopped.
-
-    Args:
-        out: directory for everything; ``report/index.html`` is the outcome.
-        data: directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
-        workers: number of runs at a time, one thread each.
+    What an earlier call finished is not done again; what it began goes on where it stopped. The
+    outcome is ``report/index.html`` in ``out``; ``workers`` runs go at a time, a thread each.
 
     Raises:
         ValueError: if the data cannot be used, or a run fails.
