@@ -64,8 +64,8 @@ def measure_checkpoint(
 ) -> tuple[dict[str, LayerMoments], int]:
     """Return batch statistics by layer name over training batches of a checkpoint.
 
-    ``number`` of them (0 = all), drawn and composed (:func:`~rbn_fairseq.measuring.batches.compose`)
-    by ``seed``.
+    ``number`` of them (0 = all), drawn and composed by ``seed``
+    (:func:`~rbn_fairseq.measuring.batches.compose`).
 
     Returns:
         The statistics, and how many batches there are.
