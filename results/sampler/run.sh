@@ -8,6 +8,7 @@
 #              learning rate that falls to 0, as all the others. Two hours and a half a seed.
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   none       no norm in the encoder, on fairseq's batches and on those of 16 buckets
+#   fixnorm    embeddings of unit length, with layer norm and with batch norm, on 16 buckets
 #   random     layer norm and batch norm on batches of random sentences
 #   rbn        RBN on fairseq's batches and on those of 16 buckets
 #   micro      the grid's four with four micro-batches of a quarter an update, 4 epochs, 3,788 updates
@@ -41,7 +42,7 @@ translations() { # NAME
 
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update "$updates" --total-num-update "$updates" "${@:2}"
-    if [[ $1 != ln-* && $1 != none-* ]]; then
+    if [[ ! $1 =~ ^(ln|none|fixln)- ]]; then
         if ((epochs == 12)); then cost "$1" checkpoint{4,8,12}.pt; else cost "$1" "checkpoint$epochs.pt"; fi
     fi
     [[ -f $work/$1/weights.jsonl ]] || python results/sampler/weights.py "$work/$1" >"$work/$1/weights.jsonl"
@@ -91,6 +92,12 @@ for seed in "$@"; do
             run "none-sorted-seed$seed" --seed "$seed" --norm-encoder none
             wait $!
             ;;
+        fixnorm)
+            fixnorm=(--seed "$seed" --norm-unit-embeddings --length-mixing 16)
+            run "fixln-mixing16-seed$seed" "${fixnorm[@]}" &
+            run "fixbn-mixing16-seed$seed" "${fixnorm[@]}" "${batch[@]}"
+            wait $!
+            ;;
         random) pair random --length-mixing random ;;
         rbn)
             run "rbn-sorted-seed$seed" --seed "$seed" "${penalty[@]}" &
@@ -108,7 +115,7 @@ for seed in "$@"; do
             wait $!
             ;;
         *)
-            echo "PART must be grid, controls, none, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
+            echo "PART must be grid, controls, none, fixnorm, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
             exit 2
             ;;
     esac
