@@ -30,7 +30,8 @@ PAIRS = [
     *((f"none {sampler}", f"{norm} {sampler}") for sampler in GRID for norm in ("ln", "bn")),
     ("none mixing16", "none sorted"),
     ("fixln mixing16", "ln mixing16"), ("fixbn mixing16", "bn mixing16"),
-    ("fixbn mixing16", "fixln mixing16"), ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
+    ("fixbn mixing16", "fixln mixing16"),
+    ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),
     *((f"{hybrid} mixing16", f"{norm} mixing16")
       for hybrid in ("lower2", "rmsbatch") for norm in ("ln", "bn")),
 ]  # fmt: skip
