@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from math import inf
 
 import pandas as pd
 
@@ -273,7 +274,9 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     if "minutes" in frame:
         notes.append("Minutes: by fairseq's own count, with validation and measurements.")
     planned = runs["settings"].map(lambda settings: settings.get("optimization.max_epoch") or 0)
-    fewer = runs["epochs"] < planned
+    made = valid.groupby("run")["update"].max().reindex(runs.index)
+    updates = runs["settings"].map(lambda settings: settings.get("optimization.max_update") or inf)
+    fewer = (runs["epochs"] < planned) & ~(made >= updates)
     if fewer.any():
         short = [
             f"{name} ({runs.at[name, 'epochs']} of {planned[name]})" for name in runs[fewer].index

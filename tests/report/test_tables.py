@@ -35,6 +35,13 @@ def test_summary_tells_of_trainings_that_are_not_complete(make, blocks):
     assert any("ln (2 of 3)" in note for note in table.notes)
 
 
+@pytest.mark.parametrize("updates, short", [(200, False), (201, True)])  # 200 were made
+def test_a_training_that_made_its_updates_is_complete(make, blocks, updates, short):
+    run = make("ln", nll=(5.0, 4.0), changes={"optimization.max_update": updates})
+    notes = blocks([run])["summary"].notes
+    assert any("Fewer epochs than planned" in note for note in notes) is short
+
+
 def test_papers_tables(main, blocks):
     made = blocks(main)
     first, second, fourth = (rows(made[f"table{number}"]) for number in (1, 2, 4))
