@@ -46,6 +46,8 @@ pre_sub      --encoder-normalize-before --decoder-normalize-before --norm-placem
 pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placement peri
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
+# A control of fixnorm: embeddings that Adam turns as slowly as LN's.
+slow='--norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings'
 statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
 run() { # NAME OPTIONS...
@@ -61,7 +63,8 @@ for seed in "$@"; do
         read -ra options <<<"$own"
         while (($(jobs -rp | wc -l) > 1)); do wait -n; done # two at a time
         run "$name-seed$seed" --seed "$seed" "${options[@]}" &
-    done <<<"$settings"
+    done <<<"$settings
+fixnorm_slow $slow"
 done
 while [[ -n $(jobs -p) ]]; do wait -n; done
 bash results/keep.sh results/norms/runs "$work"/*-seed[0-9]

@@ -1,4 +1,4 @@
-"""Controls for results/sampler: what else differs between fairseq's batches and mixed ones.
+"""Controls: what else differs between fairseq's batches and mixed ones, and with FixNorm.
 
 Used by ``--user-dir results/sampler/controls``.
 """
@@ -6,6 +6,7 @@ Used by ``--user-dir results/sampler/controls``.
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import torch
 from fairseq.criterions import register_criterion
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig
@@ -71,3 +72,18 @@ class TranslationOneComposition(TranslationRBNTask):
     """translation_rbn with batches that are composed once."""
 
     callbacks = (*CALLBACKS, OneComposition)
+
+
+@register_task("translation_long_embeddings", dataclass=with_options(TranslationConfig, CALLBACKS))
+class TranslationLongEmbeddings(TranslationRBNTask):
+    """translation_rbn with embeddings of unit length that Adam turns no faster than LN's.
+
+    Their first values are within 0.01, here 15.3 times as large: as spread as fairseq's, C = 128.
+    """
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """As its base; what is loaded into the model replaces the embeddings."""
+        model = super().build_model(cfg, from_checkpoint)
+        with torch.no_grad():
+            model.encoder.embed_tokens.weight.mul_(15.3)
+        return model
