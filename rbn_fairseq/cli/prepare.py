@@ -139,39 +139,24 @@ def wmt16(
     _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 
-_Text = Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")]
+def _add_language(name: str, corpus: str, summary: str) -> None:
+    """Add the verb that prepares a text for language modelling, a class of ``monolingual``."""
+
+    def prepare(
+        text: Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")],
+        output: _Output = Path("data", name),
+        jobs: _Jobs = _CORES,
+        allow_nonstandard: _Allow = False,
+    ) -> None:
+        from rbn_fairseq.corpora import monolingual
+
+        _prepare(getattr(monolingual, corpus)(text, jobs=jobs), output, allow_nonstandard)
+
+    app.command(name, help=f"{summary}\n\nLeaves bin/ (for fairseq) in --output.")(prepare)
 
 
-@app.command()
-def ptb(
-    text: _Text,
-    output: _Output = Path("data/ptb"),
-    jobs: _Jobs = _CORES,
-    allow_nonstandard: _Allow = False,
-) -> None:
-    """Prepare the Penn Treebank for language modelling: Mikolov's ptb.{train,valid,test}.txt.
-
-    Leaves bin/ (for fairseq) in --output.
-    """
-    from rbn_fairseq.corpora.monolingual import PTB
-
-    _prepare(PTB(text, jobs=jobs), output, allow_nonstandard)
-
-
-@app.command()
-def wikitext103(
-    text: _Text,
-    output: _Output = Path("data/wikitext103"),
-    jobs: _Jobs = _CORES,
-    allow_nonstandard: _Allow = False,
-) -> None:
-    """Prepare WikiText-103 for language modelling: wiki.{train,valid,test}.tokens.
-
-    Leaves bin/ (for fairseq) in --output.
-    """
-    from rbn_fairseq.corpora.monolingual import WikiText103
-
-    _prepare(WikiText103(text, jobs=jobs), output, allow_nonstandard)
+_add_language("ptb", "PTB", "Prepare Mikolov's Penn Treebank: ptb.{train,valid,test}.txt.")
+_add_language("wikitext103", "WikiText103", "Prepare WikiText-103: wiki.{train,valid,test}.tokens.")
 
 
 @app.command()

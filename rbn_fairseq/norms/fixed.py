@@ -100,10 +100,11 @@ class DynamicTanh(AffineNorm):
     def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
         super().__init__(channels, options)
         self.alpha = nn.Parameter(torch.full((1,), self.options.alpha_init))
+        self.register_parameter("s", None)
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        return on_wide_rows(_squash, x, self.alpha, None, self.weight, self.bias)
+        return on_wide_rows(_squash, x, self.alpha, self.s, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,6 @@ class DynamicErf(DynamicTanh):
     def __init__(self, channels: int, options: Optional[DynamicErfOptions] = None) -> None:
         super().__init__(channels, options)
         self.s = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
-        """Squash ``x: (..., C)``; ``tokens`` is not needed and not read."""
-        return on_wide_rows(_squash, x, self.alpha, self.s, self.weight, self.bias)
 
 
 class _Squash(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """Instance normalisation: each channel over the real tokens of its own sentence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Optional
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rbn_fairseq.norms.norm import AffineNorm
-from rbn_fairseq.norms.normalise import gradient_sums, on_wide_rows
+from rbn_fairseq.norms.normalise import block_rows, on_wide_rows
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows, sentences_of
 
@@ -71,37 +72,62 @@ class InstanceNorm(AffineNorm):
 class _Normalise(torch.autograd.Function):
     """Instance norm of rows in fp32 or better.
 
-    With z the normalised rows, s what they were multiplied by, and g the gradient that arrives,
+    With n rows in the sentence, s what they are multiplied by, and g the gradient that arrives,
 
-        dx = weight s (g - mean(g) - z mean(g z)),
-
-    means being those over the rows of the sentence.
+        dx = weight s (g - sum(g) / n - (x - mean) s^2 sum(g (x - mean)) / n).
     """
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, layout: BatchLayout
     ) -> Tensor:
-        z = rows - layout.by_row(_mean(rows, layout))  # (N, C)
-        scale = torch.rsqrt(_mean(z.square(), layout) + eps)  # (B, C)
-        z.mul_(layout.by_row(scale))
+        y, moments = torch.empty_like(rows), []  # y: (N, C)
+        for n, sums, spread, x, out in _by_length(layout, rows, y):
+            mean = sums(x) / n
+            torch.sub(x, spread(mean), out=out)
+            scale = (sums(out * out) / n).add_(eps).rsqrt_()
+            torch.addcmul(bias, out, spread(scale * weight), out=out)
+            moments += [mean, scale]
         ctx.layout = layout
-        ctx.save_for_backward(z, scale, weight)
-        return torch.addcmul(bias, z, weight)
+        ctx.save_for_backward(rows, weight, *moments)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
-        (z, scale, weight), layout = ctx.saved_tensors, ctx.layout
-        dbias, dweight = gradient_sums(grad, z)
-        dx = z * layout.by_row(_mean(grad * z, layout))
-        dx.add_(layout.by_row(_mean(grad, layout))).sub_(grad).mul_(layout.by_row(scale * -weight))
+        rows, weight, *moments = ctx.saved_tensors
+        dx, dweight, dbias = torch.empty_like(rows), *map(torch.zeros_like, (weight, weight))
+        parts = _by_length(ctx.layout, grad, rows, dx)
+        for part, mean, scale in zip(parts, moments[::2], moments[1::2], strict=True):
+            n, sums, spread, g, x, out = part
+            dot = sums(torch.sub(x, spread(mean), out=out).mul_(g)) * scale
+            total = sums(g)
+            dweight += dot.flatten(0, -2).sum(0)
+            dbias += total.flatten(0, -2).sum(0)
+            factor = scale * weight
+            slope = dot * scale * factor / -n
+            shift = torch.addcmul(total * factor / -n, mean, slope, value=-1)
+            torch.addcmul(spread(shift), g, spread(factor), out=out).addcmul_(x, spread(slope))
         return dx, dweight, dbias, None, None
 
 
 _normalise: Callable[..., Tensor] = _Normalise.apply
 
 
-def _mean(rows: Tensor, layout: BatchLayout) -> Tensor:
-    """Return the mean over the rows of each sentence, ``(B, C)``; 0 for one without any."""
-    return layout.sums(rows) / layout.lengths.clamp(min=1).unsqueeze(1)
+def _by_length(layout: BatchLayout, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Yield views of tensors ``(N, C)``, of some sentences after the others; without blocks of all.
+
+    Returns:
+        The lengths; what gives the sums of a view's sentences; what spreads them over the rows; the
+        views. Those of a block are of sentences of one length, ``(sentences, length, C)``.
+    """
+    size, row = block_rows(tensors[0]), 0
+    if size is None:
+        yield layout.lengths.clamp(min=1).unsqueeze(1), layout.sums, layout.by_row, *tensors
+        return
+    for length, alike in groupby(filter(None, layout.counts)):
+        few, end = max(1, size // length), row + length * len(list(alike))
+        views = (it[row:end].unflatten(0, (-1, length)).split(few) for it in tensors)
+        for block in zip(*views, strict=True):
+            yield length, lambda rows: rows.sum(1, keepdim=True), lambda sums: sums, *block
+        row = end

@@ -11,19 +11,25 @@ from rbn_fairseq.norms import kernels, moments
 from rbn_fairseq.norms.moments import all_reduce_sum, world_size
 
 __all__ = [
-    "by_blocks", "gradient_sums", "multiply_add", "normalise", "on_wide_rows", "standard_deviation",
+    "block_rows", "by_blocks", "gradient_sums", "multiply_add", "normalise", "on_wide_rows",
+    "standard_deviation",
 ]  # fmt: skip
 
 #: Numbers of a block that a CPU's cache holds while several operations pass over it.
-BLOCK = 2**17
+BLOCK = 2**18
+
+
+def block_rows(tensor: Tensor) -> Optional[int]:
+    """Return how many rows of ``(N, C)`` make a block; ``None`` on a GPU and for compilers."""
+    if not tensor.is_cpu or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+        return None
+    return max(1, BLOCK // tensor.shape[1])
 
 
 def by_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield views of tensors of as many rows, some rows after the others; all at once on a GPU."""
-    if not tensors[0].is_cpu or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
-        return iter([tensors])
-    size = max(1, BLOCK // tensors[0].shape[1])
-    return zip(*(tensor.split(size) for tensor in tensors), strict=True)
+    """Yield views of tensors of as many rows, a block after the other; all at once without any."""
+    size = block_rows(tensors[0])
+    return iter([tensors]) if size is None else zip(*(t.split(size) for t in tensors), strict=True)
 
 
 def on_wide_rows(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
