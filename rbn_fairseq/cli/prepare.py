@@ -139,10 +139,8 @@ def wmt16(
     _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 
-def _add_language(name: str, corpus: str, summary: str) -> None:
-    """Add the verb that prepares a text for language modelling, a class of ``monolingual``."""
-
-    def prepare(
+def _add_language_modelling(name: str, corpus: str, text: str) -> None:
+    def verb(
         text: Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")],
         output: _Output = Path("data", name),
         jobs: _Jobs = _CORES,
@@ -152,11 +150,12 @@ def _add_language(name: str, corpus: str, summary: str) -> None:
 
         _prepare(getattr(monolingual, corpus)(text, jobs=jobs), output, allow_nonstandard)
 
-    app.command(name, help=f"{summary}\n\nLeaves bin/ (for fairseq) in --output.")(prepare)
+    about = f"Prepare a text for language modelling, {text}."
+    app.command(name, help=f"{about}\n\nLeaves bin/ (for fairseq) in --output.")(verb)
 
 
-_add_language("ptb", "PTB", "Prepare Mikolov's Penn Treebank: ptb.{train,valid,test}.txt.")
-_add_language("wikitext103", "WikiText103", "Prepare WikiText-103: wiki.{train,valid,test}.tokens.")
+_add_language_modelling("ptb", "PTB", "Mikolov's Penn Treebank: ptb.{train,valid,test}.txt")
+_add_language_modelling("wikitext103", "WikiText103", "wiki.{train,valid,test}.tokens")
 
 
 @app.command()

@@ -66,29 +66,40 @@ class InstanceNorm(AffineNorm):
 
     def _normalise(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         layout, eps = sentences_of(layout), self.options.eps
-        return on_wide_rows(_normalise, rows, self.weight, self.bias, eps, layout)
+        return on_wide_rows(_apply, rows, self.weight, self.bias, eps, layout)
 
 
-class _Normalise(torch.autograd.Function):
-    """Instance norm of rows in fp32 or better.
+def _apply(rows: Tensor, weight: Tensor, bias: Tensor, eps: float, layout: BatchLayout) -> Tensor:
+    """Normalise rows ``(N, C)`` in fp32 or better."""
+    size = block_rows(rows)
+    if size is not None and len(rows) > size:
+        return _by_blocks(rows, weight, bias, eps, layout.counts, size)
+    counts = layout.lengths.clamp(min=1).unsqueeze(1)
+    centred = rows - layout.by_row(layout.sums(rows) / counts)
+    scale = torch.rsqrt(layout.sums(centred.square()) / counts + eps)
+    return torch.addcmul(bias, centred * layout.by_row(scale), weight)
 
-    With n rows in the sentence, s what they are multiplied by, and g the gradient that arrives,
+
+class _ByBlocks(torch.autograd.Function):
+    """The same by blocks of sentences of one length.
+
+    With n rows in the sentence, s = 1 / sqrt(var + eps), and g the gradient that arrives,
 
         dx = weight s (g - sum(g) / n - (x - mean) s^2 sum(g (x - mean)) / n).
     """
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, layout: BatchLayout
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float, counts: Any, size: int
     ) -> Tensor:
-        y, moments = torch.empty_like(rows), []  # y: (N, C)
-        for n, sums, spread, x, out in _by_length(layout, rows, y):
-            mean = sums(x) / n
-            torch.sub(x, spread(mean), out=out)
-            scale = (sums(out * out) / n).add_(eps).rsqrt_()
-            torch.addcmul(bias, out, spread(scale * weight), out=out)
+        ctx.counts, ctx.size = counts, size
+        y, moments = torch.empty_like(rows), []
+        for x, out in _blocks(counts, size, rows, y):  # (sentences, n, C)
+            mean = x.mean(1, keepdim=True)
+            torch.sub(x, mean, out=out)
+            scale = (out * out).mean(1, keepdim=True).add_(eps).rsqrt_()
+            torch.addcmul(bias, out, scale * weight, out=out)
             moments += [mean, scale]
-        ctx.layout = layout
         ctx.save_for_backward(rows, weight, *moments)
         return y
 
@@ -97,37 +108,27 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         rows, weight, *moments = ctx.saved_tensors
         dx, dweight, dbias = torch.empty_like(rows), *map(torch.zeros_like, (weight, weight))
-        parts = _by_length(ctx.layout, grad, rows, dx)
-        for part, mean, scale in zip(parts, moments[::2], moments[1::2], strict=True):
-            n, sums, spread, g, x, out = part
-            dot = sums(torch.sub(x, spread(mean), out=out).mul_(g)) * scale
-            total = sums(g)
-            dweight += dot.flatten(0, -2).sum(0)
-            dbias += total.flatten(0, -2).sum(0)
-            factor = scale * weight
-            slope = dot * scale * factor / -n
-            shift = torch.addcmul(total * factor / -n, mean, slope, value=-1)
-            torch.addcmul(spread(shift), g, spread(factor), out=out).addcmul_(x, spread(slope))
-        return dx, dweight, dbias, None, None
+        blocks = _blocks(ctx.counts, ctx.size, grad, rows, dx)
+        for (g, x, out), mean, scale in zip(blocks, moments[::2], moments[1::2], strict=True):
+            dot = torch.sub(x, mean, out=out).mul_(g).sum(1, keepdim=True) * scale
+            total, n = g.sum(1, keepdim=True), x.shape[1]
+            dweight += dot.sum((0, 1))
+            dbias += total.sum((0, 1))
+            slope = dot * scale / -n
+            shift = torch.addcmul(total / -n, mean, slope, value=-1)
+            # In this order, so that it is 0 for a sentence of one token.
+            torch.addcmul(shift, x, slope, out=out).add_(g).mul_(scale * weight)
+        return dx, dweight, dbias, None, None, None
 
 
-_normalise: Callable[..., Tensor] = _Normalise.apply
+_by_blocks: Callable[..., Tensor] = _ByBlocks.apply
 
 
-def _by_length(layout: BatchLayout, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
-    """Yield views of tensors ``(N, C)``, of some sentences after the others; without blocks of all.
-
-    Returns:
-        The lengths; what gives the sums of a view's sentences; what spreads them over the rows; the
-        views. Those of a block are of sentences of one length, ``(sentences, length, C)``.
-    """
-    size, row = block_rows(tensors[0]), 0
-    if size is None:
-        yield layout.lengths.clamp(min=1).unsqueeze(1), layout.sums, layout.by_row, *tensors
-        return
-    for length, alike in groupby(filter(None, layout.counts)):
-        few, end = max(1, size // length), row + length * len(list(alike))
-        views = (it[row:end].unflatten(0, (-1, length)).split(few) for it in tensors)
-        for block in zip(*views, strict=True):
-            yield length, lambda rows: rows.sum(1, keepdim=True), lambda sums: sums, *block
+def _blocks(counts: list[int], size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield views of tensors ``(N, C)``, each of some sentences of one length: ``(B, n, C)``."""
+    row = 0
+    for n, alike in groupby(filter(None, counts)):
+        end = row + n * len(list(alike))
+        runs = (tensor[row:end].unflatten(0, (-1, n)) for tensor in tensors)
+        yield from zip(*(run.split(max(1, size // n)) for run in runs), strict=True)
         row = end

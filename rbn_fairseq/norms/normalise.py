@@ -15,7 +15,7 @@ __all__ = [
     "standard_deviation",
 ]  # fmt: skip
 
-#: Numbers of a block that a CPU's cache holds while several operations pass over it.
+#: Numbers of a block, which a CPU's last cache holds while several operations pass over it.
 BLOCK = 2**18
 
 
@@ -27,7 +27,7 @@ def block_rows(tensor: Tensor) -> Optional[int]:
 
 
 def by_blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield views of tensors of as many rows, a block after the other; all at once without any."""
+    """Yield views of tensors of as many rows: block by block, or where there are none, all."""
     size = block_rows(tensors[0])
     return iter([tensors]) if size is None else zip(*(t.split(size) for t in tensors), strict=True)
 

@@ -18,9 +18,10 @@ CASES = {
     "groupscale": {"groups": 3}, "dyt": {}, "derf": {}, "instance": {}, "scale": {},
 }  # fmt: skip
 LENGTHS = [1, 3, 3, 3, 0, 2]
+TINY_EPS = NORMS["instance"].options_type(eps=1e-12)
 
 
-@pytest.fixture(params=[1, 4 * C, 2**17], ids=["a row", "four rows", "all rows"])
+@pytest.fixture(params=[1, 4 * C, 2**18], ids=["a row", "four rows", "all rows"])
 def block(request, monkeypatch):
     """Numbers that a block holds."""
     monkeypatch.setattr("rbn_fairseq.norms.normalise.BLOCK", request.param)
@@ -48,6 +49,22 @@ def test_gradients_are_those_of_differences(case, block):
         return torch.func.functional_call(norm, values, (x, layout))
 
     assert torch.autograd.gradcheck(run, (x, *norm.parameters()))
+
+
+def test_instance_norm_of_a_sentence_does_not_depend_on_the_others(block):
+    norm = build("instance").double()
+    layout = BatchLayout(torch.tensor(LENGTHS), LENGTHS)
+    x = torch.randn(layout.rows, C, dtype=torch.double)
+    alone = [norm(sentence.unsqueeze(1)).squeeze(1) for sentence in x.split(LENGTHS)]
+    torch.testing.assert_close(norm(x, layout), torch.cat(alone))
+
+
+def test_instance_norm_passes_no_gradient_to_a_sentence_of_one_token(block):
+    norm = randomise(build_norm(["instance"], NormPlace(C), {"instance": TINY_EPS}))
+    layout = BatchLayout(torch.tensor(LENGTHS), LENGTHS)
+    x = torch.randn(layout.rows, C, requires_grad=True)
+    (norm(x, layout) * torch.randn_like(x)).sum().backward()
+    assert not x.grad[0].any() and x.grad[1:4].any()
 
 
 @pytest.mark.parametrize("name", NORMS)

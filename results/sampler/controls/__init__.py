@@ -1,4 +1,4 @@
-"""Controls: what else differs between fairseq's batches and mixed ones, and with FixNorm.
+"""Controls: what else differs between fairseq's batches and mixed ones, and what FixNorm changes.
 
 Used by ``--user-dir results/sampler/controls``.
 """
@@ -76,13 +76,13 @@ class TranslationOneComposition(TranslationRBNTask):
 
 @register_task("translation_long_embeddings", dataclass=with_options(TranslationConfig, CALLBACKS))
 class TranslationLongEmbeddings(TranslationRBNTask):
-    """translation_rbn with embeddings of unit length that Adam turns no faster than LN's.
+    """translation_rbn with FixNorm's embeddings, shared by both sides, turned as slowly as LN's.
 
-    Their first values are within 0.01, here 15.3 times as large: as spread as fairseq's, C = 128.
+    15.3 times as large as FixNorm's first values, they deviate by 128^-0.5, as fairseq's do.
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As its base; what is loaded into the model replaces the embeddings."""
+        """As its base. Embeddings of --init-from would be made larger, too."""
         model = super().build_model(cfg, from_checkpoint)
         with torch.no_grad():
             model.encoder.embed_tokens.weight.mul_(15.3)
