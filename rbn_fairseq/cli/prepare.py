@@ -139,7 +139,7 @@ def wmt16(
     _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 
-def _add_language_modelling(name: str, corpus: str, text: str) -> None:
+def _add_language_modelling(name: str, corpus: str, what: str) -> None:
     def verb(
         text: Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")],
         output: _Output = Path("data", name),
@@ -150,7 +150,7 @@ def _add_language_modelling(name: str, corpus: str, text: str) -> None:
 
         _prepare(getattr(monolingual, corpus)(text, jobs=jobs), output, allow_nonstandard)
 
-    about = f"Prepare a text for language modelling, {text}."
+    about = f"Prepare a text for language modelling, {what}."
     app.command(name, help=f"{about}\n\nLeaves bin/ (for fairseq) in --output.")(verb)
 
 
