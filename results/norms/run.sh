@@ -46,7 +46,7 @@ pre_sub      --encoder-normalize-before --decoder-normalize-before --norm-placem
 pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placement peri
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
-# A control of fixnorm: embeddings that Adam turns as slowly as LN's. Not timed: that knows no other task.
+# A control of fixnorm: embeddings that Adam turns as slowly as LN's. Not timed: updates.py takes no task.
 slow='--norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings'
 statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 

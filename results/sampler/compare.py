@@ -45,10 +45,17 @@ def read_runs(runs: Path) -> Iterator[tuple[str, int, Path]]:
 
 
 def losses(run: Path, part: str) -> pd.Series:
-    """Return nll in bits a token by epoch; ``part`` is ``valid`` or ``train``."""
+    """Return nll in bits a token by epoch; ``part`` is ``valid`` or ``train``.
+
+    In training, without a last epoch that --max-update has left with a few updates.
+    """
     rows = re.findall(rf"INFO \| {part} \| (\{{.*\}})", (run / "train.log").read_text())
-    ends = {row["epoch"]: float(row[f"{part}_nll_loss"]) for row in map(json.loads, rows)}
-    return pd.Series(ends).rename_axis("epoch").sort_index()
+    ends = pd.DataFrame(map(json.loads, rows)).drop_duplicates("epoch", keep="last")
+    ends = ends.set_index("epoch").sort_index()
+    if part == "train":
+        made = ends["train_num_updates"].astype(int).diff().fillna(float("inf"))
+        ends = ends[~(made < made[1:].max() / 2)]
+    return ends[f"{part}_nll_loss"].astype(float)
 
 
 def curves_of(runs: Path, part: str = "valid") -> pd.DataFrame:
@@ -113,6 +120,17 @@ def print_differences(last: pd.DataFrame) -> None:
             print(f"{title:<36} {interval(gaps)}")
 
 
+def print_by_epoch(curves: pd.DataFrame, part: str) -> None:
+    """Print the means over seeds of paired differences of nll after every epoch."""
+    pairs = {
+        f"{one} - {other}": (curves[one] - curves[other]).dropna(how="all", axis=1).mean(axis=1)
+        for one, other in PAIRS
+        if {one, other} <= {*curves.columns.get_level_values(0)}
+    }
+    print(f"\n{part}: means of paired differences by epoch")
+    print(pd.DataFrame(pairs).T.to_string(float_format="%+.3f", na_rep=""))
+
+
 def updates_to(curve: pd.Series, nll: float) -> float:
     """Return the epoch at which a curve reaches a loss, interpolated; NaN if it does not."""
     for (before, high), (after, low) in zip(curve.items(), curve.iloc[1:].items(), strict=False):
@@ -164,6 +182,8 @@ if __name__ == "__main__":
             if ("ln sorted", seed) in curves and kind.split()[1] in GRID:
                 goal = ends["ln sorted", seed]
                 table[kind, seed]["epochs to LN's last, sorted"] = updates_to(curve.dropna(), goal)
+    print_by_epoch(curves, "validation")
+    print_by_epoch(curves_of(arguments.runs, "train"), "training")
     print("\nat the end")
     print(pd.DataFrame(table).T.to_string(float_format="%.3f", na_rep=""))
     draw(curves, arguments.figure)

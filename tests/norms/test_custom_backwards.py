@@ -18,7 +18,6 @@ CASES = {
     "groupscale": {"groups": 3}, "dyt": {}, "derf": {}, "instance": {}, "scale": {},
 }  # fmt: skip
 LENGTHS = [1, 3, 3, 3, 0, 2]
-TINY_EPS = NORMS["instance"].options_type(eps=1e-12)
 
 
 @pytest.fixture(params=[1, 4 * C, 2**18], ids=["a row", "four rows", "all rows"])
@@ -60,7 +59,8 @@ def test_instance_norm_of_a_sentence_does_not_depend_on_the_others(block):
 
 
 def test_instance_norm_passes_no_gradient_to_a_sentence_of_one_token(block):
-    norm = randomise(build_norm(["instance"], NormPlace(C), {"instance": TINY_EPS}))
+    options = {"instance": NORMS["instance"].options_type(eps=1e-12)}
+    norm = randomise(build_norm(["instance"], NormPlace(C), options))
     layout = BatchLayout(torch.tensor(LENGTHS), LENGTHS)
     x = torch.randn(layout.rows, C, requires_grad=True)
     (norm(x, layout) * torch.randn_like(x)).sum().backward()
