@@ -147,7 +147,7 @@ class _Squash(torch.autograd.Function):
             z.sigmoid_() if s is None else z.add_(s).erf_()
             torch.addcmul(shift, z, scale, out=out)
         ctx.save_for_backward(rows, squashed, alpha, s, weight)
-        return y
+        return y.detach()  # torch 2.11, compiling, loses the gradient of y
 
     @staticmethod
     @once_differentiable

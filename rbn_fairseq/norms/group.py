@@ -124,7 +124,7 @@ class _Normalise(torch.autograd.Function):
             torch.rsqrt(var + eps, out=i)
             torch.addcmul(bias, normed.mul_(i).flatten(1), weight, out=out)
         ctx.save_for_backward(x, z, weight, mean, inverse)
-        return y
+        return y.detach()  # torch 2.11, compiling, loses the gradient of y
 
     @staticmethod
     @once_differentiable

@@ -135,7 +135,7 @@ class _DivideByRMS(torch.autograd.Function):
             torch.mul(x, by, out=out)
             if weight is not None:
                 out.mul_(weight)
-        return y
+        return y.detach()  # torch 2.11, compiling, loses the gradient of y
 
     @staticmethod
     @once_differentiable

@@ -61,7 +61,7 @@ class _ToLength(torch.autograd.Function):
         ctx.eps = eps
         ctx.save_for_backward(x, g, length)
         y: Tensor = wide * (g.to(wide.dtype) / length.clamp(min=eps))
-        return y.to(x.dtype)
+        return y.to(x.dtype).detach()  # torch 2.11, compiling, loses the gradient of y
 
     @staticmethod
     @once_differentiable

@@ -50,6 +50,16 @@ def test_gradients_are_those_of_differences(case, block):
     assert torch.autograd.gradcheck(run, (x, *norm.parameters()))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_its_output_may_be_changed_in_place(case, block):
+    norm, layout = build(case), BatchLayout(torch.tensor(LENGTHS), LENGTHS)
+    x = torch.randn(layout.rows, C, requires_grad=True)
+    apart, y = norm(x, layout) * 3, norm(x, layout)
+    y.mul_(3)
+    gradients = [torch.autograd.grad(it, x, it.detach().cos())[0] for it in (y, apart)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_instance_norm_of_a_sentence_does_not_depend_on_the_others(block):
     norm = build("instance").double()
     layout = BatchLayout(torch.tensor(LENGTHS), LENGTHS)
