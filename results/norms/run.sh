@@ -46,8 +46,12 @@ pre_sub      --encoder-normalize-before --decoder-normalize-before --norm-placem
 pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placement peri
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
-# A control of fixnorm: embeddings that Adam turns as slowly as LN's. Not timed: updates.py takes no task.
-slow='--norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings'
+# Controls of fixnorm: its embeddings turned as slowly as LN's; LN's turned 4 times as fast. Not timed:
+# updates.py takes no task.
+controls='
+fixnorm_slow --norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings
+ln_fast      --user-dir results/sampler/controls --task translation_fast_embeddings
+'
 statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
 run() { # NAME OPTIONS...
@@ -63,8 +67,7 @@ for seed in "$@"; do
         read -ra options <<<"$own"
         while (($(jobs -rp | wc -l) > 1)); do wait -n; done # two at a time
         run "$name-seed$seed" --seed "$seed" "${options[@]}" &
-    done <<<"$settings
-fixnorm_slow $slow"
+    done <<<"$settings$controls"
 done
 while [[ -n $(jobs -p) ]]; do wait -n; done
 bash results/keep.sh results/norms/runs "$work"/*-seed[0-9]
