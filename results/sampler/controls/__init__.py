@@ -81,12 +81,21 @@ class TranslationLongEmbeddings(TranslationRBNTask):
     15.3 times as large as FixNorm's first values, they deviate by 128^-0.5, as fairseq's do.
     """
 
+    factor = 15.3
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """As its base. Embeddings of --init-from would be made larger, too."""
+        """As its base. Embeddings of --init-from would be multiplied, too."""
         model = super().build_model(cfg, from_checkpoint)
         with torch.no_grad():
-            model.encoder.embed_tokens.weight.mul_(15.3)
+            model.encoder.embed_tokens.weight.mul_(self.factor)
         return model
+
+
+@register_task("translation_short_embeddings", dataclass=with_options(TranslationConfig, CALLBACKS))
+class TranslationShortEmbeddings(TranslationLongEmbeddings):
+    """translation_rbn with LN's embeddings, whose first values deviate as little as FixNorm's."""
+
+    factor = 1 / 15.3
 
 
 @register_task("translation_fast_embeddings", dataclass=with_options(TranslationConfig, CALLBACKS))
