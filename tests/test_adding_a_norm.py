@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint
+from rbn_fairseq.cli.inspection import check_checkpoint
 from rbn_fairseq.models import config
 from rbn_fairseq.norms import (
     _FOLLOWERS,
@@ -155,7 +156,7 @@ def test_errors_of_ones_own_code_are_one_line(mine, data_bin, forked, tmp_path):
     given = (data_bin, tmp_path / "run", "--norm-encoder", "peak", "--norm-peak-floor", -1)
     options = train_arguments(mine, *given)
     done = run(forked, "rbn", "train", *options)
-    assert done.returncode == 2 and done.stderr.startswith("rbn: error: `floor`")
+    assert done.returncode == 2 and done.stderr.startswith("rbn: error: --norm-peak-floor must")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -169,8 +170,11 @@ def test_an_architecture_of_ones_own(mine, data_bin, forked, tmp_path):
     )  # fmt: skip
     done = run(forked, "fairseq-train", *options)
     assert done.returncode == 0, done.stderr
-    settings = read_checkpoint(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
+    checkpoint = tmp_path / "run" / "checkpoint_last.pt"
+    settings = own_settings(checkpoint, read_checkpoint(checkpoint))["model"]
     assert (settings["_name"], settings["norm_peak_floor"]) == ("mine_tiny", 1e-3)
+    (_, found), *_ = check_checkpoint(checkpoint)
+    assert "mine_tiny, --norm-encoder peak" in found
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "epoch_checkpoints", "is_whole", "own_settings", "plain_settings", "read_checkpoint",
-    "refuse_folded", "write_checkpoint",
+    "epoch_checkpoints", "has_norms", "is_whole", "own_settings", "plain_settings",
+    "read_checkpoint", "refuse_folded", "write_checkpoint",
 ]  # fmt: skip
 
 _DIRECTORY = 0x10  # in the attributes of MS-DOS
@@ -81,6 +81,11 @@ def plain_settings(settings: Any) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
+def has_norms(model: Mapping[str, Any]) -> bool:
+    """Whether settings are those of a model of this plugin; its name may be the user's own."""
+    return "norm_encoder" in model or "norm_decoder" in model
+
+
 def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     """Return fairseq's configuration from a checkpoint of this plugin.
 
@@ -92,11 +97,11 @@ def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
         ValueError: if it was made without this plugin.
     """
     cfg: dict[str, Any] = state.get("cfg") or {}
-    name = str(plain_settings(cfg.get("model")).get("_name"))
-    if not name.startswith("rbn_"):
+    model = plain_settings(cfg.get("model"))
+    if not has_norms(model):
         raise ValueError(
-            f"The checkpoint `{path}` was made without this plugin: its model is `{name}`, not an "
-            "`rbn_transformer`."
+            f"The checkpoint `{path}` was made without this plugin: its model is "
+            f"`{model.get('_name')}`, not an `rbn_transformer`."
         )
     return cfg
 

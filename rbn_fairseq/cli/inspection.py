@@ -7,7 +7,7 @@ from typing import Any, Optional
 from fairseq.data import Dictionary, data_utils
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
+from rbn_fairseq.checkpoints.files import has_norms, plain_settings, read_checkpoint
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 from rbn_fairseq.models.state_dicts import describe_plans
 
@@ -27,7 +27,7 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
     cfg, args = plain_settings(state.get("cfg")), plain_settings(state.get("args"))
     model = plain_settings(cfg.get("model")) or args
     name = str(model.get("_name") or model.get("arch") or "unknown")
-    ours = name.startswith("rbn_")
+    ours = has_norms(model)
     plans = f", {describe_plans(model)}" if ours else ""
     history = state.get("optimizer_history") or [{}]
     updates = plain_settings(history[-1]).get("num_updates", "?")

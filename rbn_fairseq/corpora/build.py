@@ -25,11 +25,11 @@ from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "SPECIAL_TYPES", "Corpus", "PairCorpus", "apply_merges", "binarise", "build", "check_files",
+    "Corpus", "PairCorpus", "apply_merges", "binarise", "build", "check_files",
     "count_differences", "learn_merges", "preprocess", "stage",
 ]  # fmt: skip
 
-SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
+_SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
 
 
 def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> None:
@@ -83,8 +83,11 @@ def _leave_interrupts() -> None:
 
 def binarise(
     text: Path, out: Path, langs: Sequence[str], *options: str, joined: bool = True
-) -> None:
+) -> int:
     """Run fairseq-preprocess on ``text/{train,valid,test}.{source,target}``, in subword units.
+
+    Returns:
+        The number of the source's types, fairseq's special ones included.
 
     Raises:
         ValueError: if it fails.
@@ -92,6 +95,7 @@ def binarise(
     prefixes = [f"--{split}pref={text / split}" for split in SPLITS]
     sides = ["-s", langs[0], "-t", langs[1], *(["--joined-dictionary"] if joined else [])]
     preprocess("--destdir", str(out), *prefixes, *sides, *options)
+    return sum(1 for _ in read_lines(out / f"dict.{langs[0]}.txt")) + _SPECIAL_TYPES
 
 
 def preprocess(*options: str) -> None:
@@ -219,14 +223,12 @@ class PairCorpus(Corpus):
         """Write binary data, and how text comes to their pieces."""
         code = out / "bpe" / "code"
         workers = ("--workers", str(self.jobs))
-        binarise(code.parent, directory, self.langs, *self.options, *workers)
+        note["types"] = binarise(code.parent, directory, self.langs, *self.options, *workers)
         if self.merges != self.standard_merges:
             note["differences"].append(
                 f"{self.merges:,} merges were asked for, the standard has {self.standard_merges:,}"
             )
         note["merges"] = len(_read_codes(code).bpe_codes) if code.exists() else self.merges
-        words = directory / f"dict.{self.langs[0]}.txt"
-        note["types"] = sum(1 for _ in read_lines(words)) + SPECIAL_TYPES
         if self.tokens is not None:
             write_pieces(directory, "subword_nmt", code, **self.tokens)
 

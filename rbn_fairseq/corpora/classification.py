@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from rbn_fairseq.corpora import build
-from rbn_fairseq.corpora.build import SPECIAL_TYPES, Corpus, check_files
+from rbn_fairseq.corpora.build import Corpus, check_files
 from rbn_fairseq.corpora.text import Say, read_lines, sha256
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
@@ -134,9 +134,8 @@ class Texts(Corpus):
         # Without a factor of 1, fairseq fills dictionaries up to a multiple of 8: with classes.
         options = ("--nwordssrc", str(self.types), "--padding-factor", "1")
         options += ("--workers", str(self.jobs))
-        build.binarise(out / "text", directory, (TEXT, LABEL), *options, joined=False)
-        words = directory / f"dict.{TEXT}.txt"
-        note["types"] = sum(1 for _ in read_lines(words)) + SPECIAL_TYPES
+        sides = (TEXT, LABEL)
+        note["types"] = build.binarise(out / "text", directory, sides, *options, joined=False)
 
 
 #: Corpora that others publish results on: their names, and the number of texts with each label.

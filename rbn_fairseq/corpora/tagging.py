@@ -142,8 +142,8 @@ class TaggedTexts(Corpus):
         # filled up to a multiple of 8.
         options = ("--tgtdict", str(out / "text" / "tags"), "--thresholdsrc", str(self.min_count))
         options += ("--workers", str(self.jobs))
-        build.binarise(out / "text", directory, (TEXT, LABEL), *options, joined=False)
-        note["types"] = sum(1 for _ in read_lines(directory / f"dict.{TEXT}.txt"))
+        sides = (TEXT, LABEL)
+        note["types"] = build.binarise(out / "text", directory, sides, *options, joined=False)
 
 
 def _write(directory: Path, split: str, path: Path) -> tuple[Counts, Counter[str]]:

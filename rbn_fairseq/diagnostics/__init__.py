@@ -20,7 +20,7 @@ from rbn_fairseq.diagnostics.tid import (
     average_tid,
     conditional_tid,
     deviation,
-    distance,
+    distances,
     independent_tid,
     measure_tid,
     tid,
@@ -33,7 +33,7 @@ __all__ = [
     # the population's
     "ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population",
     # what differs
-    "TID", "average_tid", "conditional_tid", "deviation", "distance", "independent_tid",
+    "TID", "average_tid", "conditional_tid", "deviation", "distances", "independent_tid",
     "measure_tid", "tid", "tid_error",
     # conditioning
     "Conditioning", "conditioning",

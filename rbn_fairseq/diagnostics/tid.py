@@ -12,7 +12,7 @@ from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
 from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
 __all__ = [
-    "TID", "average_tid", "conditional_tid", "deviation", "distance", "independent_tid",
+    "TID", "average_tid", "conditional_tid", "deviation", "distances", "independent_tid",
     "measure_tid", "tid", "tid_error",
 ]  # fmt: skip
 
@@ -26,15 +26,31 @@ class TID(NamedTuple):
     var: float
 
 
-def _distances(moments: LayerMoments, estimate: str) -> tuple[Tensor, Tensor]:
-    """Return each batch's distance to the population in mean and in standard deviation."""
-    mean, var = population(moments, estimate)
-    std = var.sqrt()
+def distances(
+    mean: Tensor, var: Tensor, population: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Compute ``||mu_B - mu|| / ||sigma||`` and ``||sigma_B - sigma|| / ||sigma||``.
+
+    Of batches, as Eq. 5 has them; of running statistics it is their lag.
+
+    Args:
+        mean: ``(..., C)``.
+        var: variances, ``(..., C)``.
+        population: its mean and variance, each ``(C,)``; sigma is the variance's root.
+
+    Returns:
+        Two tensors ``(...)``.
+    """
+    std = population[1].sqrt()
     scale = std.norm() + TINY
     return (
-        (moments.mean - mean).norm(dim=1) / scale,
-        (moments.var.sqrt() - std).norm(dim=1) / scale,
+        (mean - population[0]).norm(dim=-1) / scale,
+        (var.sqrt() - std).norm(dim=-1) / scale,
     )
+
+
+def _of_batches(moments: LayerMoments, estimate: str) -> tuple[Tensor, Tensor]:
+    return distances(moments.mean, moments.var, population(moments, estimate))
 
 
 def tid(moments: LayerMoments, estimate: str = "mean-of-batches") -> TID:
@@ -44,7 +60,7 @@ def tid(moments: LayerMoments, estimate: str = "mean-of-batches") -> TID:
     (paper, Eq. 5; sigma is a standard deviation). ``estimate`` names the population, see
     :func:`~rbn_fairseq.diagnostics.population`.
     """
-    return TID(*(distance.mean().item() for distance in _distances(moments, estimate)))
+    return TID(*(part.mean().item() for part in _of_batches(moments, estimate)))
 
 
 def tid_error(moments: LayerMoments, total: int, estimate: str = "mean-of-batches") -> TID:
@@ -58,7 +74,7 @@ def tid_error(moments: LayerMoments, total: int, estimate: str = "mean-of-batche
     if used >= total:
         return TID(0.0, 0.0)
     factor = math.sqrt((1 - used / total) / used)
-    return TID(*(factor * distance.std().item() for distance in _distances(moments, estimate)))
+    return TID(*(factor * part.std().item() for part in _of_batches(moments, estimate)))
 
 
 def average_tid(layers: Mapping[str, TID]) -> TID:
@@ -170,23 +186,4 @@ def deviation(moments: LayerMoments, estimate: str = "mean-of-batches") -> tuple
     return (
         ((moments.mean - mean).norm(dim=1) / mean.norm()).mean().item(),
         ((moments.var - var).norm(dim=1) / var.norm()).mean().item(),
-    )
-
-
-def distance(
-    one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], var: Tensor
-) -> tuple[float, float]:
-    """Compute ``||mu - mu'|| / ||sigma||`` and ``||s - s'|| / ||sigma||``, s a standard deviation.
-
-    Between the running statistics and the measured population it is their lag.
-
-    Args:
-        one: mean and variance, each ``(C,)``.
-        other: the same.
-        var: the population's variance, ``(C,)``, whose root is sigma.
-    """
-    scale = var.sqrt().norm()
-    return (
-        ((one[0] - other[0]).norm() / scale).item(),
-        ((one[1].sqrt() - other[1].sqrt()).norm() / scale).item(),
     )

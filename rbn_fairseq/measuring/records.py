@@ -14,7 +14,7 @@ from rbn_fairseq.diagnostics import (
     collect_moments,
     conditional_tid,
     deviation,
-    distance,
+    distances,
     population,
     tid,
     tid_error,
@@ -89,8 +89,10 @@ def norm_records(
     records = []
     for name, moments in layers.items():
         given_length = conditional_tid(moments, how.length_groups, how.population)
-        mean, var = population(moments, how.population)
-        lag = None if moments.running is None else distance(moments.running, (mean, var), var)
+        lag = None
+        if moments.running is not None:
+            whole = population(moments, how.population)
+            lag = TID(*(part.item() for part in distances(*moments.running, whole)))
         pairs: dict[str, Optional[tuple[float, float]]] = {
             "tid": tid(moments, how.population),
             "tid_error": tid_error(moments, how.batches, how.population),

@@ -10,7 +10,7 @@ from rbn_fairseq.norms import kernels, scope
 from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
-from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
 from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
 from rbn_fairseq.norms.tokens import BatchLayout, sentences_of
 
@@ -21,9 +21,7 @@ __all__ = ["BatchNorm", "BatchNormOptions"]
 class BatchNormOptions(NormOptions, norm="batch"):
     """Parameters of ``batch``."""
 
-    momentum: float = option(
-        0.05, "weight of the new value in the running statistics", range="(0, 1]"
-    )
+    momentum: float = option(0.05, OF_NEW, range="(0, 1]")
     eps: float = option(1e-5, "keeps the standard deviation away from 0", range="(0, inf)")
     eps_mode: str = option(
         "add",

@@ -6,7 +6,7 @@ from typing import ClassVar, Optional
 import torch
 from torch import Tensor
 
-from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
 from rbn_fairseq.norms.quadratic import QuadraticMean, QuadraticNorm
 
 __all__ = ["MovingAverageBatchNorm", "MovingAverageBatchNormOptions"]
@@ -17,9 +17,7 @@ class MovingAverageBatchNormOptions(NormOptions, norm="mabn"):
     """Parameters of ``mabn``; the defaults are those of the authors' code."""
 
     window: int = option(16, "number of batches whose statistics are averaged", range="[1, inf)")
-    momentum: float = option(
-        0.02, "weight of the new value in the running statistics", range="(0, 1]"
-    )
+    momentum: float = option(0.02, OF_NEW, range="(0, 1]")
     eps: float = option(1e-5, "added to the quadratic mean", range="(0, inf)")
     warmup: int = option(
         100,

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-__all__ = ["NormOptions", "check_ranges", "option"]
+__all__ = ["OF_NEW", "NormOptions", "check_ranges", "option"]
 
+OF_NEW = "weight of the new value in the running statistics"  # what a momentum is
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 
 
@@ -61,14 +62,25 @@ def _broken_range(range: str, value: float) -> Optional[str]:
     return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
 
 
-def check_ranges(kind: type[Any], values: Any) -> None:
-    """Refuse values outside the ranges of a dataclass's :func:`option` fields (``ValueError``)."""
-    for item in dataclasses.fields(kind):
-        value = getattr(values, item.name)
-        if "range" in item.metadata and (rule := _broken_range(item.metadata["range"], value)):
-            flag = f"--{item.name.replace('_', '-')}"
+def _broken_rule(values: Any, value: Any, declared: Mapping[str, Any]) -> Optional[str]:
+    if "range" in declared and (rule := _broken_range(declared["range"], value)):
+        return rule
+    if "at_least" in declared and not value >= (least := getattr(values, declared["at_least"])):
+        return f"at least `{declared['at_least']}`, {least} (raise it or lower that)"
+    if "choices" in declared and value not in declared["choices"]:
+        return " or ".join(f"`{choice}`" for choice in declared["choices"])
+    return None
+
+
+def check_ranges(kind: type[Any], values: Any, flag: str = "--{}") -> None:
+    """Refuse values that a dataclass's :func:`option` fields do not allow (``ValueError``)."""
+    for field in dataclasses.fields(kind):
+        value = getattr(values, field.name)
+        rule = _broken_rule(values, value, field.metadata)
+        if rule is not None:
+            name = flag.format(field.name.replace("_", "-"))
             raise ValueError(
-                f"{flag} must be {rule}, but is {value}. The default is {item.default:g}."
+                f"{name} must be {rule}, but is {value}. The default is {field.default}."
             )
 
 
@@ -89,23 +101,7 @@ class NormOptions:
         cls.norm = norm or cls.norm
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            rule = self._broken_rule(value, field.metadata)
-            if rule is not None:
-                raise ValueError(
-                    f"`{field.name}` ({self.flag(field.name)}) must be {rule}, but is {value}. "
-                    f"The default is {field.default}."
-                )
-
-    def _broken_rule(self, value: Any, declared: Mapping[str, Any]) -> Optional[str]:
-        if "range" in declared and (rule := _broken_range(declared["range"], value)):
-            return rule
-        if "at_least" in declared and not value >= (least := getattr(self, declared["at_least"])):
-            return f"at least `{declared['at_least']}`, {least} (raise it or lower that)"
-        if "choices" in declared and value not in declared["choices"]:
-            return " or ".join(f"`{choice}`" for choice in declared["choices"])
-        return None
+        check_ranges(type(self), self, self.flag("{}"))
 
     @classmethod
     def flag(cls, name: str) -> str:

@@ -10,7 +10,7 @@ from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.batch import BatchNorm
 from rbn_fairseq.norms.moments import BinMoments, Moments
 from rbn_fairseq.norms.normalise import standard_deviation
-from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
 from rbn_fairseq.norms.population import Population, RunningStatistics
 
 __all__ = ["BatchRenorm", "BatchRenormOptions"]
@@ -20,9 +20,7 @@ __all__ = ["BatchRenorm", "BatchRenormOptions"]
 class BatchRenormOptions(NormOptions, norm="renorm"):
     """Parameters of ``renorm``; the defaults are the paper's."""
 
-    momentum: float = option(
-        0.01, "weight of the new value in the running statistics", range="(0, 1]"
-    )
+    momentum: float = option(0.01, OF_NEW, range="(0, 1]")
     eps: float = option(1e-5, "added to the variance", range="(0, inf)")
     r_max: float = option(
         3.0, "the scale's correction is clipped to [1 / r_max, r_max]", range="[1, inf)"

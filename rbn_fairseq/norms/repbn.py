@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.batch import BatchNorm
 from rbn_fairseq.norms.moments import Moments
-from rbn_fairseq.norms.options import NormOptions, option
+from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
 from rbn_fairseq.norms.population import Population
 from rbn_fairseq.norms.tokens import BatchLayout
 
@@ -21,9 +21,7 @@ __all__ = ["RepBatchNorm", "RepBatchNormOptions"]
 class RepBatchNormOptions(NormOptions, norm="repbn"):
     """Parameters of ``repbn``; the momentum is the one that the authors' code leaves at torch's."""
 
-    momentum: float = option(
-        0.1, "weight of the new value in the running statistics", range="(0, 1]"
-    )
+    momentum: float = option(0.1, OF_NEW, range="(0, 1]")
     eps: float = option(1e-5, "added to the variance", range="(0, inf)")
     layer_end: int = option(
         0,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rbn_fairseq.norms.mabn import MovingAverageBatchNorm, MovingAverageBatchNormOptions
-from rbn_fairseq.norms.options import option
+from rbn_fairseq.norms.options import OF_NEW, option
 
 __all__ = ["UnifiedNorm", "UnifiedNormOptions"]
 
@@ -17,9 +17,7 @@ class UnifiedNormOptions(MovingAverageBatchNormOptions, norm="un"):
     """Parameters of ``un``; the defaults are those of the authors' code for translation."""
 
     window: int = option(4, "number of batches whose statistics are averaged", range="[2, inf)")
-    momentum: float = option(
-        0.1, "weight of the new value in the running statistics", range="(0, 1]"
-    )
+    momentum: float = option(0.1, OF_NEW, range="(0, 1]")
     warmup: int = option(
         4_000,
         "up to this update, and until the window is full, each batch has its own statistics",

@@ -202,8 +202,11 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
     names = dict.fromkeys(
         name for chosen in known for name in (*_COMMON, *chosen) if name in chosen
     )
-    rows = [{name: as_text(chosen.get(name)) for name in names} for chosen in known]
-    settings = pd.DataFrame(rows, index=series.index, columns=list(names), dtype=str)
+    rows = [
+        {_option(name): as_text(chosen[name]) for name in names if name in chosen}
+        for chosen in known
+    ]
+    settings = pd.DataFrame(rows, series.index, list(dict.fromkeys(map(_option, names)))).fillna("")
     common, differ = _split(settings)
     by_series = runs.groupby("series")
     numbers = {
@@ -211,7 +214,7 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
         "parameters": by_series["parameters"].first(),
         "updates": group.frames["valid"].groupby("series")["update"].max().reindex(series.index),
     }
-    table = differ.rename(columns=_option).assign(**numbers)
+    table = differ.assign(**numbers)
     table = table.loc[:, ~(table.isna() | table.eq("")).all()]
     labels = [group.placed(one.placement, one.label) for one in series.itertuples()]
     table.insert(0, "setting", labels)
@@ -227,7 +230,7 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
         dots = tuple(colours[label] for label in runs["label"])
         tables.append(Table("trainings", "Trainings", trainings, colours=dots))
     common = common[common.ne("False")]
-    told = common[[name for name in common.index if name in _COMMON]].rename(_option)
+    told = common[common.index.isin(list(map(_option, _COMMON)))]
     told = pd.concat([told, shared]).rename_axis("setting").rename("value").reset_index()
     if len(told):
         tables.append(Table("common", "Common to all runs", told))

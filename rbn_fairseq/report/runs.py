@@ -120,8 +120,8 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
     unread = 0
-    lines = path.open(encoding="utf-8", errors="replace") if path.is_file() else ()
-    for line in lines:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
         simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
@@ -194,8 +194,8 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     model's. Of a layer's two lines the later counts.
     """
     frame = _read_lines(directory, file, "tid", problems)
-    frame["population"] = frame["population"].fillna("mean-of-batches").astype(str)
-    frame["batching"] = frame["batching"].fillna("as-trained").astype(str)
+    frame["population"] = frame["population"].astype(object).fillna("mean-of-batches")
+    frame["batching"] = frame["batching"].astype(object).fillna("as-trained")
     frame["dropout"] = frame["dropout"].eq(True)
     depths = {layer: depth for depth, layer in enumerate(frame["layer"].unique(), 1)}
     frame = frame.drop_duplicates([*_MEASUREMENT, "layer"], keep="last")

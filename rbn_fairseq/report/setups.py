@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Optional
 
+from rbn_fairseq.checkpoints.files import has_norms
 from rbn_fairseq.report.runs import Run
 
 
@@ -91,8 +92,6 @@ _KINDS = ("criterion._name", "optimizer._name", "lr_scheduler._name")
 OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes that share statistics")
 #: How long a training is to be.
 LENGTH = ("optimization.max_epoch", "optimization.max_update")
-# What a penalty puts before a norm's name, and how it is called behind others'.
-_PREFIXES = {"R": "penalty", "auto-R": "target TID"}
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
 _SIDES = ("encoder", "decoder")
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
@@ -105,10 +104,10 @@ class Setup:
 
     Attributes:
         placement: of :data:`PLACEMENTS`; empty where the settings are unknown.
-        norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), ``auto-RBN`` (with a target
-            TID), the papers' names of other norms, ``BN@0-3`` where only some layers have it,
-            else the encoder's plan; ``by length`` behind it where batch norms have bins of
-            lengths; the model's name where it is not ours; the run's where settings are unknown.
+        norm: ``LN``, ``BN``, ``RBN`` (batch norm with a penalty), the papers' names of other
+            norms, ``BN@0-3`` where only some layers have it, else the encoder's plan; ``by
+            length`` behind it where batch norms have bins of lengths; the model's name where it is
+            not ours; the run's where settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
         vocabularies: languages, source first, and the sizes of their dictionaries.
@@ -158,10 +157,12 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
 
     ``effective batch`` is update_freq * distributed_world_size, by epoch.
     """
-    sections = {name: dict(config.get(name) or {}) for name in _SECTIONS}
-    others = {key for name, group in config.items() if name != "task" for key in group}
-    # Without copies of other groups' options.
-    sections["task"] = {key: value for key, value in sections["task"].items() if key not in others}
+    groups = dict(config)
+    # Without copies of other groups' options: a model of fairseq's holds the whole command line.
+    for name in ("task",) if has_norms(config["model"]) else ("model", "task"):
+        others = set(groups).union(*(group for other, group in groups.items() if other != name))
+        groups[name] = {key: value for key, value in groups[name].items() if key not in others}
+    sections = {name: groups.get(name) or {} for name in _SECTIONS}
     sections["common"] = {name: config["common"].get(name) for name in _PRECISION}
     flat = {
         f"{section}.{key}": value
@@ -195,14 +196,14 @@ def _has_bins(model: Mapping[str, Any]) -> bool:
     return batch and int(model["norm_batch_length_bins"]) > 1
 
 
-def _norm_name(model: Mapping[str, Any], prefix: str) -> str:
+def _norm_name(model: Mapping[str, Any], penalised: bool) -> str:
     plan, *behind = _plans(model)
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if name == "RepBN" and model["norm_repbn_layer_end"]:
         name = "PRepBN"
-    if prefix:
-        name = f"{prefix}{name}" if name.startswith("BN") else f"{name} with {_PREFIXES[prefix]}"
+    if penalised:
+        name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
     if _has_bins(model):
         name += BY_LENGTH
     if str(model.get("norm_weight", "none")) != "none":
@@ -235,23 +236,20 @@ def describe(run: Run) -> Setup:
 
 def _describe(run: Run) -> Setup:
     model, criterion = run.config["model"], run.config["criterion"]
-    weighted = any(criterion.get(f"rbn_{kind}_weight") for kind in ("mean", "std"))
-    prefix = "R" if weighted else ""
-    if criterion.get("rbn_target_tid") is not None:
-        prefix = "auto-R"
+    penalties = ("rbn_mean_weight", "rbn_std_weight", "rbn_target_tid")  # the last one is gone
+    penalised = any(criterion.get(name) for name in penalties)
     names = [f"{side}_{size}" for side in _SIDES for size in _SIZES]
     special = _PLACEMENTS.get(str(model.get("norm_placement")))
-    ours = any(f"norm_{side}" in model for side in _SIDES)
     before = [model[name] for name in (f"{side}_normalize_before" for side in _SIDES)
               if name in model]  # fmt: skip
     return Setup(
         special or ("Pre-Norm" if before[0] else "Post-Norm"),
-        _norm_name(model, prefix) if ours else str(model["_name"]),
+        _norm_name(model, penalised) if has_norms(model) else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
         tuple((name, int(model[name])) for name in names if name in model),
-        _bottom(model) if ours and not prefix else None,
+        _bottom(model) if has_norms(model) and not penalised else None,
         _flatten(run.config),
         metric_of(str(run.config["task"].get("_name"))),
     )

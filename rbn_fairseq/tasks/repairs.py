@@ -70,9 +70,10 @@ class FairseqRepairs(FairseqTask):
         fairseq composes batches with the seed of the epoch that it starts in and keeps them for
         all later epochs, so that after a resume it would train on other batches. And where the
         number of sentences is not a multiple of --required-batch-size-multiple (8) it drops the
-        rest, the longest ones: no matter in training, but a test set must be whole.
+        rest, the longest ones: no matter in training, whose iterators alone are asked for by
+        epoch, but what is translated or validated must be whole.
         """
-        if dataset is not self.datasets.get(self.training.train_subset):
+        if "epoch" not in kwargs or dataset is not self.datasets.get(self.training.train_subset):
             kwargs["required_batch_size_multiple"] = 1
         keep = self.can_reuse_epoch_itr(dataset) and not (
             kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")

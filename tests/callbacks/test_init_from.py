@@ -69,7 +69,7 @@ def reference_statistics(path, data):
     dataset, seen = task.dataset("train"), {}
     batches = task.get_batch_iterator(
         dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed,
+        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
     ).frozen_batches  # fmt: skip
     assert 1 < len(batches) < 200  # all of them: no sample is drawn
     model.double().train()  # in evaluation fairseq may take torch's fused layer

@@ -250,7 +250,7 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
     "given, words",
     [
         (("--norm-batch-length-bins", 21), "--norm-batch-length-bins: .* 20 different lengths"),
-        (("--norm-batch-length-bins", 0), r"\(--norm-batch-length-bins\).*>= 1.* but is 0"),
+        (("--norm-batch-length-bins", 0), r"--norm-batch-length-bins must be >= 1.* but is 0"),
         ((*BINS, "--norm-batch-length-edges", "5:10:40"), "--norm-batch-length-edges: With edges"),
         ((*BINS, "--norm-batch-length-edges", "5:10"), "--norm-batch-length-edges.*`5:10`"),
         (

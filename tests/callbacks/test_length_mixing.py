@@ -31,7 +31,7 @@ def iterator(data, *arguments, split="train", max_tokens=1000, seed=7, multiple=
     task.load_dataset(split)
     return task.get_batch_iterator(
         task.dataset(split), max_tokens=max_tokens, max_positions=(1024, 1024),
-        required_batch_size_multiple=multiple, seed=seed, **how,
+        required_batch_size_multiple=multiple, seed=seed, **{"epoch": 1, **how},
     )  # fmt: skip
 
 
@@ -133,6 +133,18 @@ def test_validation_stays_as_fairseq_has_it(make, value):
     )
     assert len(plain.frozen_batches) > 3
     assert sentences(mixing.frozen_batches) == sentences(plain.frozen_batches)
+
+
+@pytest.mark.parametrize("how, number", [({"epoch": 1}, 16), ({}, 21)])
+def test_only_a_training_leaves_sentences_out(data_bin, how, number):
+    """Without an epoch, as fairseq-generate and fairseq-validate ask, the training set is whole."""
+    task = tasks.setup_task(configuration(data_bin, "unused", "--no-tid"))
+    task.load_dataset("train")
+    task.dataset("train").ordered_indices = lambda: np.arange(21)
+    batches = task.get_batch_iterator(
+        task.dataset("train"), max_tokens=1000, required_batch_size_multiple=8, **how
+    ).frozen_batches
+    assert sum(map(len, batches)) == number
 
 
 @pytest.mark.parametrize("value", [3, "random"])

@@ -99,7 +99,7 @@ def test_statistics_are_those_of_recalibrate(averaged, data_bin):
             module.set(torch.full_like(module.running_mean, 7), torch.ones_like(module.running_var))
     batches = task.get_batch_iterator(
         dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed,
+        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
     ).frozen_batches  # fmt: skip
     assert len(batches) < 200  # all of them: no sample is drawn
     used = recalibrate(model, collate(dataset, batches, model), EncoderDecoder().run_norms)

@@ -19,6 +19,7 @@ def no_fairseq(monkeypatch):
     def copy(text, out, langs, *options, joined=True):
         shutil.copytree(text, out, dirs_exist_ok=True)
         (out / f"dict.{langs[0]}.txt").write_text("a 2\nb 1\n")
+        return 6
 
     monkeypatch.setattr(build, "binarise", copy)
 

@@ -95,7 +95,7 @@ def test_what_is_finished_is_not_done_again(make, iwslt, monkeypatch, tmp_path, 
     about = make(tmp_path)
     assert about == json.loads((tmp_path / "bin/about.json").read_text())
     assert about["corpus"] == "IWSLT14 De-En" and about["standard"] is False
-    assert about["types"] == 2 + 4  # those of the file, and fairseq's own
+    assert about["types"] == 6
     # Counts, hashes of four files, number of merges.
     assert len(about["differences"]) == 3 + 4 + 1
     request = json.loads((tmp_path / "request.json").read_text())

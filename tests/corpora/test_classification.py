@@ -93,6 +93,7 @@ def made(monkeypatch):
     def copy(text, out, langs, *options, joined=True):
         calls.append((langs, options, joined))
         (out / "dict.text.txt").write_text("a 2\nb 1\n")
+        return 6
 
     monkeypatch.setattr(build, "binarise", copy)
     return calls

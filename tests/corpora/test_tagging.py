@@ -31,6 +31,7 @@ def no_fairseq(monkeypatch):
         assert langs == ("text", "label") and not joined
         shutil.copytree(text, out, dirs_exist_ok=True)
         (out / "dict.text.txt").write_text("a 2\nb 1\n")
+        return 6
 
     monkeypatch.setattr(build, "binarise", copy)
 

@@ -15,7 +15,7 @@ from rbn_fairseq.diagnostics import (
     collect_moments,
     conditional_tid,
     deviation,
-    distance,
+    distances,
     independent_tid,
     measure_tid,
     population,
@@ -313,11 +313,12 @@ def test_a_population_mean_of_zero_is_infinitely_far():
     assert mean == math.inf and var == 0
 
 
-def test_distance_is_in_units_of_sigma():
-    # ||sigma|| = 5; the means are (6, 8) apart, the standard deviations (2, 1).
-    var = torch.tensor([9.0, 16.0])
-    one = torch.tensor([1.0, 2.0]), torch.tensor([9.0, 4.0])
-    other = torch.tensor([7.0, 10.0]), torch.tensor([1.0, 1.0])
-    assert distance(one, other, var) == pytest.approx((2.0, 5**0.5 / 5))
-    assert distance(other, one, var) == distance(one, other, var)
-    assert distance(one, one, var) == (0, 0)
+def test_distances_are_in_units_of_sigma():
+    # ||sigma|| = 5; means are (6, 8) and (0, 0) apart, standard deviations (2, 3) and (0, 1).
+    whole = torch.tensor([7.0, 10.0]), torch.tensor([9.0, 16.0])
+    means = torch.tensor([[1.0, 2.0], [7.0, 10.0]])
+    variances = torch.tensor([[1.0, 1.0], [9.0, 9.0]])
+    of_mean, of_std = distances(means, variances, whole)
+    assert of_mean.tolist() == pytest.approx([2, 0])
+    assert of_std.tolist() == pytest.approx([math.sqrt(13) / 5, 0.2])
+    assert torch.stack(distances(means[0], whole[1], whole)).tolist() == pytest.approx([2, 0])

@@ -47,6 +47,7 @@ def prepare(directory, scheme):
     assert f"train       300 texts, {about['counts']['train']['tokens']:,} tokens" in result.output
     labels = Dictionary.load(str(directory / "bin" / "dict.label.txt"))
     assert labels.symbols[4:] == about["tags"]  # nothing is filled up
+    assert about["types"] == len(Dictionary.load(str(directory / "bin" / "dict.text.txt")))
     return directory
 
 

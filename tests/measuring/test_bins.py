@@ -76,7 +76,7 @@ def expected_statistics(path, data, edges, pooled):
     dataset = task.dataset("train")
     batches = task.get_batch_iterator(
         dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed,
+        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
     ).frozen_batches  # fmt: skip
     seen, lengths = {}, None
 

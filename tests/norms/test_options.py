@@ -40,7 +40,7 @@ def test_ranges(range):
     for value in INSIDE[range]:
         assert options(size=value).size == value
     for value in OUTSIDE[range]:
-        with pytest.raises(ValueError, match="`size` .--norm-mine-size. must be") as error:
+        with pytest.raises(ValueError, match="--norm-mine-size must be") as error:
             options(size=value)
         assert f"but is {value}. The default is 1." in str(error.value)
 

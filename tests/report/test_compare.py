@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import defaultdict
 
 import pytest
 
@@ -11,6 +12,7 @@ from rbn_fairseq.report.compare import (
     group_runs,
     last_gaps,
 )
+from rbn_fairseq.report.overview import settings_tables
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe
 from run_directories import configuration, norm, write_run
@@ -26,7 +28,7 @@ from run_directories import configuration, norm, write_run
         ("groupscale+power", {}, "PN+LS", None),
         ("batch", {"criterion.rbn_std_weight": 1.0}, "RBN", None),
         ("renorm", {"criterion.rbn_std_weight": 1.0}, "BRN with penalty", None),
-        ("batch", {"criterion.rbn_target_tid": "1,1"}, "auto-RBN", None),
+        ("batch", {"criterion.rbn_target_tid": "1,1"}, "RBN", None),
         ("batch", {"model.norm_batch_length_bins": 16}, "BN by length", None),
         ("layer", {"model.norm_decoder": "rms"}, "LN, decoder RMSNorm", None),
         ("repbn", {}, "RepBN", None),
@@ -62,6 +64,24 @@ def test_a_model_that_is_not_ours(tmp_path):
     (directory / "run.json").write_text(json.dumps({"config": cfg}))
     setup = describe(read_run("x", directory))
     assert (setup.norm, setup.placement) == ("transformer", "Pre-Norm")
+
+
+def test_a_model_that_holds_the_whole_command_line(tmp_path, make, group):
+    cfg = configuration(**{"criterion._name": "label_smoothed_cross_entropy"})
+    copies = {key: "a copy" for section in ("dataset", "task", "optimizer") for key in cfg[section]}
+    cfg["model"] = {**copies, "criterion": "a copy", "_name": "transformer", "dropout": 0.1}
+    ours = make("ln", changes={"criterion._name": "cross_entropy_rbn"}.items())
+    sizes = dict(describe(ours).sizes)
+    cfg["model"] |= {"encoder_normalize_before": False, **sizes}
+    directory = write_run(tmp_path / "x", configuration())
+    (directory / "run.json").write_text(json.dumps({"config": cfg}))
+    foreign = read_run("x", directory)
+    settings = describe(foreign).settings
+    assert "a copy" not in settings.values() and settings["model.dropout"] == 0.1
+    table, *_ = settings_tables(group([ours, foreign]), defaultdict(str))
+    criterions = dict(zip(table.numbers["setting"], table.numbers["--criterion"], strict=True))
+    assert criterions == {"LN": "cross_entropy_rbn", "transformer": "label_smoothed_cross_entropy"}
+    assert table.numbers.columns.is_unique
 
 
 def test_settings_unknown(tmp_path):

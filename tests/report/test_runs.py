@@ -102,6 +102,7 @@ def test_names_tell_directories_apart(tmp_path, monkeypatch):
     assert len({*names("one/runs/bn", "one/runs/bn")}) == 1  # which read_runs refuses
 
 
+@pytest.mark.filterwarnings("error")  # pandas warns of what its next version refuses
 def test_measurements_of_tid(tmp_path):
     directory = write_run(tmp_path / "run", configuration())
     lines = [tid_line(e, n, 0.01 * n, 0.02, mean_deviation=0.5) for e in (0, 1) for n in (0, 1)]

@@ -19,7 +19,7 @@ GREY = "#777777"  # the paper's numbers, and reference lines
 #: are seen on white and on black.
 THEMED = {
     "#000000": "var(--ink)", "#ffffff": "var(--back)", "#e5e5e5": "var(--line)",
-    GREY: "var(--paper)", "#00513b": "var(--deep)",
+    GREY: "var(--paper)",
 }  # fmt: skip
 STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -40,7 +40,6 @@ _KNOWN = {
     "LN": "#0072B2",
     "BN": "#D55E00",
     "RBN": "#009E73",
-    "auto-RBN": "#00513B",
     "PN-only": "#CC79A7",
     "PN+LS": "#56B4E9",
     "BRN": "#E69F00",
