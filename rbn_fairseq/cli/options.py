@@ -150,7 +150,8 @@ def progress(items: Sequence[_T], label: str) -> Iterable[_T]:
     from rich.console import Console
     from rich.progress import track
 
-    return track(items, label, console=Console(stderr=True), transient=True)
+    shown = Console(stderr=True)
+    return track(items, label, console=shown, transient=True, disable=not shown.is_terminal)
 
 
 def console(path: Optional[Path] = None) -> "Console":

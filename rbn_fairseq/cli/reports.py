@@ -102,7 +102,11 @@ def _read_runs(runs: list[str]) -> list["Run"]:
     """Read save directories; what is missing or damaged is told on stderr."""
     from rbn_fairseq.report.runs import name_runs, read_runs
 
-    read = read_runs(name_runs(runs))
+    named = name_runs(runs)
+    for _, directory in named:
+        if not directory.is_dir():
+            raise ValueError(f"There is no directory `{directory}`.")
+    read = read_runs(named)
     for run in read:
         for problem in run.problems:
             typer.echo(f"{run.name}: {problem}", err=True)

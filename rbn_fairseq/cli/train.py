@@ -21,6 +21,7 @@ from rbn_fairseq.cli.options import UserDir
 
 #: Options that choose norms, and what a run directory's name says in front of their values.
 _PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
+_STACKS = {"--norm-encoder": "--norm-decoder", "--norm-decoder": "--norm-encoder"}
 #: Other options that make another model, by what the name says.
 _FLAGS = {"--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init"}
 
@@ -117,6 +118,8 @@ def _with_recipe(
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
     unknown = set(_parse(words, parse_known=True)[1])
+    if lacks := unknown & _STACKS.keys():  # of a model with one stack, whose norms have its name
+        settings = [(_STACKS[o], *v) if o in lacks else (o, *v) for o, *v in settings]
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
     if not value_of(given, "--save-dir"):

@@ -18,7 +18,7 @@ _UNIT = "bits per target token"
 #: What is told of settings that all runs share; those that differ are told whatever they are.
 _COMMON = (
     "optimization.max_epoch", "optimization.max_update", "dataset.max_tokens",
-    "dataset.batch_size", "effective batch", "task.length_mixing", "optimization.lr",
+    "dataset.batch_size", "micro-batches an update", "task.length_mixing", "optimization.lr",
     "lr_scheduler._name", "lr_scheduler.warmup_updates", "optimizer._name",
     "optimizer.adam_betas", "optimizer.weight_decay", "optimization.clip_norm",
     "criterion.label_smoothing", "criterion.rbn_mean_weight", "criterion.rbn_std_weight",
@@ -125,8 +125,8 @@ def _losses(group: Group, placement: str) -> str:
         means = pd.Series({labels[one]: values[one].mean() for one in values}).sort_values()
         losses = "; ".join(f"{label} {mean:.3f}" for label, mean in means.head(_NAMED + 1).items())
         texts = [
-            f"Validation loss after epoch {epoch}, in {_UNIT}: {losses}. Without LN "
-            "beside another norm of the same settings, no differences are shown."
+            f"Validation loss after epoch {epoch}, in {_UNIT}: {losses}. No LN and "
+            "another norm have the same settings, so no differences are shown."
         ]
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()
     if len(short):

@@ -258,8 +258,6 @@ def _read_json(
 
 def _missing_files(directory: Path, config: Mapping[str, Any], valid: pd.DataFrame) -> list[str]:
     """Say which files are missing, and what that costs."""
-    if not directory.is_dir():
-        return [f"There is no directory `{directory}`."]
     if not (directory / LOG).is_file():
         return [f"There is no `{directory / LOG}`, which `rbn train` writes, so no losses."]
     problems = []

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Optional
 
-from rbn_fairseq.checkpoints.files import has_norms
 from rbn_fairseq.report.runs import Run
 
 
@@ -155,11 +154,11 @@ def as_text(value: Any) -> str:
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
-    ``effective batch`` is update_freq * distributed_world_size, by epoch.
+    ``micro-batches an update`` is update_freq * distributed_world_size, by epoch.
     """
     groups = dict(config)
     # Without copies of other groups' options: a model of fairseq's holds the whole command line.
-    for name in ("task",) if has_norms(config["model"]) else ("model", "task"):
+    for name in ("task",) if _plans(config["model"]) else ("model", "task"):
         others = set(groups).union(*(group for other, group in groups.items() if other != name))
         groups[name] = {key: value for key, value in groups[name].items() if key not in others}
     sections = {name: groups.get(name) or {} for name in _SECTIONS}
@@ -172,7 +171,9 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
     flat = {name: flat[name] for name in names}
     processes = config["distributed_training"]["distributed_world_size"]
-    flat["effective batch"] = [value * processes for value in config["optimization"]["update_freq"]]
+    flat["micro-batches an update"] = [
+        value * processes for value in config["optimization"]["update_freq"]
+    ]
     flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
     return flat
 
@@ -244,12 +245,12 @@ def _describe(run: Run) -> Setup:
               if name in model]  # fmt: skip
     return Setup(
         special or ("Pre-Norm" if before[0] else "Post-Norm"),
-        _norm_name(model, penalised) if has_norms(model) else str(model["_name"]),
+        _norm_name(model, penalised) if _plans(model) else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
         tuple((name, int(model[name])) for name in names if name in model),
-        _bottom(model) if has_norms(model) and not penalised else None,
+        _bottom(model) if _plans(model) and not penalised else None,
         _flatten(run.config),
         metric_of(str(run.config["task"].get("_name"))),
     )

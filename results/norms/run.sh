@@ -57,7 +57,7 @@ statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn
 
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update 3408 --total-num-update 3408 \
-        --length-mixing 16 --tid-batches 100 "${@:2}"
+        --length-mixing 16 --tid-batches 100 "${@:2}" || return 0 # it diverged: its row stays empty
     [[ ! $1 =~ $statistics ]] || cost "$1" "checkpoint$epochs.pt"
     translate "$1" score "checkpoint$epochs.pt"
 }

@@ -19,7 +19,9 @@ COLUMNS = {
 
 
 def measure(run: Run) -> dict[str, float]:
-    """Return what is known of a run's end, by column."""
+    """Return what is known of a run's end, by column; nothing of one that diverged before it."""
+    if run.valid["update"].iloc[-1] < run.config["optimization"]["max_update"]:
+        return {}
     row = {"nll": run.valid["nll_loss"].iloc[-1], "training": run.train["nll_loss"].iloc[-1]}
     if len(run.tid):
         row["tid"] = 100 * run.tid.loc[run.tid["epoch"] == run.last_epoch, "mean_tid"].mean()

@@ -75,22 +75,25 @@ def write_log(directory, loss):
 
 def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
-    runs = (f"layer={first}", second, tmp_path / "absent")
+    (empty := tmp_path / "empty").mkdir()
+    runs = (f"layer={first}", second, empty)
     result = rbn("report", *runs, "--output", tmp_path / "out", "--title", "A & B")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
-    assert [row["run"] for row in rows] == ["layer", "bn", "absent"]
+    assert [row["run"] for row in rows] == ["layer", "bn", "empty"]
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<h1>A &amp; B</h1>" in page and "tables/summary.csv" in page
-    assert "no `run.json`" in result.output and "no directory" in result.output
+    assert "no `run.json`" in result.output and "empty/train.log" in result.output
     assert f"wrote {tmp_path / 'out' / 'index.html'} and " in result.output
 
 
 def test_report_refusals(capsys, tmp_path):
     out = ("--output", tmp_path / "out")
-    nothing = user_error(capsys, "report", tmp_path / "absent", *out)
-    assert "nothing to report" in nothing and str(tmp_path / "absent") in nothing
+    nothing = user_error(capsys, "report", tmp_path, *out)
+    assert "nothing to report" in nothing and str(tmp_path) in nothing
     same = write_log(tmp_path / "ln", "4.5")
+    absent = user_error(capsys, "report", same, tmp_path / "absent", *out)
+    assert f"no directory `{tmp_path / 'absent'}`" in absent
     assert "called the same" in user_error(capsys, "report", same, same, *out)
 
 

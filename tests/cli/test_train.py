@@ -20,6 +20,7 @@ from command import rbn, user_error
 from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli.train import _with_recipe
 from rbn_fairseq.report.runs import read_run
 from shell import succeed
 
@@ -121,6 +122,23 @@ def test_a_malformed_recipe(capsys, data_bin, tmp_path, text, words):
     (tmp_path / "mine.yaml").write_text(text)
     line = user_error(capsys, "train", data_bin, "--recipe", tmp_path / "mine.yaml")
     assert "mine.yaml" in line and words in line
+
+
+@pytest.mark.parametrize(
+    "recipe, norm, option, plan",
+    [
+        ("ptb_post", "rms", "--norm-decoder", "rms"),
+        ("imdb_post", "bn_lm", "--norm-encoder", "batch"),
+        ("default", "rms", "--norm-encoder", "rms"),
+    ],
+)
+def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, norm, option, plan):
+    chosen = {"norm": norm, "preset": None}
+    words = _with_recipe([str(tmp_path)], None, recipe, chosen)
+    assert words[words.index(option) + 1] == plan
+    other = ({"--norm-encoder", "--norm-decoder"} - {option}).pop()
+    assert recipe == "default" or other not in words
+    assert "--norm-encoder" not in capsys.readouterr().out.partition("left out")[2]
 
 
 def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypatch):
