@@ -46,7 +46,7 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
     names = tuple(text.split("+"))
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, known, n=1, cutoff=0.8)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(
                 f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}; norms "

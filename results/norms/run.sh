@@ -81,4 +81,5 @@ while read -r name own; do [[ -z $name ]] || timed+=(--setting "$name: $own"); d
         --arch rbn_transformer_tiny --encoder-layers 4 --share-all-embeddings --dropout 0.1 \
         --max-tokens 2000 --length-mixing 16 --optimizer adam --lr 0.002 \
         --criterion label_smoothed_cross_entropy_rbn --label-smoothing 0.1
-python results/norms/table.py results/norms/runs "$work/updates.json"
+cp "$work/updates.json" results/norms
+python results/norms/table.py results/norms/runs results/norms/updates.json

@@ -73,6 +73,7 @@ def test_malformed_plans_show_the_grammar(text):
         ("bach", "unknown norm `bach`. Did you mean `batch`? Known: batch, groupscale, layer"),
         ("layer@0:batch+powr", "unknown norm `powr`. Did you mean `power`?"),
         ("zzzz", "unknown norm `zzzz`. Known: batch, groupscale, layer, power"),
+        ("groups", "unknown norm `groups`. Known"),  # `groupscale` is another norm, no typing error
         ("batch@4:layer", "`batch@4:layer` names layer 4, but there are 4 layers: 0 to 3"),
         ("batch@2-9:layer", "names layer 9"),
         ("batch@3-1:layer", "the range `3-1` in `batch@3-1:layer` runs backwards"),
