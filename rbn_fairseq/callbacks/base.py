@@ -15,7 +15,7 @@ from torch import nn
 
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.norms.moments import world_size
-from rbn_fairseq.norms.options import check_ranges
+from rbn_fairseq.norms.options import check_values
 
 __all__ = ["Callback", "Training", "WithCallbacks", "options_of", "with_options"]
 
@@ -210,7 +210,7 @@ class WithCallbacks(FairseqTask):
         """
         if not from_checkpoint:
             for kind in options_of(self.callbacks):
-                check_ranges(kind, self.training.options)
+                check_values(kind, self.training.options)
             self._call("check", cfg)
         model: nn.Module = super().build_model(cfg, from_checkpoint)
         if from_checkpoint:

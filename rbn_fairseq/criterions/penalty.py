@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rbn_fairseq.models.refusals import task_provides
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
-from rbn_fairseq.norms.options import check_ranges, option
+from rbn_fairseq.norms.options import check_values, option
 
 __all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms"]
 
@@ -63,7 +63,7 @@ def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
     Raises:
         ValueError: for a number outside its range, or options that do not go together.
     """
-    check_ranges(RBNPenaltyConfig, rbn)
+    check_values(RBNPenaltyConfig, rbn)
     if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
         raise ValueError(
             f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
-__all__ = ["OF_NEW", "NormOptions", "check_ranges", "option"]
+__all__ = ["OF_NEW", "NormOptions", "check_values", "option"]
 
 OF_NEW = "weight of the new value in the running statistics"  # what a momentum is
 _INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
@@ -72,13 +72,13 @@ def _broken_rule(values: Any, value: Any, declared: Mapping[str, Any]) -> Option
     return None
 
 
-def check_ranges(kind: type[Any], values: Any, flag: str = "--{}") -> None:
+def check_values(kind: type[Any], values: Any, prefix: str = "--") -> None:
     """Refuse values that a dataclass's :func:`option` fields do not allow (``ValueError``)."""
     for field in dataclasses.fields(kind):
         value = getattr(values, field.name)
         rule = _broken_rule(values, value, field.metadata)
         if rule is not None:
-            name = flag.format(field.name.replace("_", "-"))
+            name = prefix + field.name.replace("_", "-")
             raise ValueError(
                 f"{name} must be {rule}, but is {value}. The default is {field.default}."
             )
@@ -101,7 +101,7 @@ class NormOptions:
         cls.norm = norm or cls.norm
 
     def __post_init__(self) -> None:
-        check_ranges(type(self), self, self.flag("{}"))
+        check_values(type(self), self, self.flag(""))
 
     @classmethod
     def flag(cls, name: str) -> str:

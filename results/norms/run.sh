@@ -60,6 +60,7 @@ run() { # NAME OPTIONS...
         --length-mixing 16 --tid-batches 100 "${@:2}" || return 0 # it diverged: its row stays empty
     [[ ! $1 =~ $statistics ]] || cost "$1" "checkpoint$epochs.pt"
     translate "$1" score "checkpoint$epochs.pt"
+    [[ ! $1 =~ ^(ln|fixnorm) ]] || python results/sampler/weights.py "$work/$1" >"$work/$1/weights.jsonl"
 }
 
 for seed in "$@"; do
