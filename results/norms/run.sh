@@ -46,12 +46,14 @@ pre_sub      --encoder-normalize-before --decoder-normalize-before --norm-placem
 pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placement peri
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
-# Controls of fixnorm: its embeddings with LN's first values; LN's with its; LN's turned 4 times as fast.
-# Not timed: updates.py takes no task.
+# Controls of fixnorm: its embeddings with LN's first values; LN's with its; LN's turned 4 times as fast;
+# LN at half and twice the learning rate. Not timed: updates.py takes no task.
 controls='
 fixnorm_slow --norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings
 ln_short     --user-dir results/sampler/controls --task translation_short_embeddings
 ln_fast      --user-dir results/sampler/controls --task translation_fast_embeddings
+ln_low       --lr 0.001
+ln_high      --lr 0.004
 '
 statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
