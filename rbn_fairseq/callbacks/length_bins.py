@@ -8,7 +8,7 @@ from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback, Training
 from rbn_fairseq.measuring.bins import cut_bins, sentence_lengths, warn_of_few_tokens
-from rbn_fairseq.norms import BatchNorm, PopulationByLength, populations_by_length
+from rbn_fairseq.norms import PopulationByLength, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = ["LengthBinEdges"]
@@ -30,15 +30,11 @@ class LengthBinEdges(Callback):
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._populations: list[PopulationByLength] = []
-        self._rule = ""
         self._logged: weakref.WeakSet[Any] = weakref.WeakSet()  # data sets
 
     def on_model(self, model: nn.Module) -> None:
         """Find the norms that have bins."""
         self._populations = populations_by_length(model)
-        for part in model.modules():
-            if isinstance(part, BatchNorm) and part.population.by_length:
-                self._rule = part.options.length_edges
 
     on_loaded_model = on_model
 
@@ -55,7 +51,7 @@ class LengthBinEdges(Callback):
         fresh = [population for population in self._populations if population.edges[-1] == 0]
         if trains and fresh:
             lengths = sentence_lengths(adapter, iterator, dataset)
-            bins = cut_bins(lengths, fresh[0].bins, self._rule, "--norm-batch-length")
+            bins = cut_bins(lengths, fresh[0].bins, "--norm-batch-length-bins")
             assert bins is not None
             warn_of_few_tokens(bins, lengths)
             for population in fresh:

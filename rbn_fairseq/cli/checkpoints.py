@@ -19,7 +19,6 @@ def _recalibrate(
     seed: int = 1,
     population: str = "mean-of-batches",
     length_bins: Optional[int] = None,
-    length_edges: str = "quantiles",
 ) -> None:
     """Estimate population statistics anew in ``state``, which was made of the file ``path``."""
     from rbn_fairseq.measuring.recalibrate import recalibrate_state
@@ -28,9 +27,7 @@ def _recalibrate(
     had_average = "ema" in (state.get("extra_state") or {})
     session = open_session(path, data, device, state)
     show = partial(options.progress, label="recalibrating")
-    bins = recalibrate_state(
-        session, state, batches, seed, population, length_bins, length_edges, show
-    )
+    bins = recalibrate_state(session, state, batches, seed, population, length_bins, show)
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
     if had_average and "ema" not in state["extra_state"]:
@@ -100,7 +97,6 @@ def recalibrate(
     seed: options.Seed = 1,
     population: options.Estimate = "mean-of-batches",
     length_bins: options.LengthBins = None,
-    length_edges: options.LengthEdges = "quantiles",
     device: options.Device = None,
     overwrite: options.Overwrite = False,
     user_dir: options.UserDir = None,
@@ -108,15 +104,11 @@ def recalibrate(
     """Estimate the population statistics of a checkpoint anew on training data."""
     from rbn_fairseq.checkpoints.average import moving_average
     from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-    from rbn_fairseq.measuring.bins import check_length_bins
 
-    check_length_bins(length_bins, length_edges)
     check_output("--output", output, [checkpoint], overwrite)
     computing = options.choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
-    _recalibrate(
-        state, checkpoint, data, computing, batches, seed, population, length_bins, length_edges
-    )
+    _recalibrate(state, checkpoint, data, computing, batches, seed, population, length_bins)
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 

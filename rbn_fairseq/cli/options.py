@@ -81,16 +81,10 @@ LengthBins = Annotated[
     Optional[int],
     typer.Option(
         min=1,
-        help="Estimate them for each of so many bins of sentence lengths, whatever the checkpoint "
-        "was trained with; 1 = for all sentences together.",
+        help="Estimate them for each of so many bins of sentence lengths, as many training "
+        "sentences in each, whatever the checkpoint was trained with; 1 = for all sentences "
+        "together.",
         show_default="as the checkpoint has it",
-    ),
-]
-LengthEdges = Annotated[
-    str,
-    typer.Option(
-        help="Where bins of lengths end: `quantiles`, as many training sentences in each; or the "
-        "edges between them, 10:20:40."
     ),
 ]
 Device = Annotated[

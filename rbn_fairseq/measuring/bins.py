@@ -9,28 +9,15 @@ from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
-from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
-    "bins_to_compare", "check_length_bins", "cut_bins", "give_length_bins", "sentence_lengths",
-    "warn_of_few_tokens",
+    "bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths", "warn_of_few_tokens",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
 _FEW_TOKENS = 1000
-
-
-def check_length_bins(number: Optional[int], rule: str) -> None:
-    """Refuse edges that do not go with a number of bins.
-
-    Raises:
-        ValueError: naming the options.
-    """
-    if number is None and rule != QUANTILES:
-        raise ValueError(f"--length-edges {rule} goes with --length-bins: say how many bins.")
-    read_edges(rule, number or 1, "--length-edges")
 
 
 def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:
@@ -41,7 +28,7 @@ def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.nd
 
 
 def cut_bins(
-    lengths: np.ndarray, number: int, rule: str, option: str = "--length"
+    lengths: np.ndarray, number: int, option: str = "--length-bins"
 ) -> Optional[LengthBins]:
     """Cut training lengths into bins by :func:`~rbn_fairseq.norms.cut_lengths`.
 
@@ -49,14 +36,14 @@ def cut_bins(
         The bins; ``None`` if their number is 1.
 
     Raises:
-        ValueError: if they cannot be cut like that, naming ``{option}-bins`` or ``-edges``.
+        ValueError: if they cannot be cut like that, naming the option.
     """
     if number == 1:
         return None
     try:
-        return cut_lengths(lengths.tolist(), number, rule)
+        return cut_lengths(lengths.tolist(), number)
     except ValueError as error:
-        raise ValueError(f"{option}-{'bins' if rule == QUANTILES else 'edges'}: {error}") from None
+        raise ValueError(f"{option}: {error}") from None
 
 
 def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
@@ -70,7 +57,7 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
         logger.warning(
             f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
-            "will be poor. Ask for fewer bins, or for `quantiles`."
+            "will be poor. Ask for fewer bins."
         )
 
 
@@ -85,16 +72,15 @@ def bins_to_compare(session: Session, number: int) -> Optional[LengthBins]:
     if not encoder_batch_norms(session.model):
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
-    return cut_bins(lengths, min(number, len(np.unique(lengths))), QUANTILES)
+    return cut_bins(lengths, min(number, len(np.unique(lengths))))
 
 
-def give_length_bins(session: Session, number: int, rule: str) -> Optional[LengthBins]:
+def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
     """Give the encoder's batch norms bins of sentence lengths, empty, in place; return the bins.
 
     Args:
         session: the model and its training data.
         number: of bins; 1 = ordinary batch norms.
-        rule: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
 
     Raises:
         ValueError: if the encoder has no batch norm, the decoder or a site of heads has one, or
@@ -110,7 +96,7 @@ def give_length_bins(session: Session, number: int, rule: str) -> Optional[Lengt
             "made its length is not known yet, and a head's row tells no sentence."
         )
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
-    bins = cut_bins(lengths, number, rule)
+    bins = cut_bins(lengths, number)
     if bins is not None:
         warn_of_few_tokens(bins, lengths)
     set_length_bins(session.model, bins)

@@ -8,7 +8,6 @@ from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.bins import give_length_bins
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.norms import LengthBins, split_statistics
-from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["recalibrate_state"]
 
@@ -22,7 +21,6 @@ def recalibrate_state(
     seed: int,
     population: str,
     length_bins: Optional[int] = None,
-    length_edges: str = QUANTILES,
     progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> Optional[LengthBins]:
     """Estimate the population statistics of a checkpoint's weights, in place.
@@ -37,7 +35,6 @@ def recalibrate_state(
         seed: of their draw.
         population: the estimate, one of ``ESTIMATES``.
         length_bins: number of bins of sentence lengths; ``None`` = those that it has.
-        length_edges: where they end, see :func:`~rbn_fairseq.norms.cut_lengths`.
         progress: wraps the batches, to show how far it is.
 
     Returns:
@@ -49,10 +46,9 @@ def recalibrate_state(
     model, bins = session.model, None
     settings: dict[str, Any] = {}
     if length_bins is not None:
-        bins = give_length_bins(session, length_bins, length_edges)
-        settings = {"length_bins": length_bins, "length_edges": length_edges}
-        options = {f"norm_batch_{name}": value for name, value in settings.items()}
-        state["cfg"]["model"] = {**state["cfg"]["model"], **options}
+        bins = give_length_bins(session, length_bins)
+        settings = {"length_bins": length_bins}
+        state["cfg"]["model"] = {**state["cfg"]["model"], "norm_batch_length_bins": length_bins}
         for name in _AVERAGES:
             (state.get("extra_state") or {}).pop(name, None)
     batches = draw_batches(session.iterator.frozen_batches, number, seed)

@@ -30,7 +30,6 @@ from rbn_fairseq.norms import (
     build_norm,
     parse_norms,
 )
-from rbn_fairseq.norms.lengths import QUANTILES
 
 __all__ = ["binned", "encoder_batch_norms", "place_norms", "set_length_bins"]
 
@@ -164,13 +163,12 @@ def _place_embedding_norm(
 
 def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     """Return a norm with the parameters and the global running statistics of another."""
-    inner = [] if bins is None else bins.edges[1:-1].tolist()
-    edges = ":".join(map(str, inner)) or QUANTILES
-    options = replace(norm.options, length_bins=len(inner) + 1, length_edges=edges)
+    number = 1 if bins is None else len(bins.centres)
+    options = replace(norm.options, length_bins=number)
     channels = norm.weight.numel()
     population = None
     if bins is not None:
-        population = PopulationByLength(channels, options.momentum, options.length_bins)
+        population = PopulationByLength(channels, options.momentum, number)
         population.set_bins(bins)
     new = BatchNorm(channels, options, norm.sync, population).to(norm.weight.device)
     new.weight, new.bias = norm.weight, norm.bias

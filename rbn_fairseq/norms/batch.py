@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from rbn_fairseq.norms import kernels, scope
-from rbn_fairseq.norms.lengths import QUANTILES, read_edges
 from rbn_fairseq.norms.moments import Moments, batch_moments
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
 from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
@@ -31,19 +30,10 @@ class BatchNormOptions(NormOptions, norm="batch"):
     )
     length_bins: int = option(
         1,
-        "running statistics for each of so many bins of sentence lengths, in the encoder; 1 = for "
-        "all sentences together",
+        "running statistics for each of so many bins of sentence lengths, in the encoder, as many "
+        "training sentences in each; 1 = for all sentences together",
         range="[1, inf)",
     )
-    length_edges: str = option(
-        QUANTILES,
-        "where those bins end: `quantiles`, as many training sentences in each; or the edges "
-        "between them, 10:20:40",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        read_edges(self.length_edges, self.length_bins, self.flag("length_edges"))
 
     @property
     def clamp(self) -> bool:

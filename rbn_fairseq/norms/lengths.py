@@ -1,17 +1,13 @@
 """Bins of sentence lengths."""
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["QUANTILES", "LengthBins", "cut_lengths", "neighbours", "read_edges", "share_out"]
-
-QUANTILES = "quantiles"
+__all__ = ["LengthBins", "cut_lengths", "neighbours", "share_out"]
 
 
 class LengthBins(NamedTuple):
@@ -25,32 +21,6 @@ class LengthBins(NamedTuple):
 
     edges: np.ndarray
     centres: np.ndarray
-
-
-def read_edges(rule: str, bins: int, option: str = "edges") -> Optional[list[float]]:
-    """Return the edges between bins; ``None`` for ``quantiles``.
-
-    Args:
-        rule: ``quantiles``, or the edges, such as ``10:20:40``.
-        bins: their number.
-        option: where the rule is from, for the message.
-
-    Raises:
-        ValueError: if it is something else, or names edges of another number of bins.
-    """
-    if rule == QUANTILES:
-        return None
-    try:
-        edges = [float(edge) for edge in rule.split(":")]
-    except ValueError:
-        edges = [math.nan]
-    ascending = all(one < other for one, other in pairwise([0, *edges, math.inf]))
-    if not ascending or len(edges) != bins - 1:
-        raise ValueError(
-            f"{option}: bins of lengths end at `quantiles`, or at positive ascending numbers "
-            f"joined by `:`, such as 10:20:40, one fewer than {bins} bins, not `{rule}`."
-        )
-    return edges
 
 
 def share_out(weights: np.ndarray, bins: int) -> np.ndarray:
@@ -69,41 +39,28 @@ def share_out(weights: np.ndarray, bins: int) -> np.ndarray:
     return np.array(begins, dtype=np.int64)
 
 
-def cut_lengths(lengths: Sequence[int], bins: int, rule: str = "quantiles") -> LengthBins:
+def cut_lengths(lengths: Sequence[int], bins: int) -> LengthBins:
     """Choose bins for sentences of these lengths.
 
-    ``quantiles``: as many sentences in each, as nearly as lengths that are not cut and bins that
-    are not empty let them be. Given edges, ``10:20:40``, are taken as they are.
+    As many sentences in each, as nearly as lengths that are not cut and bins that are not empty
+    let them be.
 
     Args:
         lengths: of the training sentences, in tokens, as the norms see them.
         bins: their number.
-        rule: ``quantiles``, or edges.
 
     Raises:
-        ValueError: if there are fewer different lengths than bins, or edges are malformed,
-            another number, or leave a bin empty.
+        ValueError: if there are fewer different lengths than bins.
     """
-    given = read_edges(rule, bins)
     different, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)
-    if given is None:
-        if len(different) < bins:
-            raise ValueError(
-                f"The training sentences have {len(different)} different lengths, which are too "
-                f"few for {bins} bins. Ask for at most {len(different)}."
-            )
-        between = (different[:-1] + different[1:]) / 2
-        begins = share_out(counts.astype(np.float64), bins)
-        inner = between[begins - 1]
-    else:
-        inner = np.array(given)
-        begins = np.searchsorted(different, inner)
-        if not (np.diff([0, *begins, len(different)]) > 0).all():
-            raise ValueError(
-                f"With edges at {rule} there is a bin that no training sentence is in: they have "
-                f"{different[0]} to {different[-1]} tokens. Leave an edge out."
-            )
-    edges = np.array([different[0], *inner, different[-1]], dtype=np.float64)
+    if len(different) < bins:
+        raise ValueError(
+            f"The training sentences have {len(different)} different lengths, which are too few "
+            f"for {bins} bins. Ask for at most {len(different)}."
+        )
+    between = (different[:-1] + different[1:]) / 2
+    begins = share_out(counts.astype(np.float64), bins)
+    edges = np.array([different[0], *between[begins - 1], different[-1]], dtype=np.float64)
     tokens = (counts * different).astype(np.float64)
     parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
     return LengthBins(edges, np.array([(part @ of) / part.sum() for part, of in parts]))

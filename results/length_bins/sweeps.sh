@@ -2,9 +2,9 @@
 # Usage: bash results/length_bins/sweeps.sh BIN OTHER WORK SEED...
 #
 # Measures on what results/ladder/run.sh BIN left in WORK: 4 bins in every epoch, and on the last
-# checkpoints other numbers of bins and ways of cutting them, and validation sets of lengths and of
-# texts that the training has not seen, in OTHER, where other.py and binarise.sh put them. A line a
-# number goes to WORK/sweeps.csv, and to results/length_bins.
+# checkpoints other numbers of bins, and validation sets of lengths and of texts that the training
+# has not seen, in OTHER, where other.py and binarise.sh put them. A line a number goes to
+# WORK/sweeps.csv, and to results/length_bins.
 set -euo pipefail
 bin=$1 other=$2 work=$3
 shift 3
@@ -30,12 +30,10 @@ for seed in "$@"; do
         validate "$seed" valid "epoch $epoch recalibrated 4:quantiles" "$bin" "$to"
     done
     ln=$work/ln-seed$seed/checkpoint4.pt bn=$work/bn-seed$seed/checkpoint4.pt
-    for cut in 2:quantiles 4:quantiles 8:quantiles 16:quantiles 64:quantiles 16:tokens 16:geometric; do
-        to=$work/recalibrated-$seed-${cut/:/-}.pt bins=${cut%:*} edges=${cut#*:}
-        [[ $edges == quantiles ]] || edges=$(python results/length_bins/edges.py "$bin" "$edges" "$bins")
-        [[ -f $to ]] || rbn recalibrate "$bn" --data "$bin" --output "$to" \
-            --length-bins "$bins" --length-edges "$edges"
-        validate "$seed" valid "recalibrated $cut" "$bin" "$to"
+    for bins in 2 4 8 16 64; do
+        to=$work/recalibrated-$seed-$bins-quantiles.pt
+        [[ -f $to ]] || rbn recalibrate "$bn" --data "$bin" --output "$to" --length-bins "$bins"
+        validate "$seed" valid "recalibrated $bins:quantiles" "$bin" "$to"
     done
     for name in joined4 joined8 longest tatoeba news; do
         data=$other/$name/bin

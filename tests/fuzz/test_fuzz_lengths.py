@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -44,23 +43,6 @@ def test_cut_lengths(lengths, bins):
 
     best = min(map(worst, itertools.combinations(range(1, len(different)), bins - 1)))
     assert worst([index.index(g) for g in range(1, bins)]) <= best + shares.max() + 1e-9
-
-
-@given(LENGTHS, st.lists(st.integers(1, 14), min_size=1, max_size=3, unique=True))
-def test_given_edges(lengths, inner):
-    inner = sorted(inner)
-    rule = ":".join(map(str, inner))
-    ends = [0, *inner, 1000]
-    if not all(
-        any(low <= length < high for length in lengths) for low, high in itertools.pairwise(ends)
-    ):
-        with pytest.raises(ValueError, match="no training sentence"):
-            cut_lengths(lengths, len(inner) + 1, rule)
-        return
-    edges, centres = cut_lengths(lengths, len(inner) + 1, rule)
-    assert edges.tolist() == [min(lengths), *inner, max(lengths)]
-    assert (np.diff(centres) > 0).all()
-    assert all(edges[:-1] <= centres) and all(centres <= edges[1:])
 
 
 @given(batches(dtypes=DTYPES[:3]), st.lists(st.integers(1, 7), max_size=3, unique=True))

@@ -134,9 +134,9 @@ def found_statistics(model):
     "options, edges",
     [
         (("--length-bins", 5), [3, 6.5, 10.5, 14.5, 18.5, 22]),
-        (("--length-bins", 3, "--length-edges", "5:11", "--population", "pooled"), [3, 5, 11, 22]),
+        (("--length-bins", 4, "--population", "pooled"), [3, 7.5, 12.5, 17.5, 22]),
     ],
-    ids=["quantiles", "given, pooled"],
+    ids=["mean-of-batches", "pooled"],
 )
 def test_bins_are_those_of_the_training_batches(ordinary, varied, tmp_path, options, edges):
     state = recalibrated(ordinary, varied, tmp_path / "out.pt", *options)
@@ -158,11 +158,7 @@ def test_bins_are_those_of_the_training_batches(ordinary, varied, tmp_path, opti
     }  # fmt: skip
     number = len(edges) - 1
     assert state["rbn_fairseq"]["recalibrated"]["length_bins"] == number
-    rule = options[3] if "--length-edges" in options else "quantiles"
-    assert state["rbn_fairseq"]["recalibrated"]["length_edges"] == rule
-    settings = state["cfg"]["model"]
-    assert settings["norm_batch_length_bins"] == number
-    assert settings["norm_batch_length_edges"] == rule
+    assert state["cfg"]["model"]["norm_batch_length_bins"] == number
     told = " ".join(rbn("doctor", "--checkpoint", tmp_path / "out.pt").output.split())
     assert f"running statistics of 5 norms, some for {number} bins of sentence lengths" in told
 
@@ -335,17 +331,10 @@ def test_nothing_to_fold(capsys, binned, tmp_path):
     assert all(words in message for words in (str(binned), "--norm-batch-length-bins", "as it is"))
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (("--length-bins", 21), ("--length-bins:", "20 different lengths", "at most 20")),
-        (("--length-bins", 3, "--length-edges", "7"), ("--length-edges:", "3 bins", "`7`")),
-        (("--length-bins", 2, "--length-edges", "no"), ("--length-edges:", "`no`", "10:20:40")),
-        (("--length-edges", "5:11"), ("--length-edges 5:11 goes with --length-bins",)),
-    ],
-)
-def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path, options, words):
-    message = refused(capsys, tmp_path, "recalibrate", ordinary, "--data", varied, *options)
+def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path):
+    how = ("--data", varied, "--length-bins", 21)
+    message = refused(capsys, tmp_path, "recalibrate", ordinary, *how)
+    words = ("--length-bins:", "20 different lengths", "at most 20")
     assert all(word in message for word in words), message
 
 

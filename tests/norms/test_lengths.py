@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rbn_fairseq.norms import BatchNormOptions, cut_lengths
-from rbn_fairseq.norms.lengths import neighbours, read_edges
+from rbn_fairseq.norms import cut_lengths
+from rbn_fairseq.norms.lengths import neighbours
 
 
 def test_quantiles_hold_as_many_sentences():
@@ -33,44 +33,6 @@ def test_a_frequent_length_is_not_cut_and_leaves_the_others_their_bins():
 def test_refuses_more_bins_than_lengths():
     with pytest.raises(ValueError, match=r"2 different lengths.*3 bins.*at most 2"):
         cut_lengths([5, 5, 5, 8], 3)
-
-
-def test_given_edges_are_taken():
-    edges, centres = cut_lengths([5, 9, 10, 10, 30, 50], 4, "10:20.5:40")
-    assert edges.tolist() == [5, 10, 20.5, 40, 50]
-    assert centres.tolist() == [(25 + 81) / 14, 10, 30, 50]
-
-
-@pytest.mark.parametrize("rule", ["10:20", "1:2", "3:5", "3.5:4.5"])
-def test_refuses_edges_that_leave_a_bin_empty(rule):
-    with pytest.raises(ValueError, match=f"edges at {rule}.*3 to 5 tokens"):
-        cut_lengths([3, 5, 5], 3, rule)
-
-
-REFUSED = {
-    "quantile": "`quantiles`.*`quantile`",
-    "": "not ``",
-    "10,20": "joined by `:`.*`10,20`",
-    "20:10": "ascending.*`20:10`",
-    "10:10": "ascending",
-    "0:10": "positive",
-    "-5:10": "positive",
-    "10:inf": "10:20:40.*not `10:inf`",
-    "nan:10": "`nan:10`",
-    "10:nan": "`10:nan`",
-    "10:": "`10:`",
-    "10": "one fewer than 3 bins, not `10`",
-    "10:20:30": "one fewer than 3 bins, not `10:20:30`",
-}
-
-
-@pytest.mark.parametrize(("rule", "message"), REFUSED.items(), ids=REFUSED)
-def test_refuses_what_does_not_say_where_bins_end(rule, message):
-    for check in (lambda: read_edges(rule, 3), lambda: cut_lengths([1, 2, 3, 4], 3, rule)):
-        with pytest.raises(ValueError, match=message):
-            check()
-    with pytest.raises(ValueError, match=f"--norm-batch-length-edges.*{message}"):
-        BatchNormOptions(length_bins=3, length_edges=rule)
 
 
 @pytest.mark.parametrize("centres", [[4.0], [2.5, 3, 10, 11.5]])

@@ -77,9 +77,8 @@ def test_what_is_no_interval(range):
 
 @pytest.mark.parametrize("name", NORMS)
 def test_every_numbers_range_is_declared(name):
-    """But of what is a text of its own kind, and of what a norm's channels decide."""
     for field in dataclasses.fields(NORMS[name].options_type):
         declared = {"range", "at_least", "choices"} & field.metadata.keys()
-        assert len(declared) == 1 or field.name == "length_edges"
+        assert len(declared) == 1
         with pytest.raises(ValueError, match=f"--norm-{name}-{field.name.replace('_', '-')}"):
             NORMS[name].options_type(**{field.name: "?" if field.type is str else -1})
