@@ -1,5 +1,6 @@
 """Checks at the start of a training, and the lines of the log that describe it."""
 
+import dataclasses
 import logging
 import math
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
-from rbn_fairseq.norms import PopulationNorm, has_population_norm, populations_by_length
+from rbn_fairseq.norms import Norm, PopulationNorm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
 __all__ = ["Start", "describe_penalty"]
@@ -28,6 +29,7 @@ class Start(Callback):
     - What norms with running statistics do not go with is refused.
     - A line says which norms sit where, and what the penalty's weights come to per token.
     - ``SAVE_DIR/run.json`` says what the training is.
+    - Parameters of norms that the model has not are named by a warning.
     - Norms whose schedule ends after the training are refused where evaluation waits for that end,
       and else named by a warning.
     """
@@ -39,6 +41,8 @@ class Start(Callback):
     def on_model(self, model: nn.Module) -> None:
         """Refuse modes of training that the model's norms do not go with (``ValueError``)."""
         refuse(OF_TRAINING, self.training.cfg, model)
+        if isinstance(model, RBNModel) and process_rank() == 0:
+            _warn_of_unused(model)
 
     def check_criterion(self, criterion_cfg: Any) -> None:
         """Refuse a criterion that cannot read the model's rows of real tokens (``ValueError``)."""
@@ -144,6 +148,19 @@ class Start(Callback):
                 )
             if end > updates and process_rank() == 0:
                 logger.warning(f"{longer}the norm will not leave its schedule. Set it lower.")
+
+
+def _warn_of_unused(model: RBNModel) -> None:
+    """Name the parameters that are given of norms which the model has not."""
+    present = {part.name for part in model.modules() if isinstance(part, Norm)}
+    unused = [
+        options.flag(item.name)
+        for name, options in model.cfg.norms.options.items()
+        for item in dataclasses.fields(options)
+        if name not in present and getattr(options, item.name) != item.default
+    ]
+    if unused:
+        logger.warning("without effect, as the model has no such norm: %s", ", ".join(unused))
 
 
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:

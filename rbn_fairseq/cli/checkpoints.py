@@ -59,6 +59,7 @@ def average(
     """Average the weights of checkpoints and recalibrate the population statistics."""
     from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
     from rbn_fairseq.checkpoints.files import write_checkpoint
+    from rbn_fairseq.norms import split_statistics
 
     if len(checkpoints) == 1 and checkpoints[0].is_dir():
         if last is None:
@@ -75,8 +76,10 @@ def average(
     state = average_checkpoints(paths)
     for path in paths:
         typer.echo(f"averaged {path}")
-    if recalibrate:
+    if recalibrate and split_statistics(state["model"])[1]:
         _recalibrate(state, paths[-1], data, computing, batches)
+    elif recalibrate:
+        typer.echo("no norm has running statistics: nothing to recalibrate")
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 

@@ -48,7 +48,7 @@ def explain(error: BaseException) -> Optional[str]:
             return raised.text
     training = any({"train_step", "valid_step"} & raised.functions for raised in errors)
     for raised in errors:
-        for pattern, message in _HINTS[:2] if training else _HINTS:
+        for pattern, message in _HINTS[:3] if training else _HINTS:
             match = re.search(pattern, f"{raised.file} {raised.kind}: {raised.text}", re.DOTALL)
             if match:
                 return " ".join(match.expand(message).split())
@@ -81,7 +81,7 @@ def _read_tracebacks(text: str) -> list[_Raised]:
 
 
 # Errors of fairseq, torch and the system, as `file kind: text`, that do not say what to do; the
-# first two may come in training, too.
+# first three may come in training, too.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"\[Errno (?:27|28|122)\] ([^\n]*)",
@@ -92,6 +92,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"MemoryError|out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
         "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
         "the same update), or a smaller model.",
+    ),
+    (
+        r"FloatingPointError: (?:gradients are Nan/Inf|Minimum loss scale)",
+        "The training diverged: its gradients are not finite. Give a lower --lr, a longer "
+        "--warmup-updates or --clip-norm; SAVE_DIR/crash.pt is the model when it happened.",
     ),
     (
         r"ModuleNotFoundError: .*\bfairseq\b(?!\.)",
@@ -111,6 +116,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"Dataset not found: (\S+) \((.*)\)",
         r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
         "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
+    ),
+    (
+        r"optimizer is required",
+        "The optimizer is missing: give --optimizer (such as adam, with --lr and --lr-scheduler), "
+        "or --recipe, which has all settings.",
     ),
     (
         r"The dataset is empty|fairseq/data/data_utils.py IndexError",

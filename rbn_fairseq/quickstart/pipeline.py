@@ -61,9 +61,7 @@ def _job(name: str, out: Path, epochs: int) -> Job:
         )
     write_whole(note, begun)
     average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
-    average += ("--output", str(averaged), "--overwrite")
-    if NORMS[name]:
-        average += ("--recalibrate",)
+    average += ("--output", str(averaged), "--overwrite", "--recalibrate")
     generate = ("generate", data, "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
     commands = {

@@ -53,6 +53,15 @@ def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     assert not hasattr(checkpoint_utils.save_checkpoint, "best")
 
 
+def test_parameters_of_norms_that_the_model_has_not_are_told(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, "--norm-encoder", "batch", "--norm-batch-momentum", 0.1,
+        "--norm-rms-eps", 1e-3, "--norm-power-warmup", 5, "--max-update", 1, "--no-tid",
+    )  # fmt: skip
+    (line,) = re.findall(r"WARNING.*without effect.*: (.*)", log)
+    assert line == "--norm-power-warmup, --norm-rms-eps"
+
+
 def longer(log):
     return re.findall(r"(--norm\S+) (\d+) is longer than this training, which has (\d+) upd", log)
 

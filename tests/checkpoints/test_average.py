@@ -87,6 +87,13 @@ def test_recalibration_changes_the_statistics_alone(averaged, rbn_run):
     assert changed == {name for name in model if name.endswith(STATISTICS)} and changed
 
 
+def test_without_running_statistics_there_is_nothing_to_recalibrate(plain_run, tmp_path):
+    path = plain_run / "checkpoint_last.pt"
+    out = rbn("average", path, "--output", tmp_path / "average.pt", "--recalibrate")
+    assert "nothing to recalibrate" in out
+    assert "recalibrated" not in read_checkpoint(tmp_path / "average.pt").get("rbn_fairseq", {})
+
+
 def test_statistics_are_those_of_recalibrate(averaged, data_bin):
     path, state = str(averaged), read_checkpoint(averaged)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(

@@ -126,6 +126,19 @@ def test_data(capsys, spoilt, tmp_path, what, words):
         assert result.exit_code == 1 and "problem" in result.output
 
 
+def test_no_optimizer(capsys, data_bin, tmp_path):
+    arguments = (*options(without=["--optimizer"]), "--save-dir", tmp_path / "run")
+    line = user_error(capsys, "train", data_bin, *arguments)
+    assert "give --optimizer" in line and "--recipe" in line
+
+
+def test_a_divergence(capsys, data_bin, tmp_path):
+    huge = ("--optimizer", "sgd", "--lr", "1e30", "--max-update", "9")
+    arguments = (*options(*huge), "--save-dir", tmp_path / "run")
+    assert "diverged" in user_error(capsys, "train", data_bin, *arguments)
+    assert (tmp_path / "run" / "crash.pt").is_file()
+
+
 def test_too_little_data(capsys, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
