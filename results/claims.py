@@ -5,6 +5,7 @@ Usage: python results/claims.py
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,6 +59,11 @@ def costs(run: Path) -> pd.Series:
         name = next(name for name in INFERENCE if name in losses)
         rows[epoch] = losses[name] - losses["batch"]
     return pd.Series(rows)
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's correlation."""
+    return float(stats.spearmanr(one, other).statistic)
 
 
 def bleu(path: Path) -> tuple[float, float]:
@@ -133,33 +139,51 @@ def print_tid() -> None:
         if (run / "cost.jsonl").is_file():
             cost, values = costs(run), tid(run)
             epoch = cost.index.max()
-            rows.append({"run": run.name, "epoch": epoch, "cost": cost[epoch]} | {
+            settings = json.loads((run / "run.json").read_text())["config"]["criterion"]
+            free = not settings["rbn_mean_weight"] and settings["rbn_target_tid"] is None
+            rows.append({"free": free, "epoch": epoch, "cost": cost[epoch]} | {
                 f"{kind} {name} TID": values.loc[epoch, (name, column)]
                 for name in ("average", "first", "last")
                 for kind, column in (("mean", "mean_tid"), ("variance", "var_tid"))
             })  # fmt: skip
     frame = pd.DataFrame(rows)
-    print(f"Spearman of what inference loses with TID, {len(frame)} last Post-Norm checkpoints")
+    print(
+        f"Spearman of what inference loses with TID, {len(frame)} last Post-Norm checkpoints; of "
+        f"the {frame['free'].sum()} without a penalty; of the others"
+    )
     for column in frame.columns[3:]:
-        rho = stats.spearmanr(frame["cost"], frame[column]).statistic
-        print(f"  {column:<24} {rho:.2f}")
+        rhos = [
+            spearman(part["cost"], part[column])
+            for part in (frame, frame[frame["free"]], frame[~frame["free"]])
+        ]
+        print(f"  {column:<24} {'; '.join(f'{rho:.2f}' for rho in rhos)}")
 
 
 def print_gap() -> None:
-    """How the gap of results/longer goes with TID: levels, and changes from epoch to epoch."""
-    print("Gap of BN (ordinary inference) to LN and last norm's variance TID, epochs 1 to 8")
+    """How the gap to LN, and what inference loses, go with TID in single trainings."""
+    print(
+        "Spearman over epochs, of BN's gap to LN (ordinary inference) and of what inference loses"
+    )
+    gaps = {}
     for seed in (1, 2):
         run = RESULTS / f"longer/runs/long-bn-seed{seed}"
         frame = lines(run, "cost").query("statistics == 'running-global'")
         epochs = frame["checkpoint"].str.extract(r"(\d+)")[0].astype(int)
         losses = pd.Series(frame["nll"].values, index=epochs.values).sort_index()
-        gap = losses - nll(RESULTS / f"longer/runs/long-ln-seed{seed}")
-        values = tid(run).loc[gap.index, ("last", "var_tid")]
-        print(
-            f"  seed {seed}: Spearman {stats.spearmanr(gap, values).statistic:.2f}, "
-            f"of changes {stats.spearmanr(gap.diff()[1:], values.diff()[1:]).statistic:.2f}, "
-            f"of the gap with the epoch {stats.spearmanr(gap, gap.index).statistic:.2f}"
-        )
+        gaps[run] = losses - nll(RESULTS / f"longer/runs/long-ln-seed{seed}")
+    plain = RESULTS / "iwslt14_subset/runs"
+    gaps[plain / "bn"] = nll(plain / "bn") - nll(plain / "ln")
+    for run, gap in gaps.items():
+        print(f"  {run.name}, {len(gap)} epochs; gap and epoch {spearman(gap, gap.index):.2f}")
+        cost = costs(run).reindex(gap.index)
+        for kind in (("last", "var_tid"), ("average", "var_tid"), ("average", "mean_tid")):
+            values = tid(run).loc[gap.index, kind]
+            print(
+                f"    {' '.join(kind):<17} gap {spearman(gap, values):.2f} (from epoch 3 on "
+                f"{spearman(gap.loc[3:], values.loc[3:]):.2f}, of changes "
+                f"{spearman(gap.diff()[1:], values.diff()[1:]):.2f})"
+                + (f", loss {spearman(cost, values):.2f}" if cost.notna().all() else "")
+            )
 
 
 def print_conditioning() -> None:
