@@ -154,23 +154,25 @@ class _Squash(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         rows, squashed, alpha, s, weight = ctx.saved_tensors
         dx = torch.empty_like(rows)
-        dweight, dbias, dalpha, ds = map(torch.zeros_like, (weight, weight, alpha, alpha))
+        dweight, dbias, dslope, dstart = (torch.zeros_like(weight) for _ in range(4))
         half, two = torch.full_like(weight, 0.5), torch.full_like(weight, 2.0)
-        for du, g, x, z in by_blocks(dx, grad, rows, squashed):
+        factor = weight * (4 if s is None else 2 / math.sqrt(math.pi))
+        for du, g, x, z in by_blocks(dx, grad, rows, squashed):  # du: but for the factor
             if s is None:
                 total, dot = gradient_sums(g, z, half, two)
-                torch.mul(g, 4 * weight, out=du)
-                torch.ops.aten.sigmoid_backward.grad_input(du, z, grad_input=du)
+                torch.ops.aten.sigmoid_backward.grad_input(g, z, grad_input=du)
             else:  # erf's derivative, 2 / sqrt(pi) exp(-u^2), by exp2, the faster one
                 total, dot = gradient_sums(g, z)
                 torch.mul(x, alpha, out=du).add_(s).square_().mul_(-1 / math.log(2)).exp2_()
-                du.mul_(g).mul_(weight * (2 / math.sqrt(math.pi)))
-                ds += du.sum()
+                du.mul_(g)
             dbias += total
             dweight += dot
-            dalpha += (du * x).sum()
-            du.mul_(alpha)
-        return dx, dalpha, None if s is None else ds, dweight, dbias
+            total, dot = gradient_sums(du, x)
+            dstart += total
+            dslope += dot
+            du.mul_(factor * alpha)
+        ds = None if s is None else (dstart @ factor).view(1)
+        return dx, (dslope @ factor).view(1), ds, dweight, dbias
 
 
 _squash: Callable[..., Tensor] = _Squash.apply
