@@ -73,7 +73,13 @@ def read_generated(path: Path) -> tuple[list[str], list[str]]:
 
 
 def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
-    """Undo Moses' tokenisation."""
+    """Undo Moses' tokenisation.
+
+    Raises:
+        ValueError: if ``lang`` is no code of a language, which Moses would take for any other.
+    """
+    if not re.fullmatch("[a-z]{2,3}", lang):
+        raise ValueError(f"--lang must be the code of a language such as en, but is `{lang}`.")
     moses = MosesDetokenizer(lang=lang)
     return [moses.detokenize(sentence.split()) for sentence in sentences]
 

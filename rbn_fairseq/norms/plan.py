@@ -11,6 +11,9 @@ __all__ = ["EMBEDDING", "NormPlace", "NormPlan", "NormRule", "parse_norms"]
 #: The site that is in no layer: the norm of the embedding, with its positions.
 EMBEDDING = "embedding"
 
+#: What papers and recipes call norms, where a plan has another name.
+_SHORT = {"ln": "layer", "bn": "batch", "rbn": "batch", "pn": "power", "brn": "renorm"}
+
 _RULE = re.compile(
     r"(?P<norms>[a-z_]+(?:\+[a-z_]+)*)"
     r"(?:@(?:(?P<first>\d+)(?:-(?P<last>\d+))?(?:\.(?P<site>[a-z]+))?|(?P<only_site>[a-z]+)))?"
@@ -46,7 +49,7 @@ def parse_norms(text: str, known: Collection[str], option: str) -> tuple[str, ..
     names = tuple(text.split("+"))
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.8)
+            near = get_close_matches(_SHORT.get(name, name), known, n=1, cutoff=0.8)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(
                 f"{option}: unknown norm `{name}`.{hint} Known: {', '.join(sorted(known))}; norms "

@@ -217,6 +217,7 @@ def test_scores(capsys, tmp_path):
     generated, latin = tmp_path / "generate.txt", tmp_path / "latin"
     generated.write_text("S-0\ta\nT-0\tb\nD-0\t-1\tc\n")
     latin.write_bytes(b"fine\n\xe9\n")
+    assert "--lang must be the code" in user_error(capsys, "score", generated, "--lang", "english")
     line = user_error(capsys, "score", generated, "--lang", "en", "--reference", latin)
     assert f"Line 2 of `{latin}` is not UTF-8" in line
     assert "not UTF-8" in user_error(capsys, "score", latin, "--lang", "en")

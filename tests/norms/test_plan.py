@@ -72,6 +72,7 @@ def test_malformed_plans_show_the_grammar(text):
     [
         ("bach", "unknown norm `bach`. Did you mean `batch`? Known: batch, groupscale, layer"),
         ("layer@0:batch+powr", "unknown norm `powr`. Did you mean `power`?"),
+        ("bn@0:layer", "unknown norm `bn`. Did you mean `batch`?"),
         ("zzzz", "unknown norm `zzzz`. Known: batch, groupscale, layer, power"),
         ("groups", "unknown norm `groups`. Known"),  # `groupscale` is another norm, no typing error
         ("batch@4:layer", "`batch@4:layer` names layer 4, but there are 4 layers: 0 to 3"),
