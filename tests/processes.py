@@ -48,14 +48,21 @@ def launch(forked, data, save_dir, *options, world=2):
     """Train a small RBN model on gloo processes; return what they printed."""
     argv = runs.train_arguments(
         data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-        "--rbn-std-weight", 0.1, "--max-tokens", 4000, "--ddp-backend", "legacy_ddp",
-        "--distributed-backend", "gloo", "--distributed-world-size", world,
-        "--distributed-init-method", rendezvous(), "--distributed-no-spawn",
-        *options,
+        "--rbn-std-weight", 0.1, "--max-tokens", 4000, *options,
     )  # fmt: skip
+    return train_on(world, forked, argv)
+
+
+def train_on(world, forked, arguments):
+    """Run fairseq-train on gloo processes; return what they printed."""
+    argv = [
+        *map(str, arguments), "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo",
+        "--distributed-world-size", str(world), "--distributed-init-method", rendezvous(),
+        "--distributed-no-spawn", "--distributed-rank",
+    ]  # fmt: skip
     processes = [
         subprocess.Popen(
-            [forked / "fairseq-train", *argv, "--distributed-rank", str(rank)],
+            [forked / "fairseq-train", *argv, str(rank)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(world)

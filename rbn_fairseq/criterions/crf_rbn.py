@@ -31,7 +31,8 @@ def _ratio(above: str, *below: str) -> Any:
 
     def compute(meters: Any) -> float:
         total = sum(meters[name].sum for name in below) / len(below)
-        return float(round(100 * meters[above].sum / total, 3)) if total else 0.0
+        # Sums over several processes are tensors.
+        return round(float(100 * meters[above].sum / total), 3) if total else 0.0
 
     return compute
 
@@ -40,14 +41,15 @@ class _Tagging(FairseqCriterion):
     """Negative log-likelihood of the tags; in validation, precision, recall and F1 of entities.
 
     The loss is logged in bits per tag; with ``--sentence-avg`` in bits per text, and ``nll_loss``
-    in bits per tag. Entities are those that seqeval finds, and are counted over the whole
-    validation set; scores are in per cent.
+    in bits per tag. Entities are those that seqeval finds, for which ``<unk>`` is outside of any,
+    and are counted over the whole validation set; scores are in per cent.
     """
 
     def __init__(self, task: Any, sentence_avg: bool) -> None:
         super().__init__(task)
         self.sentence_avg = sentence_avg
-        self._tags = task.target_dictionary.symbols
+        tags = task.target_dictionary
+        self._tags = ["O" if tag == tags.unk_word else tag for tag in tags.symbols]
 
     def forward(self, model: Any, sample: Any, reduce: bool = True) -> Any:
         """Compute the loss in nats, summed over texts or, without ``reduce``, of each: ``(B,)``."""

@@ -12,6 +12,7 @@ from seqeval.metrics import f1_score
 
 import runs
 from command import rbn, user_error
+from processes import train_on
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from tagging import write_tagged
 from test_resume import assert_same_state
@@ -30,11 +31,15 @@ SCHEMES = {"like lengths": "BIO", "shuffled": "BMES"}  # of tags
 SIZES = {"train": 300, "valid": 41, "test": 43}
 
 
-def train(data, directory, *options):
-    return runs.call(
-        "train", data / "bin", "--user-dir", runs.USER_DIR, "--task", "sequence_tagging_rbn",
-        *MODEL, *TRAIN, "--save-dir", directory, *options,
+def arguments(data, directory, *options):
+    return (
+        data / "bin", "--user-dir", runs.USER_DIR, "--task", "sequence_tagging_rbn", *MODEL,
+        *TRAIN, "--save-dir", directory, *options,
     )  # fmt: skip
+
+
+def train(data, directory, *options):
+    return runs.call("train", *arguments(data, directory, *options))
 
 
 def prepare(directory, scheme):
@@ -120,6 +125,14 @@ def test_f1_is_that_of_single_texts(trained):
     assert f1(data, best, "valid") == pytest.approx(
         read_checkpoint(best)["extra_state"]["best"], abs=2e-3
     )
+
+
+def test_two_processes_score_as_one(forked, bio, tmp_path):
+    options = ("--batch-size", 4, "--max-epoch", 2, "--no-tid", "--seed", 2)
+    log = train_on(2, forked, arguments(bio, tmp_path, *options))
+    scores = [float(score) for score in re.findall(r"valid on 'valid' .* f1 ([\d.]+)", log)]
+    alone = validated(bio, tmp_path / "checkpoint_last.pt", "valid")["f1"]
+    assert scores[-1] == pytest.approx(alone, abs=2e-3) and 5 < alone < 99
 
 
 def test_measurements(trained, tmp_path):
