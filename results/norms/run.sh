@@ -47,15 +47,21 @@ pre_peri     --encoder-normalize-before --decoder-normalize-before --norm-placem
 pre_hybrid   --encoder-normalize-before --decoder-normalize-before --norm-placement hybrid
 '
 # Controls of fixnorm: its embeddings with LN's first values; LN's with its; LN's turned 4 times as fast;
-# LN at half and twice the learning rate. Not timed: updates.py takes no task.
+# and LN, BN, no norm and fixnorm at other learning rates. Not timed: updates.py takes no task.
 controls='
 fixnorm_slow --norm-unit-embeddings --user-dir results/sampler/controls --task translation_long_embeddings
 ln_short     --user-dir results/sampler/controls --task translation_short_embeddings
 ln_fast      --user-dir results/sampler/controls --task translation_fast_embeddings
 ln_low       --lr 0.001
 ln_high      --lr 0.004
+ln_higher    --lr 0.008
+bn_high      --norm-encoder batch --lr 0.004
+bn_higher    --norm-encoder batch --lr 0.008
+none_high    --norm-encoder none --lr 0.004
+fixnorm_high --norm-unit-embeddings --lr 0.004
+fixnorm_higher --norm-unit-embeddings --lr 0.008
 '
-statistics='^(bn|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
+statistics='^(bn(_high(er)?)?|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update 3408 --total-num-update 3408 \
