@@ -106,6 +106,7 @@ def _with_recipe(
     if own and chosen["norm"] is None:  # the recipe's penalty is for the recipe's norm
         chosen = {**chosen, "norm": "ln"}
     settings, norm = compose_recipe(name, chosen)
+    _refuse_other_placement(name, value_of([*chain(*settings)], "--arch"), given)
     if name == DEFAULT:
         if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
             raise ValueError(
@@ -136,6 +137,21 @@ def _with_recipe(
     if left_out:
         typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
     return words
+
+
+def _refuse_other_placement(recipe: str, architecture: str, given: list[str]) -> None:
+    """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse."""
+    from rbn_fairseq.models.kinds import kind_of
+
+    arch = value_of(given, "--arch", "-a")
+    told = {"--encoder-normalize-before", "--decoder-normalize-before"} & {*given}
+    pre = architecture.endswith("_pre")
+    if kind_of(arch) and not told and arch.endswith("_pre") != pre:
+        other = f"{arch}_pre" if pre else arch.removesuffix("_pre")
+        raise ValueError(
+            f"The recipe `{recipe}` is {'Pre' if pre else 'Post'}-Norm, and --arch {arch} is not: "
+            f"give --arch {other}, or another recipe."
+        )
 
 
 def _parse(arguments: list[str], **how: Any) -> Any:
