@@ -238,22 +238,25 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs of the same data and model size together, in the order of their first.
 
-    Data are the same where their directory's name, languages and sizes of dictionaries are. Runs
-    whose settings are unknown make a group of their own. Settings that only some runs of a group
-    know are not compared. Of runs with the same settings and seed the longest is counted.
+    Data are the same where their directory's name, languages, sizes of dictionaries and number of
+    training sentences are. Runs whose settings are unknown make a group of their own. Settings that
+    only some runs of a group know are not compared. Of runs with the same settings and seed the
+    longest is counted.
     """
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
     for run in runs:
         setup = describe(run)
-        alike = (setup.data, setup.sizes, setup.vocabularies, setup.metric.key)
+        data = setup.data, setup.sizes, setup.vocabularies, setup.sentences
+        alike = (*data, setup.metric.key)
         groups.setdefault(alike, []).append((run, setup))
     number = Counter(key[:2] for key in groups)
     comparable = []
-    for (data, sizes, vocabularies, _), members in groups.items():
+    for (data, sizes, vocabularies, sentences, _), members in groups.items():
         if number[data, sizes] > 1:
             languages = " to ".join(language for language, _ in vocabularies)
             types = " and ".join(str(size) for _, size in vocabularies)
-            data = f"{data} ({languages}, {types} types)"
+            texts = "" if sentences is None else f", {sentences:,} training sentences"
+            data = f"{data} ({languages}, {types} types{texts})"
         comparable.append(_make_group(data, members))
     return comparable
 

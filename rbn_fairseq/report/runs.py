@@ -62,6 +62,7 @@ class Run:
             ``rbn evaluate`` leaves.
         config: fairseq's configuration by group; empty without ``run.json``.
         vocabularies: languages, source first, and the sizes of their dictionaries.
+        sentences: of the training data; ``None`` where unknown.
         parameters: their number; ``None`` where unknown.
         starts: when, on what and with which versions the training was started, resumed ones too.
         seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
@@ -81,6 +82,7 @@ class Run:
     averaged_scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     vocabularies: tuple[tuple[str, int], ...] = ()
+    sentences: Optional[int] = None
     parameters: Optional[int] = None
     starts: tuple[Mapping[str, Any], ...] = ()
     seconds: Optional[float] = None
@@ -231,9 +233,11 @@ def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
     starts = tuple(content.get("starts") or ())
     if not all(isinstance(start["update"], int) for start in starts):
         raise TypeError("a start has no number of its update")
-    sizes = (content.get("data") or {}).get("vocabularies") or {}
+    data = content.get("data") or {}
+    sizes = data.get("vocabularies") or {}
     vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
-    return {**content, "config": groups, "starts": starts, "vocabularies": vocabularies}
+    read = {"config": groups, "starts": starts, "vocabularies": vocabularies}
+    return {**content, **read, "sentences": data.get("sentences", {}).get("train")}
 
 
 def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -302,6 +306,7 @@ def read_run(name: str, directory: Path) -> Run:
         averaged_scores=averaged_scores,
         config=config,
         vocabularies=content.get("vocabularies", ()),
+        sentences=content.get("sentences"),
         parameters=content.get("parameters"),
         starts=starts,
         seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,

@@ -110,6 +110,7 @@ class Setup:
         seed: of the training.
         data: name of its directory; empty where unknown.
         vocabularies: languages, source first, and the sizes of their dictionaries.
+        sentences: of the training data; ``None`` where unknown.
         sizes: of the stacks, by name; empty where unknown.
         bottom: number of bottom layers with batch norm, of the encoder or of the only stack, the
             others having layer norm.
@@ -122,6 +123,7 @@ class Setup:
     seed: Optional[int] = None
     data: str = ""
     vocabularies: tuple[tuple[str, int], ...] = ()
+    sentences: Optional[int] = None
     sizes: tuple[tuple[str, Any], ...] = ()
     bottom: Optional[int] = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -249,6 +251,7 @@ def _describe(run: Run) -> Setup:
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
+        None if "sample_break_mode" in run.config["task"] else run.sentences,  # those are blocks
         tuple((name, int(model[name])) for name in names if name in model),
         _bottom(model) if _plans(model) and not penalised else None,
         _flatten(run.config),
