@@ -21,6 +21,8 @@ __all__ = ["Start", "describe_penalty"]
 
 logger = logging.getLogger(__name__)
 
+_SCORES = ("bleu", "accuracy", "f1")  # of which more is better
+
 
 class Start(Callback):
     """Checks a training before its first update, and describes it in the log.
@@ -30,6 +32,7 @@ class Start(Callback):
     - A line says which norms sit where, and what the penalty's weights come to per token.
     - ``SAVE_DIR/run.json`` says what the training is.
     - Parameters of norms that the model has not are named by a warning.
+    - A score that chooses the best checkpoint must be computed, and the higher one be the better.
     - Norms whose schedule ends after the training are refused where evaluation waits for that end,
       and else named by a warning.
     """
@@ -37,6 +40,21 @@ class Start(Callback):
     _checked = False
     _described = False
     _recorded = False
+
+    def check(self, model_cfg: Any) -> None:
+        """Refuse to choose the best checkpoint by a score that is not there or is turned around."""
+        chosen = self.training.cfg.checkpoint
+        metric = chosen.best_checkpoint_metric
+        if metric == "bleu" and not getattr(self.training.cfg.task, "eval_bleu", False):
+            raise ValueError(
+                "--best-checkpoint-metric bleu needs --eval-bleu, which computes it. Add that, or "
+                "leave it out."
+            )
+        if metric in _SCORES and not chosen.maximize_best_checkpoint_metric:
+            raise ValueError(
+                f"--best-checkpoint-metric {metric} would keep the checkpoint with the lowest "
+                f"{metric}: add --maximize-best-checkpoint-metric."
+            )
 
     def on_model(self, model: nn.Module) -> None:
         """Refuse modes of training that the model's norms do not go with (``ValueError``)."""
@@ -151,7 +169,7 @@ class Start(Callback):
 
 
 def _warn_of_unused(model: RBNModel) -> None:
-    """Name the parameters that are given of norms which the model has not."""
+    """Name the options that are given for norms which the model has not."""
     present = {part.name for part in model.modules() if isinstance(part, Norm)}
     unused = [
         options.flag(item.name)
@@ -159,6 +177,8 @@ def _warn_of_unused(model: RBNModel) -> None:
         for item in dataclasses.fields(options)
         if name not in present and getattr(options, item.name) != item.default
     ]
+    if model.cfg.norms.sync and not has_population_norm(model):
+        unused.append("--norm-sync")
     if unused:
         logger.warning("without effect, as the model has no such norm: %s", ", ".join(unused))
 
