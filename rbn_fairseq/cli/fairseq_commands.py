@@ -189,7 +189,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
     trains several. Without --config-dir, names are those of `rbn recipes`.
     """
-    from rbn_fairseq.recipes import directory, find
+    from rbn_fairseq.recipes import choose, directory, find
 
     log_as_fairseq()
     arguments = list(context.args)
@@ -197,16 +197,20 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     where = value_of(arguments, "--config-dir", "-cd")
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
-    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
     added = []
     if not where:
-        find(name, option="--config-name")
+        recipe = find(name, option="--config-name")
+        for place, argument in enumerate(arguments):  # as for `rbn train --norm`, of a sweep each
+            if norms := re.fullmatch(r"norm=([\w,]+)", argument):
+                chosen = [choose(recipe, "norm", norm, "norm=") for norm in norms[1].split(",")]
+                arguments[place] = "norm=" + ",".join(one.removeprefix("norm=") for one in chosen)
         arguments = ["--config-dir", str(directory()), *arguments]
     elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
         # fairseq would take any name, and train by its own defaults.
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
     else:
         added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
+    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
     if not any(setting.startswith("common.user_dir=") for setting in settings):
         added.append(f"common.user_dir={plugin_options([], user_dir)[1]}")
     # Hydra reads settings in one row, and takes one behind --info for its value.

@@ -26,10 +26,6 @@ class Affine(Norm, FullPrecision):
 
     ``rbn fold`` leaves it where a norm with running statistics cannot vanish into a linear layer.
     Scale and shift are buffers: they do not train.
-
-    Args:
-        channels: number of channels C.
-        options: none.
     """
 
     name = "affine"
@@ -85,10 +81,6 @@ class DynamicTanh(AffineNorm):
     No statistics of any kind: alpha, one learnt number per place, stands for the scale that a
     norm would measure. The same in training and in evaluation; computed in fp32 or better
     whatever the input's dtype. The tanh is exact to the rounding of 1, not of small values.
-
-    Args:
-        channels: number of channels C.
-        options: initial alpha.
     """
 
     name = "dyt"

@@ -34,10 +34,6 @@ class InstanceNorm(AffineNorm):
     Statistics are two-pass, in fp32 or better whatever the input's dtype.
 
     Not for a causal decoder: a position would see later tokens.
-
-    Args:
-        channels: number of channels C.
-        options: eps.
     """
 
     name = "instance"

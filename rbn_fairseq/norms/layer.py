@@ -20,12 +20,7 @@ class LayerNormOptions(NormOptions, norm="layer"):
 
 
 class LayerNorm(Norm, nn.LayerNorm):
-    """Layer norm (Ba et al., 2016): each token by the mean and biased variance of its channels.
-
-    Args:
-        channels: number of channels C.
-        options: eps.
-    """
+    """Layer norm (Ba et al., 2016): each token by the mean and biased variance of its channels."""
 
     name = "layer"
     summary = "each token by the mean and variance of its channels"

@@ -48,10 +48,6 @@ class RunningMeanStd(Population):
     """Running mean and standard deviation: it is the deviation that moves, not the variance.
 
     Its methods take and return variances, like those of batch norm's population statistics.
-
-    Args:
-        channels: number of channels C.
-        options: momentum and eps.
     """
 
     running_std: Tensor

@@ -37,10 +37,6 @@ class RMSNorm(AffineNorm):
     ``y = x / sqrt(mean(x^2) + eps) * weight``, or with eps outside of the root. As in the paper
     there is a gain and no bias. The same in training and in evaluation; statistics are in fp32
     or better whatever the input's dtype.
-
-    Args:
-        channels: number of channels C.
-        options: eps, eps mode.
     """
 
     name = "rms"

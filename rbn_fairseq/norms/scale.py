@@ -29,10 +29,6 @@ class ScaleNorm(Norm):
     ``y = g x / max(||x||, eps)`` with one learnt number g, sqrt(C) at first: then it is RMSNorm's
     first value. The equation has no eps; the authors' code clamps. The same in training and in
     evaluation; computed in fp32 or better whatever the input's dtype.
-
-    Args:
-        channels: number of channels C.
-        options: eps.
     """
 
     name = "scale"
