@@ -46,6 +46,20 @@ def test_penalty_without_batch_norms_is_refused(data_bin, tmp_path, weight):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (("bleu", "--maximize-best-checkpoint-metric"), "needs --eval-bleu"),
+        (("bleu", "--eval-bleu"), "the lowest bleu: add --maximize-best-checkpoint-metric"),
+        (("accuracy",), "the lowest accuracy: add --maximize-best-checkpoint-metric"),
+    ],
+)
+def test_scores_that_cannot_choose_a_checkpoint_are_refused(data_bin, tmp_path, given, words):
+    with pytest.raises(ValueError, match=f"--best-checkpoint-metric.*{words}"):
+        runs.train(data_bin, tmp_path, "--best-checkpoint-metric", *given, "--max-update", 1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     checkpoint_utils.save_checkpoint.best = 0.0
     cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing="1")
@@ -58,8 +72,9 @@ def test_parameters_of_norms_that_the_model_has_not_are_told(data_bin, tmp_path)
         data_bin, tmp_path, "--norm-encoder", "batch", "--norm-batch-momentum", 0.1,
         "--norm-rms-eps", 1e-3, "--norm-power-warmup", 5, "--max-update", 1, "--no-tid",
     )  # fmt: skip
-    (line,) = re.findall(r"WARNING.*without effect.*: (.*)", log)
-    assert line == "--norm-power-warmup, --norm-rms-eps"
+    log += runs.train(data_bin, tmp_path / "layer", "--norm-sync", "--max-update", 1)
+    lines = re.findall(r"WARNING.*without effect.*: (.*)", log)
+    assert lines == ["--norm-power-warmup, --norm-rms-eps", "--norm-sync"]
 
 
 def longer(log):

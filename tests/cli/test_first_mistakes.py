@@ -239,7 +239,10 @@ HYDRA = ("hydra-train", "--config-name")
         (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "DIR"]),
         (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data="]),
         (("ptb_post", "task.data=BIN", "preset=small"), ["no `preset` to choose", "rbn recipes"]),
-        (("default", "task.data=BIN", "norm=bacth"), ["norm/bacth", "rbn_official_post"]),
+        (
+            ("default", "task.data=BIN", "norm=bacth"),
+            ["norm=: there is no `bacth`", "rbn_official_post"],
+        ),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
         (
             ("default", "task.data=BIN", "model.norm_encoder=bacth", "hydra.run.dir=DIR/run"),

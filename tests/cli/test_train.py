@@ -100,6 +100,12 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
 
 
+def test_hydra_finds_the_norm_of_a_recipe(forked):
+    options = ("--config-name", "ptb_post", "norm=bn", "task.data=bin", "--cfg", "job")
+    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
+    assert done.returncode == 0 and "norm_decoder: batch" in done.stdout, done.stderr
+
+
 @pytest.mark.nightly
 def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
     (tmp_path / "mine.yaml").write_text(rbn("recipes", "default").stdout)
@@ -139,6 +145,28 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
     other = ({"--norm-encoder", "--norm-decoder"} - {option}).pop()
     assert recipe == "default" or other not in words
     assert "--norm-encoder" not in capsys.readouterr().out.partition("left out")[2]
+
+
+@pytest.mark.parametrize(
+    "recipe, given, instead",
+    [
+        (
+            "conll2003_pre",
+            ["rbn_transformer_tagger_tiny"],
+            "--arch rbn_transformer_tagger_tiny_pre",
+        ),
+        ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny,"),
+        ("imdb_pre", ["rbn_transformer_classifier_tiny_pre"], None),
+        ("imdb_pre", ["rbn_transformer_classifier_tiny", "--encoder-normalize-before"], None),
+    ],
+)
+def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, given, instead):
+    words = [str(tmp_path), "--arch", *given]
+    if instead is None:
+        assert _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
+        return
+    with pytest.raises(ValueError, match=f"`{recipe}` is P.*{instead}"):
+        _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
 
 
 def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypatch):

@@ -331,6 +331,16 @@ def test_nothing_to_fold(capsys, binned, tmp_path):
     assert all(words in message for words in (str(binned), "--norm-batch-length-bins", "as it is"))
 
 
+def test_models_of_mixed_batches_get_none(capsys, ordinary, varied, tmp_path):
+    state = read_checkpoint(ordinary)
+    state["cfg"]["task"]["length_mixing"] = "random"
+    path = tmp_path / "random.pt"
+    write_checkpoint(path, state)
+    message = refused(capsys, tmp_path, "recalibrate", path, "--data", varied, "--length-bins", 4)
+    assert "--length-bins" in message and "--length-mixing random" in message
+    recalibrated(path, varied, tmp_path / "without.pt", "--length-bins", 1)
+
+
 def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path):
     how = ("--data", varied, "--length-bins", 21)
     message = refused(capsys, tmp_path, "recalibrate", ordinary, *how)

@@ -1,6 +1,7 @@
 """`run.json`: what a training says of itself at its start."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,9 @@ def read(directory):
 def test_both_roads_and_a_resumption(data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     options = ("--norm-encoder", "batch", "--norm-batch-momentum", 0.05)
-    runs.train(data_bin, tmp_path / "argparse", *options, "--max-epoch", 1)
-    runs.train(data_bin, tmp_path / "argparse", *options, "--max-update", 17)
+    relative = os.path.relpath(data_bin)
+    runs.train(relative, tmp_path / "argparse", *options, "--max-epoch", 1)
+    runs.train(relative, tmp_path / "argparse", *options, "--max-update", 17)
     runs.call(
         "hydra_train", "--config-dir", "configs", "--config-name", "iwslt14_pre",
         f"task.data={data_bin}", f"hydra.run.dir={tmp_path / 'hydra'}", "task.no_tid=true",
@@ -38,6 +40,7 @@ def test_both_roads_and_a_resumption(data_bin, tmp_path, monkeypatch):
     assert post["config"]["model"]["norm_batch_momentum"] == 0.05
     assert pre["config"]["model"].items() >= TINY_MODEL.items()
     for run in (post, pre):
+        assert run["config"]["task"]["data"] == str(data_bin)
         assert (run["config"]["task"]["source_lang"], run["config"]["task"]["target_lang"]) == (
             "de", "en",
         )  # fmt: skip

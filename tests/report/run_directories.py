@@ -78,12 +78,12 @@ def write_lines(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def write_run_file(directory, cfg, dictionaries=None, starts=(0,)):
+def write_run_file(directory, cfg, dictionaries=None, starts=(0,), sentences=None):
     """run.json as a training writes it; ``dictionaries``: their sizes by language."""
     run = {
         "format": 1,
         "config": cfg | {"model": complete_model(cfg["model"])},
-        "data": {"vocabularies": dictionaries or {}},
+        "data": {"vocabularies": dictionaries or {}, "sentences": {"train": sentences}},
         "starts": [{"update": update} for update in starts],
     }
     (directory / "run.json").write_text(json.dumps(run))

@@ -15,7 +15,7 @@ from rbn_fairseq.report.compare import (
 from rbn_fairseq.report.overview import settings_tables
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe
-from run_directories import configuration, norm, write_run
+from run_directories import configuration, norm, write_run, write_run_file
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,21 @@ def test_vocabularies_make_groups(tmp_path):
     groups = group_runs([run("small", 100), run("large", 200)])
     assert [list(one.runs.index) for one in groups] == [["small"], ["large"]]
     assert groups[1].title.startswith("iwslt14 (de to en, 200 and 200 types); 2 + 2 layers")
+
+
+def test_numbers_of_sentences_make_groups_but_of_language_models(tmp_path):
+    def run(name, sentences, **task):
+        cfg = configuration(seed=len(name), **norm("LN"))
+        cfg["task"] |= task
+        directory = write_run(tmp_path / name, cfg)
+        write_run_file(directory, cfg, {"de": 9, "en": 9}, sentences=sentences)
+        return read_run(name, directory)
+
+    half, whole = group_runs([run("half", 200), run("whole", 400)])
+    assert [list(one.runs.index) for one in (half, whole)] == [["half"], ["whole"]]
+    assert "200 training sentences" in half.title and "400" in whole.title
+    modes = [run("blocks", 50, sample_break_mode="none"), run("eos", 400, sample_break_mode="eos")]
+    assert len(group_runs(modes)) == 1
 
 
 def test_of_two_runs_with_one_seed_the_longer_counts(make, group):
