@@ -9,6 +9,8 @@
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   none       no norm in the encoder, on fairseq's batches and on those of 16 buckets
 #   fixnorm    embeddings of unit length, with layer norm and with batch norm, on 16 buckets
+#   rate       the grid's four, and embeddings of unit length with layer norm on 16 buckets, at twice the
+#              learning rate
 #   random     layer norm and batch norm on batches of random sentences
 #   rbn        RBN on fairseq's batches and on those of 16 buckets
 #   micro      the grid's four with four micro-batches of a quarter an update, 4 epochs, 3,788 updates
@@ -98,6 +100,12 @@ for seed in "$@"; do
             run "fixbn-mixing16-seed$seed" "${fixnorm[@]}" "${batch[@]}"
             wait $!
             ;;
+        rate)
+            rate=(--lr 0.004)
+            four -rate "${rate[@]}"
+            fixnorm=(--seed "$seed" --norm-unit-embeddings --length-mixing 16)
+            run "fixln-mixing16-rate-seed$seed" "${fixnorm[@]}" "${rate[@]}"
+            ;;
         random) pair random --length-mixing random ;;
         rbn)
             run "rbn-sorted-seed$seed" --seed "$seed" "${penalty[@]}" &
@@ -115,7 +123,7 @@ for seed in "$@"; do
             wait $!
             ;;
         *)
-            echo "PART must be grid, controls, none, fixnorm, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
+            echo "PART must be grid, controls, none, fixnorm, rate, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
             exit 2
             ;;
     esac
