@@ -78,9 +78,10 @@ def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
     Raises:
         ValueError: if ``lang`` is no code of a language, which Moses would take for any other.
     """
-    if not re.fullmatch("[a-z]{2,3}", lang):
+    code = re.fullmatch(r"([a-z]{2,3})([-_]\w+)?", lang)
+    if code is None:
         raise ValueError(f"--lang must be the code of a language such as en, but is `{lang}`.")
-    moses = MosesDetokenizer(lang=lang)
+    moses = MosesDetokenizer(lang=code[1])
     return [moses.detokenize(sentence.split()) for sentence in sentences]
 
 

@@ -140,7 +140,11 @@ def print_tid() -> None:
             cost, values = costs(run), tid(run)
             epoch = cost.index.max()
             settings = json.loads((run / "run.json").read_text())["config"]["criterion"]
-            free = not settings["rbn_mean_weight"] and settings["rbn_target_tid"] is None
+            free = (
+                not settings["rbn_mean_weight"]
+                and not settings["rbn_std_weight"]
+                and settings["rbn_target_tid"] is None
+            )
             rows.append({"free": free, "epoch": epoch, "cost": cost[epoch]} | {
                 f"{kind} {name} TID": values.loc[epoch, (name, column)]
                 for name in ("average", "first", "last")

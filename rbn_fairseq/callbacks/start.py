@@ -21,7 +21,7 @@ __all__ = ["Start", "describe_penalty"]
 
 logger = logging.getLogger(__name__)
 
-_SCORES = ("bleu", "accuracy", "f1")  # of which more is better
+_SCORES = ("bleu", "accuracy", "precision", "recall", "f1")  # of which more is better
 
 
 class Start(Callback):
@@ -32,7 +32,7 @@ class Start(Callback):
     - A line says which norms sit where, and what the penalty's weights come to per token.
     - ``SAVE_DIR/run.json`` says what the training is.
     - Parameters of norms that the model has not are named by a warning.
-    - A score that chooses the best checkpoint must be computed, and the higher one be the better.
+    - A score that chooses the best checkpoint must be maximised, and BLEU be computed.
     - Norms whose schedule ends after the training are refused where evaluation waits for that end,
       and else named by a warning.
     """
@@ -42,13 +42,13 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse to choose the best checkpoint by a score that is not there or is turned around."""
+        """Refuse to choose the best checkpoint by no BLEU, or by the lowest score."""
         chosen = self.training.cfg.checkpoint
         metric = chosen.best_checkpoint_metric
         if metric == "bleu" and not getattr(self.training.cfg.task, "eval_bleu", False):
             raise ValueError(
-                "--best-checkpoint-metric bleu needs --eval-bleu, which computes it. Add that, or "
-                "leave it out."
+                "--best-checkpoint-metric bleu: no validation computes it, but in a translation "
+                "task with --eval-bleu. Add that, or leave it out."
             )
         if metric in _SCORES and not chosen.maximize_best_checkpoint_metric:
             raise ValueError(
@@ -180,7 +180,7 @@ def _warn_of_unused(model: RBNModel) -> None:
     if model.cfg.norms.sync and not has_population_norm(model):
         unused.append("--norm-sync")
     if unused:
-        logger.warning("without effect, as the model has no such norm: %s", ", ".join(unused))
+        logger.warning("without effect, as no norm of the model reads it: %s", ", ".join(unused))
 
 
 def describe_penalty(rbn: RBNPenaltyConfig, size: float, unit: str, replicas: int) -> str:

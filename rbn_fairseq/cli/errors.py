@@ -118,6 +118,11 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
     ),
     (
+        r"fairseq_cli/train.py KeyError: '(\w+)'",
+        r"A validation has no `\1`, by which --best-checkpoint-metric chooses: give what computes "
+        "it (--report-accuracy for accuracy), or leave it out.",
+    ),
+    (
         r"optimizer is required",
         "The optimizer is missing: give --optimizer (such as adam, with --lr and --lr-scheduler), "
         "or --recipe, which has all settings.",

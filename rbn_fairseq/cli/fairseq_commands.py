@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -201,9 +201,10 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     if not where:
         recipe = find(name, option="--config-name")
         for place, argument in enumerate(arguments):  # as for `rbn train --norm`, of a sweep each
-            if norms := re.fullmatch(r"norm=([\w,]+)", argument):
-                chosen = [choose(recipe, "norm", norm, "norm=") for norm in norms[1].split(",")]
-                arguments[place] = "norm=" + ",".join(one.removeprefix("norm=") for one in chosen)
+            with suppress(ValueError):  # a file of the user's
+                if norms := re.fullmatch(r"norm=([\w,]+)", argument):
+                    chosen = [choose(recipe, "norm", norm) for norm in norms[1].split(",")]
+                    arguments[place] = ",".join(chosen).replace(",norm=", ",")
         arguments = ["--config-dir", str(directory()), *arguments]
     elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
         # fairseq would take any name, and train by its own defaults.

@@ -106,7 +106,6 @@ def _with_recipe(
     if own and chosen["norm"] is None:  # the recipe's penalty is for the recipe's norm
         chosen = {**chosen, "norm": "ln"}
     settings, norm = compose_recipe(name, chosen)
-    _refuse_other_placement(name, value_of([*chain(*settings)], "--arch"), given)
     if name == DEFAULT:
         if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
             raise ValueError(
@@ -115,6 +114,7 @@ def _with_recipe(
             )
         if share_a_dictionary(data):
             settings.append(("--share-all-embeddings",))
+    _refuse_other_placement(name, [*chain(*settings)], given)
     # Those of the recipe's optimizer, say, where another one is given.
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
@@ -139,18 +139,21 @@ def _with_recipe(
     return words
 
 
-def _refuse_other_placement(recipe: str, architecture: str, given: list[str]) -> None:
+def _refuse_other_placement(recipe: str, settings: list[str], given: list[str]) -> None:
     """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse."""
     from rbn_fairseq.models.kinds import kind_of
 
-    arch = value_of(given, "--arch", "-a")
-    told = {"--encoder-normalize-before", "--decoder-normalize-before"} & {*given}
-    pre = architecture.endswith("_pre")
-    if kind_of(arch) and not told and arch.endswith("_pre") != pre:
+    architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
+    kind, pre = kind_of(architecture), architecture.endswith("_pre")
+    if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == pre:
+        return
+    flags = [f"--{side}-normalize-before" for side in kind.sides]
+    if not {*flags} & {*settings, *given}:
         other = f"{arch}_pre" if pre else arch.removesuffix("_pre")
+        way = f"--arch {other}" if other in kind.presets else " ".join(flags)
         raise ValueError(
             f"The recipe `{recipe}` is {'Pre' if pre else 'Post'}-Norm, and --arch {arch} is not: "
-            f"give --arch {other}, or another recipe."
+            f"give {way}, or another recipe."
         )
 
 

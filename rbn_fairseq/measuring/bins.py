@@ -6,7 +6,6 @@ from typing import Any, Optional
 import numpy as np
 
 from rbn_fairseq.measuring.adapters import TaskAdapter
-from rbn_fairseq.measuring.batches import parse_mixing
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
@@ -96,11 +95,10 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
             "`qk` or `qkv`: other norms' statistics are not kept by length, while a translation is "
             "made its length is not known yet, and a head's row tells no sentence."
         )
-    mixing = getattr(session.task.training.options, "length_mixing", "1")
-    if number > 1 and parse_mixing(mixing) != 1:
+    if number > 1 and session.mixing != 1:
         raise ValueError(
             "--length-bins is for models trained on batches of like lengths, but this one was with "
-            f"--length-mixing {mixing}: by length it is far worse than without. Leave it out."
+            f"--length-mixing {session.mixing or 'random'}: by length it is far worse than without."
         )
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     bins = cut_bins(lengths, number)

@@ -47,9 +47,9 @@ def check_data(
     if not files or (wanted and missing):
         raise ValueError(
             f"The data directory `{first}` has no {missing[0]}; its dictionaries: "
-            f"{', '.join(path.name for path in Path(first).glob('dict*.txt')) or 'none'}. Give the "
-            "data, --source-lang and --target-lang, or --recipe (`rbn recipes`) that go together, "
-            "or fill it with fairseq-preprocess --destdir."
+            f"{', '.join(sorted(path.name for path in Path(first).glob('dict*.txt'))) or 'none'}. "
+            "Check that the data, --source-lang, --target-lang and --recipe (`rbn recipes`) belong "
+            "together, or fill it with fairseq-preprocess --destdir."
         )
 
 

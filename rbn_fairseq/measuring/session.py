@@ -47,6 +47,11 @@ class Session:
         adapter: TaskAdapter = self.task.adapter
         return adapter
 
+    @property
+    def mixing(self) -> Any:
+        """The training's --length-mixing, as ``parse_mixing`` reads it; 1 where a task has none."""
+        return parse_mixing(getattr(self.task.training.options, "length_mixing", "1"))
+
     def validation(self) -> tuple[Any, Any]:
         """Return the validation data and an iterator over batches of them, made as in training.
 
@@ -61,10 +66,8 @@ class Session:
         longest = self.task.max_positions(), self.model.max_positions()
         invalid = options.skip_invalid_size_inputs_valid_test
         iterator = _iterate(self.task, dataset, self.cfg, longest, ignore_invalid_inputs=invalid)
-        # Not an option of every task.
-        buckets = parse_mixing(getattr(self.task.training.options, "length_mixing", 1))
-        if buckets != 1 and iterator.frozen_batches:
-            mix(iterator, buckets, self.adapter.tokens(dataset))
+        if self.mixing != 1 and iterator.frozen_batches:
+            mix(iterator, self.mixing, self.adapter.tokens(dataset))
         return dataset, iterator
 
 

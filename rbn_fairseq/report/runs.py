@@ -237,7 +237,8 @@ def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
     sizes = data.get("vocabularies") or {}
     vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
     read = {"config": groups, "starts": starts, "vocabularies": vocabularies}
-    return {**content, **read, "sentences": data.get("sentences", {}).get("train")}
+    subset = groups.get("dataset", {}).get("train_subset", "train")
+    return {**content, **read, "sentences": (data.get("sentences") or {}).get(subset)}
 
 
 def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -242,6 +242,8 @@ def _describe(run: Run) -> Setup:
     penalties = ("rbn_mean_weight", "rbn_std_weight", "rbn_target_tid")  # the last one is gone
     penalised = any(criterion.get(name) for name in penalties)
     names = [f"{side}_{size}" for side in _SIDES for size in _SIZES]
+    task = run.config["task"]  # of several parts one was counted; of a language model blocks
+    several = ":" in str(task["data"]) or "sample_break_mode" in task
     special = _PLACEMENTS.get(str(model.get("norm_placement")))
     before = [model[name] for name in (f"{side}_normalize_before" for side in _SIDES)
               if name in model]  # fmt: skip
@@ -251,7 +253,7 @@ def _describe(run: Run) -> Setup:
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
         run.vocabularies,
-        None if "sample_break_mode" in run.config["task"] else run.sentences,  # those are blocks
+        None if several else run.sentences,
         tuple((name, int(model[name])) for name in names if name in model),
         _bottom(model) if _plans(model) and not penalised else None,
         _flatten(run.config),

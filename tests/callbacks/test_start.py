@@ -49,7 +49,7 @@ def test_penalty_without_batch_norms_is_refused(data_bin, tmp_path, weight):
 @pytest.mark.parametrize(
     "given, words",
     [
-        (("bleu", "--maximize-best-checkpoint-metric"), "needs --eval-bleu"),
+        (("bleu", "--maximize-best-checkpoint-metric"), "in a translation task with --eval-bleu"),
         (("bleu", "--eval-bleu"), "the lowest bleu: add --maximize-best-checkpoint-metric"),
         (("accuracy",), "the lowest accuracy: add --maximize-best-checkpoint-metric"),
     ],

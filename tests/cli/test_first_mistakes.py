@@ -132,6 +132,12 @@ def test_no_optimizer(capsys, data_bin, tmp_path):
     assert "give --optimizer" in line and "--recipe" in line
 
 
+def test_a_score_that_no_validation_has(capsys, data_bin, tmp_path):
+    by = ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
+    line = user_error(capsys, "train", data_bin, *options(*by), "--save-dir", tmp_path / "run")
+    assert "no `accuracy`" in line and "--report-accuracy" in line
+
+
 def test_a_divergence(capsys, data_bin, tmp_path):
     huge = ("--optimizer", "sgd", "--lr", "1e30", "--max-update", "9")
     arguments = (*options(*huge), "--save-dir", tmp_path / "run")
@@ -241,7 +247,7 @@ HYDRA = ("hydra-train", "--config-name")
         (("ptb_post", "task.data=BIN", "preset=small"), ["no `preset` to choose", "rbn recipes"]),
         (
             ("default", "task.data=BIN", "norm=bacth"),
-            ["norm=: there is no `bacth`", "rbn_official_post"],
+            ["norm/bacth", "rbn_official_post"],
         ),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
         (

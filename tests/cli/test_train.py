@@ -100,10 +100,24 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
 
 
-def test_hydra_finds_the_norm_of_a_recipe(forked):
-    options = ("--config-name", "ptb_post", "norm=bn", "task.data=bin", "--cfg", "job")
-    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
-    assert done.returncode == 0 and "norm_decoder: batch" in done.stdout, done.stderr
+def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("# @package _global_\nmodel: {norm_decoder: rms}")
+    own = f"hydra.searchpath=[file://{tmp_path}]"
+    for norm, plan in (("bn", "batch"), ("mine", "rms")):
+        options = (
+            "--config-name",
+            "ptb_post",
+            f"norm={norm}",
+            own,
+            "task.data=bin",
+            "--cfg",
+            "job",
+        )
+        done = subprocess.run(
+            [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
+        )
+        assert done.returncode == 0 and f"norm_decoder: {plan}" in done.stdout, done.stderr
 
 
 @pytest.mark.nightly
@@ -156,7 +170,13 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
             "--arch rbn_transformer_tagger_tiny_pre",
         ),
         ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny,"),
+        (
+            "iwslt14_pre",
+            ["rbn_transformer"],
+            "--encoder-normalize-before --decoder-normalize-before,",
+        ),
         ("imdb_pre", ["rbn_transformer_classifier_tiny_pre"], None),
+        ("iwslt14_pre", ["rbn_transformer_lm_tiny"], None),  # another kind of model
         ("imdb_pre", ["rbn_transformer_classifier_tiny", "--encoder-normalize-before"], None),
     ],
 )

@@ -176,6 +176,8 @@ def test_numbers_of_sentences_make_groups_but_of_language_models(tmp_path):
     half, whole = group_runs([run("half", 200), run("whole", 400)])
     assert [list(one.runs.index) for one in (half, whole)] == [["half"], ["whole"]]
     assert "200 training sentences" in half.title and "400" in whole.title
+    parts = [run("resumed", 40, data="a:b"), run("at-once", 400, data="a:b")]
+    assert len(group_runs(parts)) == 1
     modes = [run("blocks", 50, sample_break_mode="none"), run("eos", 400, sample_break_mode="eos")]
     assert len(group_runs(modes)) == 1
 
