@@ -44,10 +44,8 @@ def recalibrate_state(
         ValueError: of :func:`~rbn_fairseq.measuring.bins.give_length_bins`.
     """
     model, bins = session.model, None
-    settings: dict[str, Any] = {}
     if length_bins is not None:
         bins = give_length_bins(session, length_bins)
-        settings = {"length_bins": length_bins}
         state["cfg"]["model"] = {**state["cfg"]["model"], "norm_batch_length_bins": length_bins}
         for name in _AVERAGES:
             (state.get("extra_state") or {}).pop(name, None)
@@ -57,6 +55,8 @@ def recalibrate_state(
     weights, _ = split_statistics(state["model"])
     _, statistics = split_statistics(model.state_dict())
     state["model"] = weights | {name: value.cpu() for name, value in statistics.items()}
-    note = {"batches": used, "seed": seed, "population": population, **settings}
+    note = {"batches": used, "seed": seed, "population": population}
+    if length_bins is not None:
+        note["length_bins"] = length_bins
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
     return bins

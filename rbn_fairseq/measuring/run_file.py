@@ -81,7 +81,7 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     config = {name: _plain(group) for name, group in groups.items() if group is not None}
     config["model"] = complete_model(config.get("model") or {})
-    if data := config["task"].get("data"):  # which the same directory has whatever the training's
+    if data := config["task"].get("data"):  # the same name wherever a training was started
         config["task"]["data"] = os.pathsep.join(map(os.path.abspath, str(data).split(os.pathsep)))
     vocabularies = {}
     for side in ("source", "target"):

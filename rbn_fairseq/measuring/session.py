@@ -48,7 +48,7 @@ class Session:
         return adapter
 
     @property
-    def mixing(self) -> Any:
+    def mixing(self) -> Optional[int]:
         """The training's --length-mixing, as ``parse_mixing`` reads it; 1 where a task has none."""
         return parse_mixing(getattr(self.task.training.options, "length_mixing", "1"))
 
