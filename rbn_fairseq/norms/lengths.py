@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["LengthBins", "cut_lengths", "neighbours", "share_out"]
+__all__ = ["LengthBins", "cut_lengths", "neighbours"]
 
 
 class LengthBins(NamedTuple):
@@ -23,7 +23,7 @@ class LengthBins(NamedTuple):
     centres: np.ndarray
 
 
-def share_out(weights: np.ndarray, bins: int) -> np.ndarray:
+def _share_out(weights: np.ndarray, bins: int) -> np.ndarray:
     """Cut a row of weights into parts of about equal sums, each with at least one.
 
     Returns:
@@ -59,7 +59,7 @@ def cut_lengths(lengths: Sequence[int], bins: int) -> LengthBins:
             f"for {bins} bins. Ask for at most {len(different)}."
         )
     between = (different[:-1] + different[1:]) / 2
-    begins = share_out(counts.astype(np.float64), bins)
+    begins = _share_out(counts.astype(np.float64), bins)
     edges = np.array([different[0], *between[begins - 1], different[-1]], dtype=np.float64)
     tokens = (counts * different).astype(np.float64)
     parts = zip(np.split(tokens, begins), np.split(different, begins), strict=True)
