@@ -72,8 +72,8 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
             "(--norm-batch-length-bins), which no linear layer can take in. Use the checkpoint as "
             "it is."
         )
-    weights = (value for name, value in state["model"].items() if name.endswith("fc1.weight"))
-    dtype = next(weights).dtype
+    weights = state["model"].items()
+    dtype = next(value.dtype for name, value in weights if name.endswith("embed_tokens.weight"))
     state["model"] = model.to(dtype).state_dict()
     broken = [name for name, value in state["model"].items() if not value.isfinite().all()]
     if broken:

@@ -16,17 +16,14 @@ from rbn_fairseq.cli.fairseq_commands import LOG_DATES, LOG_FORMAT
 class _Recorded(progress_bar.BaseProgressBar):
     """A progress bar of fairseq's whose values also go to a file, as its JSON bar writes them."""
 
-    def __init__(self, shown: progress_bar.BaseProgressBar, file: logging.Handler) -> None:
+    def __init__(self, iterable: Any, epoch: int, shown: Any, file: logging.Handler) -> None:
+        super().__init__(iterable, epoch)
         self._shown, self._file = shown, file
-        self.epoch, self.n = shown.epoch, shown.n
         self._batch = self.n
 
     def __iter__(self) -> Iterator[Any]:
         for self._batch, sample in enumerate(self._shown, start=self.n):  # noqa: B020
             yield sample
-
-    def __len__(self) -> int:
-        return len(self._shown)
 
     def log(self, stats: Any, tag: Optional[str] = None, step: Optional[int] = None) -> None:
         """Show and record values within an epoch; fairseq calls it every --log-interval."""
@@ -64,12 +61,14 @@ def logged_to(path: Path) -> Iterator[None]:
     file.setFormatter(logging.Formatter(LOG_FORMAT, LOG_DATES))
     file.addFilter(lambda record: record.module != "progress_bar")
     make = progress_bar.progress_bar
+
+    def recorded(iterable: Any, *args: Any, epoch: int, **options: Any) -> _Recorded:
+        return _Recorded(iterable, epoch, make(iterable, *args, epoch=epoch, **options), file)
+
     root = logging.getLogger()
     root.addHandler(file)
     try:
-        with mock.patch.object(
-            progress_bar, "progress_bar", lambda *args, **kw: _Recorded(make(*args, **kw), file)
-        ):
+        with mock.patch.object(progress_bar, "progress_bar", recorded):
             yield
     finally:
         root.removeHandler(file)

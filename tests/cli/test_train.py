@@ -290,13 +290,14 @@ def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path,
     assert "--share-all-embeddings" not in result.output and "ok: rbn_trans" in result.output
 
 
-@pytest.mark.parametrize("shown", ["simple", "json", "none", "tqdm"])
+@pytest.mark.parametrize("shown", ["simple", "json", "none", "tqdm", "tensorboard"])
 def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
-    arguments = given(
-        data_bin, tmp_path / "run", "--max-update", 2, "--log-format", shown, "--log-interval", 1
-    )
+    wrapped = shown == "tensorboard"
+    how = ("--tensorboard-logdir", tmp_path / "tb") if wrapped else ("--log-format", shown)
+    arguments = given(data_bin, tmp_path / "run", "--max-update", 2, *how, "--log-interval", 1)
     arguments.remove("--no-progress-bar")
     assert rbn("train", *arguments).exit_code == 0
+    assert (tmp_path / "tb" / "train_inner").is_dir() == wrapped
     told = read_run("run", tmp_path / "run")
     assert not told.problems and list(told.valid["update"]) == list(told.train["update"]) == [2]
     text = (tmp_path / "run" / "train.log").read_text()

@@ -159,6 +159,14 @@ def test_measurements(trained, tmp_path):
     assert "model rbn_transformer_tagger" in doctor and "problem" not in doctor
 
 
+def test_folding_of_normalised_weights(bio, tmp_path):
+    train(bio, tmp_path, "--norm-weight", "wn", "--max-update", 2, "--no-tid")
+    last, folded = tmp_path / "checkpoint_last.pt", tmp_path / "fold.pt"
+    done = rbn("fold", last, "--output", folded)
+    assert done.exit_code == 0, done.output
+    assert validated(bio, folded, "valid") == pytest.approx(validated(bio, last, "valid"), abs=2e-3)
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_resume(bio, tmp_path, sampler):
     options = (*SAMPLERS[sampler], "--no-tid", "--dropout", 0.1)

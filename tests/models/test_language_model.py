@@ -168,6 +168,10 @@ def test_a_stack_alone_has_other_scales():
         ({"norm_decoder": "mabn"}, "`mabn` needs a linear layer behind it"),
         ({"norm_placement": "sub"}, "give --decoder-normalize-before, which"),
         (ADAPTIVE | {"tie_adaptive_weights": True}, "it needs --adaptive-input"),
+        (
+            ADAPTIVE | {"share_decoder_input_output_embed": True},
+            "--share-decoder-input-output-embed does not go with --adaptive-softmax-cutoff",
+        ),
         ({"base_layers": 1}, "--base-layers does not go with rbn_transformer_lm"),
     ],
 )
