@@ -7,7 +7,6 @@ from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
-from torch import nn
 
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.models.encoding import EncodingModel
@@ -26,7 +25,7 @@ def _dictionary(types: int) -> Dictionary:
     return dictionary
 
 
-def _build(state: dict[str, Any]) -> nn.Module:
+def _build(state: dict[str, Any]) -> Any:
     """Build the model of a checkpoint in fp64, without the data that it was trained on."""
     settings = state["cfg"]["model"]
     kind: Any = ARCH_MODEL_REGISTRY.get(settings["_name"], RBNTransformerModel)
@@ -42,7 +41,7 @@ def _build(state: dict[str, Any]) -> nn.Module:
     )
     # What --encoder-embed-path started from is in the weights; its file may be gone.
     paths = {f"{side}_embed_path": None for side in SIDES}
-    model: nn.Module = kind.build_model(Namespace(**{**settings, **paths}), task).double()
+    model = kind.build_model(Namespace(**{**settings, **paths}), task).double()
     model.load_state_dict(state["model"])
     return model
 
@@ -72,8 +71,7 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
             "(--norm-batch-length-bins), which no linear layer can take in. Use the checkpoint as "
             "it is."
         )
-    weights = state["model"].items()
-    dtype = next(value.dtype for name, value in weights if name.endswith("embed_tokens.weight"))
+    dtype = state["model"][f"{model.kind.sides[0]}.embed_tokens.weight"].dtype
     state["model"] = model.to(dtype).state_dict()
     broken = [name for name, value in state["model"].items() if not value.isfinite().all()]
     if broken:

@@ -251,14 +251,12 @@ def _check(kind: ModelKind, full: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not go with {kind.name}, whose norms are "
                 "planned for fairseq's plain layers. Leave it out."
             )
-    if getattr(full, "adaptive_softmax_cutoff", None):
-        # Its weights are not the embeddings', and fairseq looks for the latter when it loads them.
-        for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
-            if getattr(full, name, False):
-                raise ValueError(
-                    f"--{name.replace('_', '-')} does not go with --adaptive-softmax-cutoff, whose "
-                    "checkpoints could not be loaded. Leave it out."
-                )
+    for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
+        if getattr(full, name, False) and getattr(full, "adaptive_softmax_cutoff", None):
+            raise ValueError(  # fairseq would look for the embedding in what it loads
+                f"--{name.replace('_', '-')} does not go with --adaptive-softmax-cutoff, whose "
+                "checkpoints could not be loaded. Leave it out."
+            )
     placement = str(full.norm_placement)
     if full.norm_small_init and placement in ("deepnorm", "sub"):
         raise ValueError(
