@@ -18,7 +18,7 @@ NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00"),
          "none": ("no norm", "#A0A0A0")}  # fmt: skip
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
 GRID = ("sorted", "mixing16")
-PARTS = ("", "-rate", "-micro", "-eight", "-pre", "-large")
+PARTS = ("", "-low", "-high", "-micro", "-eight", "-pre", "-large")
 #: Pairs of kinds of run whose difference, the first minus the second, is printed.
 PAIRS = [
     *((f"{norm} mixing16{part}", f"{norm} sorted{part}")
@@ -29,7 +29,9 @@ PAIRS = [
     ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
     *((f"none {sampler}", f"{norm} {sampler}") for sampler in GRID for norm in ("ln", "bn")),
     ("none mixing16", "none sorted"),
-    ("fixln mixing16", "ln mixing16"), ("fixln mixing16-rate", "ln mixing16-rate"),
+    *((f"fixln mixing16{part}", f"ln mixing16{part}") for part in ("", "-low", "-high")),
+    *((f"{norm} mixing16-{rate}", f"{norm} mixing16")
+      for norm in ("ln", "bn", "fixln") for rate in ("low", "high")),
     ("fixbn mixing16", "bn mixing16"),
     ("fixbn mixing16", "fixln mixing16"),
     ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),

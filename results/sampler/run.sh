@@ -9,8 +9,8 @@
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   none       no norm in the encoder, on fairseq's batches and on those of 16 buckets
 #   fixnorm    embeddings of unit length, with layer norm and with batch norm, on 16 buckets
-#   rate       the grid's four, and embeddings of unit length with layer norm on 16 buckets, at twice the
-#              learning rate
+#   rate       layer norm, batch norm, and layer norm with embeddings of unit length, on 16 buckets, at half
+#              the learning rate and at twice that
 #   random     layer norm and batch norm on batches of random sentences
 #   rbn        RBN on fairseq's batches and on those of 16 buckets
 #   micro      the grid's four with four micro-batches of a quarter an update, 4 epochs, 3,788 updates
@@ -101,10 +101,11 @@ for seed in "$@"; do
             wait $!
             ;;
         rate)
-            rate=(--lr 0.004)
-            four -rate "${rate[@]}"
-            fixnorm=(--seed "$seed" --norm-unit-embeddings --length-mixing 16)
-            run "fixln-mixing16-rate-seed$seed" "${fixnorm[@]}" "${rate[@]}"
+            for rate in low:0.001 high:0.004; do
+                mixed=(--length-mixing 16 --lr "${rate#*:}")
+                pair "mixing16-${rate%:*}" "${mixed[@]}"
+                run "fixln-mixing16-${rate%:*}-seed$seed" --seed "$seed" --norm-unit-embeddings "${mixed[@]}"
+            done
             ;;
         random) pair random --length-mixing random ;;
         rbn)
