@@ -19,6 +19,8 @@ def check_output(
         raise ValueError(f"{option} `{path}` is a directory. Name a file in it.")
     if not path.parent.is_dir():
         raise ValueError(f"{option}: the directory `{path.parent}` does not exist. Make it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{option}: the directory `{path.parent}` is not yours to write to.")
     if not path.exists():
         return
     if any(source.exists() and path.samefile(source) for source in inputs):

@@ -60,6 +60,12 @@ def test_a_directory_that_cannot_be_flushed_does_not_matter(tmp_path, monkeypatc
         flush(tmp_path / "file")
 
 
+def test_a_directory_of_somebody_elses(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may write anywhere
+    with pytest.raises(ValueError, match="--output: .* not yours to write to"):
+        check_output("--output", tmp_path / "new")
+
+
 def test_what_may_be_written(tmp_path):
     """A file that is not there, or one that the user lets go; never what is read."""
     there, link = tmp_path / "there", tmp_path / "link"

@@ -111,7 +111,8 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
 
     for path in filter(None, paths.split(":")):
         cfg = read_checkpoint(Path(path)).get("cfg") or {}
-        task = plain_settings(cfg.get("task")).get("_name")
+        settings = plain_settings(cfg.get("task"))
+        task = settings.get("_name")
         trained, translation = TASK_REGISTRY.get(task), TASK_REGISTRY["translation"]
         if not value_of(arguments, "--task") and hasattr(trained, "adapter"):
             if name != "validate" and not issubclass(trained, translation):
@@ -119,6 +120,10 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
                     f"`{path}` was trained for {task}, not to translate: `rbn validate` scores it."
                 )
             arguments = [*arguments, "--task", task]  # as it was trained, by this plugin
+            for option in ("--source-lang", "--target-lang"):  # fairseq takes the files' direction
+                language = settings.get(option[2:].replace("-", "_"))
+                if language and not value_of(arguments, option, f"-{option[2]}"):
+                    arguments += [option, language]
         if name == "validate" and not value_of(arguments, "--max-tokens", "--batch-size"):
             for option in ("max_tokens", "batch_size"):
                 if size := plain_settings(cfg.get("dataset")).get(f"{option}_valid"):
@@ -193,6 +198,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
 
     log_as_fairseq()
     arguments = list(context.args)
+    arguments.sort(key=lambda word: word not in ("-m", "--multirun"))  # first: see below
     name = value_of(arguments, "--config-name", "-cn")
     where = value_of(arguments, "--config-dir", "-cd")
     if not name:

@@ -70,14 +70,6 @@ def tid(
     batches: options.Batches = 200,
     seed: options.Seed = 1,
     population: options.Population = "mean-of-batches",
-    length_groups: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of groups of batches of like length, for TID given the length: each "
-            "group has a population of its own; 1 = without.",
-        ),
-    ] = 16,
     layers: Annotated[bool, typer.Option(help="Show every layer.")] = False,
     device: options.Device = None,
     json: options.Json = None,
@@ -109,7 +101,7 @@ def tid(
         for batching in batchings:
             show = partial(options.progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, False, show)
-            how = How(total, population, batching, length_groups=length_groups)
+            how = How(total, population, batching)
             records = norm_records(moments, epoch, session.update, how)
             for record in records:
                 mean, var = independent_tid(moments[record["layer"]].count)
@@ -124,14 +116,6 @@ def cost(
     data: options.Data = None,
     batches: options.Batches = 200,
     seed: options.Seed = 1,
-    length_bins: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of bins of sentence lengths of `length-conditional`, fewer where training "
-            "sentences have not so many different lengths; 1 = without that row.",
-        ),
-    ] = 16,
     device: options.Device = None,
     json: options.Json = None,
     overwrite: options.Overwrite = False,
@@ -159,7 +143,7 @@ def cost(
     records: list[dict[str, Any]] = []
     for label, path in chosen:
         session = open_session(path, data, computing)
-        costs = cost_of_checkpoint(session, batches, seed, length_bins, options.progress)
+        costs = cost_of_checkpoint(session, batches, seed, options.progress)
         for record in costs:
             figures = (f"{record[key]:z.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)

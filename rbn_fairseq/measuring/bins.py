@@ -8,7 +8,7 @@ import numpy as np
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
-from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths
+from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
@@ -61,10 +61,10 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
         )
 
 
-def bins_to_compare(session: Session, number: int) -> Optional[LengthBins]:
+def bins_to_compare(session: Session) -> Optional[LengthBins]:
     """Cut the training lengths into bins of equal numbers of tokens.
 
-    Into fewer where there are not so many different lengths.
+    Into as many as the model has, else 16; fewer where there are not so many different lengths.
 
     Returns:
         The bins; ``None`` for one, and where the encoder has no norm that could have them.
@@ -72,6 +72,7 @@ def bins_to_compare(session: Session, number: int) -> Optional[LengthBins]:
     if not encoder_batch_norms(session.model):
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
+    number = next((by.bins for by in populations_by_length(session.model)), 16)
     return cut_bins(lengths, min(number, len(np.unique(lengths))))
 
 

@@ -139,14 +139,13 @@ def cost_of_checkpoint(
     session: Session,
     number: int,
     seed: int,
-    length_bins: int,
     progress: Callable[[Sequence[Any], str], Iterable[Any]] = lambda batches, label: batches,
 ) -> list[dict[str, Any]]:
     """Return the discrepancy cost of a checkpoint, a record for each way of normalising.
 
-    By ``number`` training batches (0 = all); with one bin there is no ``length-conditional``.
+    By ``number`` training batches (0 = all).
     """
-    model, bins = session.model, bins_to_compare(session, length_bins)
+    model, bins = session.model, bins_to_compare(session)
     training = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(training, "training batches"), model)
     with binned(model, bins):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import math
 import os
 import platform
@@ -26,6 +27,8 @@ from rbn_fairseq.version import __version__, commit, installed
 from rbn_fairseq.writing import write_whole
 
 __all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "write_run_file"]
+
+logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"
 _FORMAT = 1
@@ -139,10 +142,20 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
-    Where the training goes on counting updates, earlier starts are kept.
+    Where the training goes on counting updates, earlier starts are kept, and settings of model,
+    task and loss that differ from those of the last start are warned of.
     """
     path, starts = directory / RUN_FILE, []
     if start["update"]:
         with suppress(OSError, ValueError, KeyError, TypeError):  # no reason to end a training
-            starts = list(json.loads(path.read_text(encoding="utf-8"))["starts"])
+            before = json.loads(path.read_text(encoding="utf-8"))
+            starts = list(before["starts"])
+            changed = [
+                f"{group}.{name}"
+                for group in ("model", "task", "criterion")
+                for name, value in run["config"][group].items()
+                if before["config"][group].get(name, value) != value
+            ]
+            if changed:
+                logger.warning("settings differ from those before: %s", ", ".join(changed))
     write_whole(path, json.dumps({**run, "starts": [*starts, start]}, indent=1) + "\n")

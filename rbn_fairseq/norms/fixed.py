@@ -163,8 +163,8 @@ class _Squash(torch.autograd.Function):
             dstart += total
             dslope += dot
             du.mul_(factor * alpha)
-        ds = None if s is None else (dstart @ factor).view(1)
-        return dx, (dslope @ factor).view(1), ds, dweight, dbias
+        dalpha, ds = ((part * factor).sum().view(1) for part in (dslope, dstart))
+        return dx, dalpha, None if s is None else ds, dweight, dbias
 
 
 _squash: Callable[..., Tensor] = _Squash.apply

@@ -1,5 +1,6 @@
 """Base classes of the norms, and compositions of norms."""
 
+import math
 from typing import Any, ClassVar, Optional, Self
 
 import torch
@@ -32,6 +33,7 @@ class Norm(nn.Module):
     source: ClassVar[str]
     options_type: ClassVar[type[NormOptions]] = NormOptions
     leaks: ClassVar[str] = ""
+    eps = math.nan  # torch's Transformer layers take layer norm's fast path where two are equal
     options: NormOptions = NormOptions()
 
     @classmethod

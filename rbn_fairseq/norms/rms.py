@@ -138,16 +138,17 @@ class _DivideByRMS(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         (rows, weight, inverse, rms), k = ctx.saved_tensors, ctx.measured
         dx, dweight = torch.empty_like(rows), None if weight is None else torch.zeros_like(weight)
-        for out, g, x, by, root in by_blocks(dx, grad, rows, inverse, rms):
-            torch.mul(g, x, out=out)
-            if weight is None or dweight is None:
-                dot = out.sum(1, keepdim=True)
-                torch.mul(g, by, out=out)
-            else:
-                dot = (out @ weight).unsqueeze(1)
-                dweight += by.squeeze(1) @ out
-                torch.mul(g, weight, out=out).mul_(by)
-            out[:, :k].addcmul_(x[:, :k], dot / root / k * by.square(), value=-1)
+        with torch.autocast(grad.device.type, enabled=False):  # of matrix products
+            for out, g, x, by, root in by_blocks(dx, grad, rows, inverse, rms):
+                torch.mul(g, x, out=out)
+                if weight is None or dweight is None:
+                    dot = out.sum(1, keepdim=True)
+                    torch.mul(g, by, out=out)
+                else:
+                    dot = (out @ weight).unsqueeze(1)
+                    dweight += by.squeeze(1) @ out
+                    torch.mul(g, weight, out=out).mul_(by)
+                out[:, :k].addcmul_(x[:, :k], dot / root / k * by.square(), value=-1)
         return dx, dweight, None, None, None
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Optional
 
 from fairseq.data import Dictionary, LanguagePairDataset
@@ -87,12 +88,5 @@ class LabelledTextTask(FairseqTask):
         """Return the length of the longest text, and the largest number of its labels."""
         return self.cfg.max_source_positions, self.cfg.max_source_positions
 
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The words."""
-        return self._words
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """The labels, behind fairseq's special types."""
-        return self._labels
+    source_dictionary = property(attrgetter("_words"))
+    target_dictionary = property(attrgetter("_labels"))  # behind fairseq's special types

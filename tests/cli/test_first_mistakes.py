@@ -249,6 +249,10 @@ HYDRA = ("hydra-train", "--config-name")
             ("default", "task.data=BIN", "norm=bacth"),
             ["norm/bacth", "rbn_official_post"],
         ),
+        (
+            ("default", "task.data=BIN", "-m", "norm=bacth", "hydra.sweep.dir=DIR/sweep"),
+            ["norm/bacth"],
+        ),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
         (
             ("default", "task.data=BIN", "model.norm_encoder=bacth", "hydra.run.dir=DIR/run"),

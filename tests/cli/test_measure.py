@@ -97,7 +97,7 @@ def test_joint_batches(rbn_run, tmp_path):
 
 
 def test_epochs_against_the_running_statistics(rbn_run, tmp_path):
-    options = ("--batches", 4, "--length-groups", 1, "--population", "running")
+    options = ("--batches", 4, "--population", "running")
     _, lines = measured("tid", rbn_run, *options, tmp_path=tmp_path)
     assert {line["epoch"] for line in lines} == {1, 2, 3}
     for line in lines:

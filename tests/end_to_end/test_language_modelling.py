@@ -168,6 +168,29 @@ def test_mixing_and_an_adaptive_softmax(text, tmp_path):
     assert losses[1] < losses[0] and losses[1] == pytest.approx(nll, abs=1e-3)
 
 
+@pytest.mark.parametrize("by", ["options", "hydra"])
+def test_the_recipe_with_an_adaptive_softmax_trains(text, tmp_path, by):
+    small = {"adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20"}
+    if by == "options":
+        sizes = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
+        done = rbn(
+            "train", text / "bin", "--recipe", "wikitext103_pre", *sizes, "--arch",
+            "rbn_transformer_lm_tiny_pre", "--cpu", "--num-workers", 0, "--max-update", 2,
+            "--no-tid", "--save-dir", tmp_path,
+        )  # fmt: skip
+    else:
+        sizes = [f"model.{name}='{value}'" for name, value in small.items()]
+        done = rbn(
+            "hydra-train", "--config-name", "wikitext103_post", f"task.data={text / 'bin'}", *sizes,
+            "model._name=rbn_transformer_lm_tiny",
+            "common.cpu=true", "dataset.num_workers=0", "optimization.max_update=2",
+            "task.no_tid=true", f"hydra.run.dir={tmp_path}",
+        )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    model = read_checkpoint(tmp_path / "checkpoint_last.pt")["cfg"]["model"]
+    assert model["adaptive_softmax_cutoff"] == "10,20" and model["tie_adaptive_weights"]
+
+
 def test_another_criterion_is_refused(text, tmp_path):
     with pytest.raises(ValueError, match="adaptive_loss_rbn"):
         runs.call(

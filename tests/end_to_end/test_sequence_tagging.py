@@ -239,6 +239,21 @@ def test_a_recipe_takes_the_data(bio, recipe):
     assert f"ok: rbn_transformer_tagger_{recipe.removesuffix('_post')}" in out.stdout, out.output
 
 
+@pytest.mark.parametrize("recipe", ["conll2003_post", "resume_pre"])
+def test_a_recipe_trains_by_hydra(bio, tmp_path, recipe):
+    tiny = f"rbn_transformer_tagger_tiny{recipe[recipe.index('_') :].removesuffix('_post')}"
+    done = rbn(
+        "hydra-train", "--config-name", recipe, f"task.data={bio / 'bin'}", f"model._name={tiny}",
+        "optimization.lr=[0.01]", "optimization.max_update=2", "lr_scheduler.warmup_updates=0",
+        "lr_scheduler.total_num_update=4", "common.cpu=true", "dataset.num_workers=0",
+        "task.no_tid=true", f"hydra.run.dir={tmp_path}",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    state = read_checkpoint(tmp_path / "checkpoint_last.pt")
+    (group,) = state["last_optimizer_state"]["param_groups"]
+    assert group["lr"] == pytest.approx(0.01 / 2) and group["momentum"] == 0.9
+
+
 def test_it_does_not_translate(trained, capsys):
     directory, data, _, _ = trained
     line = user_error(capsys, "train", data / "bin", "--check")

@@ -293,7 +293,7 @@ def test_other_bins_have_no_average(binned, tmp_path, capsys):
 
 
 def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
-    result = rbn("cost", binned, "--json", tmp_path / "out.jsonl", "--length-bins", 5)
+    result = rbn("cost", binned, "--json", tmp_path / "out.jsonl")
     assert result.exit_code == 0, result.exception
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     nll = {row["statistics"]: row["nll"] for row in rows}

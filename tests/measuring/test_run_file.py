@@ -82,6 +82,18 @@ def test_a_new_training_in_its_place_forgets_earlier_starts(tmp_path):
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0]
 
 
+def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
+    settings = {"model": {"dropout": 0.1}, "task": {"length_mixing": "1"}, "criterion": {}}
+    for update, mixing in ((0, "1"), (5, "1"), (7, "16")):
+        assert not caplog.messages
+        settings["task"]["length_mixing"] = mixing
+        settings["criterion"]["newer"] = mixing  # an option that the last version had not
+        write_run_file(tmp_path, {"config": settings}, {"update": update})
+    (message,) = caplog.messages
+    assert "task.length_mixing" in message and "dropout" not in message
+    assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
 def test_a_damaged_file_ends_no_training(tmp_path, text):
     (tmp_path / "run.json").write_text(text)

@@ -174,6 +174,39 @@ def test_half_precision(name, dtype, cast, training):
 
 
 @EVERY
+def test_backward_under_autocast_is_in_fp32(name):
+    norm, x = build(name), torch.randn(6, 3, C, requires_grad=True)
+    tokens, upstream = ValidTokens(oracles.real_tokens(6, [6, 3, 5])), torch.randn(6, 3, C)
+    expected = gradients(copy.deepcopy(norm), x, tokens, upstream)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = gradients(norm, x, tokens, upstream)
+    for one, other in zip(actual[1], expected[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, norm in NORMS.items() if not norm.leaks])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_in_torchs_transformer(name, first):
+    """Its fast path in evaluation would be layer norm, whatever the norms are."""
+    layer = torch.nn.TransformerEncoderLayer(C, 4, 32, batch_first=True, norm_first=first)
+    layer.norm1, layer.norm2 = build(name), build(name)
+    layer.eval()
+    x = torch.randn(3, 5, C)
+    if first:
+        h = layer.norm1(x)
+        expected = x + layer.self_attn(h, h, h)[0]
+        expected = expected + layer.linear2(layer.linear1(layer.norm2(expected)).relu())
+    else:
+        h = layer.norm1(x + layer.self_attn(x, x, x)[0])
+        expected = layer.norm2(h + layer.linear2(layer.linear1(h).relu()))
+    with torch.no_grad():
+        encoder = torch.nn.TransformerEncoder(layer, 1).eval()
+        for module in (layer, encoder):
+            torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@EVERY
 def test_prints(name):
     norm = build(name)
     assert type(norm).__name__ in repr(norm)
