@@ -161,6 +161,14 @@ def test_the_batch_stays_when_the_number_of_gpus_changes():
         assert 4 * cfg.optimization.update_freq[0] * cfg.dataset.max_tokens == 8 * 4096
 
 
+@pytest.mark.parametrize("preset", ["small", "mixed"])
+def test_the_directories_of_hydras_jobs_tell_presets_apart(preset):
+    words = [*HYDRA_TRAIN, "--config-name", "default", "task.data=x", f"preset={preset}"]
+    hydra = OmegaConf.to_container(compose_command(words)[1], resolve=False)
+    for name in (hydra["run"]["dir"], hydra["sweep"]["subdir"]):
+        assert name.endswith(f"-{preset}-seed${{common.seed}}")
+
+
 def test_slurm():
     """Of Hydra's own: one process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
