@@ -138,7 +138,7 @@ class _DivideByRMS(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         (rows, weight, inverse, rms), k = ctx.saved_tensors, ctx.measured
         dx, dweight = torch.empty_like(rows), None if weight is None else torch.zeros_like(weight)
-        with torch.autocast(grad.device.type, enabled=False):  # of matrix products
+        with torch.autocast("cuda" if grad.is_cuda else "cpu", enabled=False):  # of products
             for out, g, x, by, root in by_blocks(dx, grad, rows, inverse, rms):
                 torch.mul(g, x, out=out)
                 if weight is None or dweight is None:

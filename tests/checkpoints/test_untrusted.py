@@ -48,7 +48,9 @@ def in_a_tar(path, state, target):
 
 def in_a_setting(path, state, target):
     # fairseq evaluates it where it builds the model.
-    state["cfg"]["model"]["adaptive_softmax_cutoff"] = f"__import__('os').mkdir({str(target)!r})"
+    model = state["cfg"]["model"]
+    model["adaptive_softmax_cutoff"] = f"__import__('os').mkdir({str(target)!r})"
+    model["share_all_embeddings"] = model["share_decoder_input_output_embed"] = False
     torch.save(state, path)
 
 

@@ -15,7 +15,6 @@ from rbn_fairseq import cli
 from rbn_fairseq.cli import options
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import ESTIMATES, POPULATIONS
-from rbn_fairseq.measuring.records import How
 from rbn_fairseq.version import __version__
 
 # Seconds to import, each.
@@ -75,7 +74,6 @@ def test_defaults_that_are_written_twice():
     assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
     assert get_args(get_args(options.Estimate)[0]) == ESTIMATES
     assert get_args(get_args(options.Population)[0]) == POPULATIONS
-    assert found["length_groups"] == {How.length_groups}
 
 
 @pytest.mark.parametrize("status, ends", [(0, []), (2, [2]), ("a text", [1])])
