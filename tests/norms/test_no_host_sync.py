@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch._dynamo  # noqa: F401 (by torch 2.11, at the first operation on the meta device)
 
 from rbn_fairseq.norms import (
     NORMS,
