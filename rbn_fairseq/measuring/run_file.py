@@ -157,5 +157,5 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
                 if before["config"][group].get(name, value) != value
             ]
             if changed:
-                logger.warning("settings differ from those before: %s", ", ".join(changed))
+                logger.warning("resumes with other settings than before: %s", ", ".join(changed))
     write_whole(path, json.dumps({**run, "starts": [*starts, start]}, indent=1) + "\n")
