@@ -9,15 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-# Without a GPU, kernels run in Triton's interpreter, which must be told before it is imported, as
-# the package's models do by torch's attention.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-import composing  # noqa: E402
-import runs  # noqa: E402
-from corpus import write_corpus, write_varied  # noqa: E402
-from forked import forked_commands  # noqa: E402
+import composing
+import runs
+from corpus import write_corpus, write_varied
+from forked import forked_commands
 
 # The tensors are small: threads would only make processes that share a machine wait.
 torch.set_num_threads(1)
@@ -27,11 +22,11 @@ torch.set_num_threads(1)
 LONG = "end_to_end distributed quickstart scripts cli corpora report benchmarks".split()
 
 # Directories and files of tests of the nightly tier, and of integration: those start processes,
-# train, or run kernels in an interpreter. A test may name another tier by its mark.
+# train. A test may name another tier by its mark.
 NIGHTLY = {"fuzz", "gpu", "test_corruption", "test_interruption", "test_norms_train"}
 INTEGRATION = set(
     "end_to_end distributed quickstart scripts benchmarks cli report corpora test_fold "
-    "test_kernels test_kernels_anywhere test_registration test_package test_without_fairseq "
+    "test_registration test_package test_without_fairseq "
     "test_examples test_adding_a_norm".split()
 )
 TRAINED = {"data_bin", "varied", "corpus", "rbn_run", "plain_run", "forked"}

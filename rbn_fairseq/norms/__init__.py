@@ -14,8 +14,7 @@ Order of a forward of batch norm in training:
    empty or not finite;
 5. recorders of ``scope`` get the moments, and the gap to the population before and after.
 
-On a GPU the kernels of ``kernels`` do 2 to 4 in three launches. In evaluation there is one
-``normalise.multiply_add``, by scale and shift of the population.
+In evaluation there is one ``normalise.multiply_add``, by scale and shift of the population.
 """
 
 import re

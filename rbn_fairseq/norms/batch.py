@@ -6,8 +6,8 @@ from typing import ClassVar, Optional
 import torch
 from torch import Tensor
 
-from rbn_fairseq.norms import kernels, scope
-from rbn_fairseq.norms.moments import Moments, batch_moments
+from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
 from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
 from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
@@ -66,10 +66,6 @@ class BatchNorm(PopulationNorm):
         options: momentum, eps, eps mode, number of bins.
         sync: use the statistics of all processes together (counts may differ).
         population: the running statistics; ``None`` = as the options say.
-
-    Attributes:
-        by_kernels: whether the GPU's kernels may train in place of torch's operations. A subclass
-            whose training is another than what is said here sets it to False.
     """
 
     name = "batch"
@@ -77,7 +73,6 @@ class BatchNorm(PopulationNorm):
     source = "Ioffe and Szegedy, 2015, Batch Normalization"
     options_type: ClassVar[type[NormOptions]] = BatchNormOptions
     repeatable = True
-    by_kernels: ClassVar[bool] = True
     options: BatchNormOptions
     population: Population
 
@@ -100,11 +95,6 @@ class BatchNorm(PopulationNorm):
         seen = rows.detach()
         if not counted:
             seen, layout = seen[:0], BatchLayout.empty(rows.device)
-        if self.by_kernels and kernels.serve(rows, self.weight, self.bias, *population):
-            # Imported late: elsewhere there may be no Triton, and this loads torch's compiler.
-            from rbn_fairseq.norms.kernels.function import uncompiled
-
-            return uncompiled(self._train_by_kernels, rows, seen, layout)
         batch = self._batch_moments(seen, *population)
         self._record(batch, seen, layout)
         weight, bias = self._affine(batch)
@@ -115,38 +105,17 @@ class BatchNorm(PopulationNorm):
         self._follow(batch._replace(mean=mean, var=var), seen, layout)
         return y
 
-    def _train_by_kernels(
-        self, rows: Tensor, seen: Tensor, layout: Optional[BatchLayout]
-    ) -> Tensor:
-        from rbn_fairseq.norms.kernels.function import normalise_rows
-
-        by_length = self.by_length  # the kernels know of no bins
-        momentum = 0.0 if by_length or scope.frozen.get() else self.population.momentum
-        y, mean, var, n, before, after, share = normalise_rows(
-            rows, self.weight, self.bias, self.population.get(), momentum=momentum,
-            eps=self.options.eps, clamp=self.options.clamp, sync=self.sync,
-            counted=not scope.dummy.get(),
-        )  # fmt: skip
-        batch = Moments(mean, var, n, share)
-        self._record(batch._replace(mean=mean.detach(), var=var.detach()), seen, layout)
-        if by_length:
-            self._follow(batch, seen, layout)
-        else:
-            self._record_gap(batch, (before[0], before[1]), (after[0], after[1]))
-        return y
-
     def _batch_moments(
         self, rows: Tensor, population_mean: Tensor, population_var: Tensor
     ) -> Moments:
         """Return what normalises in training; the population's where there is no token."""
-        dtype = torch.promote_types(rows.dtype, torch.float32)
-        moments = batch_moments(rows.to(dtype), self.sync)
-        if moments.n.is_cpu and moments.n:  # a GPU would have to be waited for
-            return moments
-        empty = moments.n == 0
+        moments = batch_moments(rows, self.sync)
+        if len(rows) if world_size(self.sync) == 1 else moments.n.is_cpu and moments.n:
+            return moments  # a look at the number on a GPU would have to wait for it
+        empty, dtype = moments.n == 0, moments.mean.dtype
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)
         var = torch.where(empty, population_var.to(dtype), moments.var)
-        return Moments(mean, var, moments.n, moments.share)
+        return moments._replace(mean=mean, var=var)
 
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the map behind the normalisation in training."""
@@ -164,14 +133,11 @@ class BatchNorm(PopulationNorm):
         if not scope.frozen.get():
             population.update(population.describe(batch, rows, layout, self.sync))
         if recorded:
-            self._record_gap(batch, before, population.expected(layout, self.sync))
-
-    def _record_gap(
-        self, batch: Moments, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
-    ) -> None:
-        deviation = self.options.eps, self.options.clamp
-        for recorder in scope.recorders.get():
-            recorder.append(scope.Gap(self, *deviation, *batch[:3], *before, *after, batch.share))
+            after = population.expected(layout, self.sync)
+            deviation = self.options.eps, self.options.clamp
+            for recorder in scope.recorders.get():
+                gap = scope.Gap(self, *deviation, *batch[:3], *before, *after, batch.share)
+                recorder.append(gap)
 
     def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         if scope.frozen.get() and scope.moment_recorders.get():  # a measurement

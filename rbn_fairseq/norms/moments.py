@@ -1,8 +1,8 @@
 """Moments of a batch, over one process or all of them: the only distributed code.
 
-Statistics are two-pass, in the dtype of the rows, by torch's batch-norm kernels where they serve:
-those of the CPU make both sums in one call, with the accuracy of torch's batch norm (in fp32 the
-mean is right to about 1e-6 of itself).
+Statistics are two-pass, in fp32 or better, by torch's batch-norm kernels where they serve: on CPUs
+and GPUs they make both sums in one call, with the accuracy of torch's batch norm (in fp32 the mean
+is right to about 1e-6 of itself).
 """
 
 from typing import NamedTuple, Optional
@@ -85,7 +85,14 @@ def gather(values: Tensor) -> Tensor:
 
 def has_kernels(rows: Tensor) -> bool:
     """Tell whether torch's batch-norm kernels serve to sum over rows."""
-    return rows.is_cpu and rows.numel() > 0
+    return (rows.is_cpu or rows.is_cuda) and rows.numel() > 0
+
+
+def wide(rows: Tensor) -> Tensor:
+    """Return rows in fp32 or better; on a GPU as they are, since its kernels sum in fp32."""
+    if rows.is_cuda and has_kernels(rows):
+        return rows
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 
 def mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,15 +102,16 @@ def mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     variance of a channel with a large mean.
 
     Args:
-        rows: ``(N, C)``, fp32 or fp64.
+        rows: ``(N, C)``.
 
     Returns:
-        ``(C,)``, ``(C,)`` and 0-dim; all 0 without any row.
+        ``(C,)``, ``(C,)`` and 0-dim, fp32 or fp64; all 0 without any row.
     """
-    count = rows.new_full((), len(rows))
+    rows = wide(rows)
     if has_kernels(rows):
-        return *torch.batch_norm_update_stats(rows, None, None, 0.0), count
-    number = max(len(rows), 1)
+        mean, var = torch.batch_norm_update_stats(rows, None, None, 0.0)
+        return mean, var, mean.new_full((), len(rows))
+    count, number = rows.new_full((), len(rows)), max(len(rows), 1)
     mean = rows.sum(0) / number
     return mean, (rows - mean).square_().sum(0) / number, count
 
@@ -129,10 +137,10 @@ def join(means: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor
 
 
 def batch_moments(rows: Tensor, sync: bool) -> Moments:
-    """Mean and biased variance of rows, in their dtype.
+    """Mean and biased variance of rows, in fp32 or better.
 
     Args:
-        rows: ``(N, C)``, fp32 or fp64.
+        rows: ``(N, C)``.
         sync: join the statistics of all processes: one collective of 2C + 1 numbers.
 
     Returns:

@@ -349,6 +349,11 @@ class PopulationNorm(AffineNorm):
         Raises:
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
+        if self.training and torch.compiler.is_compiling():
+            # What moves statistics and is recorded breaks graphs, and not all survive it.
+            from rbn_fairseq.norms.uncompiled import uncompiled
+
+            return uncompiled(on_rows, self._train, x, tokens, self.by_length)
         if self.training:
             return on_rows(self._train, x, tokens, self.by_length)
         if self.by_length:

@@ -106,7 +106,6 @@ class BatchRenorm(BatchNorm):
     options_type = BatchRenormOptions
     schedule = ("r_end", "d_end")
     repeatable = False  # its corrections come from the running statistics
-    by_kernels = False
     options: BatchRenormOptions  # type: ignore[assignment]
     population: RunningMeanStd
 

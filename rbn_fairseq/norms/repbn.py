@@ -61,7 +61,6 @@ class RepBatchNorm(BatchNorm):
     options_type = RepBatchNormOptions
     schedule = ("layer_end",)
     must_end = True
-    by_kernels = False
     options: RepBatchNormOptions  # type: ignore[assignment]
 
     def __init__(

@@ -1,18 +1,17 @@
 """Two processes with synchronised statistics, against the definition on the joined batch."""
 
 import contextlib
-from importlib.util import find_spec
-from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import gpu_operations
 import oracles
 from processes import WORLD, on_processes
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
-from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, kernels, record_gaps
+from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
 
 CHANNELS = 4
@@ -30,12 +29,9 @@ CASES = {  # sentence lengths on each rank, and the ranks under dummy_batch()
 }
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce")
 KEYS = [("torch", case, reduction) for case in CASES for reduction in ("sum", "token")]
-if find_spec("triton") and not torch.cuda.is_available():  # the interpreter is for the CPU
-    KEYS += [
-        ("kernels", case, "sum")
-        for case in ("3 and 7 tokens", "no token on rank 1", "no token anywhere")
-    ] + [("kernels", "rank 1 runs a dummy batch", "token")]
-DTYPES = {"torch": torch.double, "kernels": torch.float32}
+KEYS += [
+    ("gpu", case, "sum") for case in ("3 and 7 tokens", "no token on rank 1", "no token anywhere")
+] + [("gpu", "rank 1 runs a dummy batch", "token")]
 
 
 def data(case, rank):
@@ -53,8 +49,8 @@ def initial():
     return rows.unbind()
 
 
-def make_norm(sync=True, dtype=torch.double):
-    norm = BatchNorm(CHANNELS, sync=sync).to(dtype)
+def make_norm(sync=True):
+    norm = BatchNorm(CHANNELS, sync=sync).double()
     for tensor, value in zip(norm.state_dict().values(), initial(), strict=True):
         tensor.copy_(value)
     return norm
@@ -76,17 +72,17 @@ class PenalisedDot(RBNPenalty, Dot):
 def step(kind, case, rank, reduction, calls):
     """One forward and backward; everything that a rank can see of it."""
     x, valid, upstream = data(case, rank)
-    x, dummy = x.to(DTYPES[kind]).requires_grad_(), rank in CASES[case][1]
+    x, dummy = x.requires_grad_(), rank in CASES[case][1]
     size = 0 if dummy else int(valid.sum())
-    sample = {"x": x, "tokens": ValidTokens(valid), "upstream": upstream.to(x.dtype), "size": size}
-    norm, criterion = make_norm(dtype=x.dtype), PenalisedDot()
+    sample = {"x": x, "tokens": ValidTokens(valid), "upstream": upstream, "size": size}
+    norm, criterion = make_norm(), PenalisedDot()
     criterion.rbn = RBNPenaltyConfig(
         rbn_mean_weight=MEAN_WEIGHT, rbn_std_weight=STD_WEIGHT, rbn_reduction=reduction
     )
     calls.clear()
     with contextlib.ExitStack() as stack:
-        if kind == "kernels":
-            stack.enter_context(mock.patch.object(kernels, "serve", lambda *tensors: True))
+        if kind == "gpu":
+            stack.enter_context(gpu_operations.on_the_cpu())
         if dummy:
             stack.enter_context(dummy_batch())
         gaps = stack.enter_context(record_gaps())
@@ -206,12 +202,9 @@ def joined(case, reduction):
     }
 
 
-def close(actual, expected, kind):
-    # fp64's rounding, in the gradients times 1 / sqrt(eps) = 300 where there is one token; fp32's,
-    # of numbers up to 10.
-    tolerance = {"torch": 1e-12, "kernels": 1e-5}[kind]
-    to = {"rtol": tolerance, "atol": tolerance, "check_dtype": False}
-    torch.testing.assert_close(actual, expected, **to)
+def close(actual, expected):
+    # fp64's rounding, in the gradients times 1 / sqrt(eps) = 300 where there is one token.
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, check_dtype=False)
 
 
 @pytest.mark.parametrize(("kind", "case", "reduction"), KEYS)
@@ -221,17 +214,17 @@ def test_two_processes_are_one_on_the_joined_batch(ranks, kind, case, reduction)
     has_tokens = [bool(part.numel()) for part in expected["x"]]
     for rank, result in enumerate(seen):
         _, valid, _ = data(case, rank)
-        close(result["y"][valid], expected["y"][rank], kind)
+        close(result["y"][valid], expected["y"][rank])
         if rank in CASES[case][1]:
             valid = torch.zeros_like(valid)
-        close(result["x"][valid], expected["x"][rank], kind)
+        close(result["x"][valid], expected["x"][rank])
         assert torch.equal(result["x"][~valid], torch.zeros_like(result["x"][~valid]))
         for name in ("population", "gap"):
-            close(result[name], expected[name], kind)
+            close(result[name], expected[name])
         assert result["share"] == has_tokens[rank] / max(1, sum(has_tokens))
         assert result["calls"] == (1, 1)
     for name in ("weight", "bias", "penalty"):
-        close(sum(result[name] for result in seen), expected[name], kind)
+        close(sum(result[name] for result in seen), expected[name])
     # Bit for bit, so that the processes' models do not drift apart.
     assert all(map(torch.equal, seen[0]["population"], seen[1]["population"]))
 

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from rbn_fairseq.norms import kernels
+import gpu_operations
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where batch norm runs by its kernels: a GPU, or the CPU in Triton's interpreter."""
-    pytest.importorskip("triton")
+def device():
+    """Where batch norm takes a GPU's operations: a GPU, or the CPU with stand-ins for them."""
     if torch.cuda.is_available():
-        return "cuda"
-    monkeypatch.setattr(kernels, "serve", lambda *tensors: True)
-    return "cpu"
+        yield "cuda"
+    else:
+        with gpu_operations.on_the_cpu():
+            yield "cpu"

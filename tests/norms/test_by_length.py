@@ -2,7 +2,6 @@
 
 import copy
 from contextlib import nullcontext
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -403,50 +402,3 @@ def test_is_the_batch_norm_of_a_plan_with_bins():
     kinds = [type(BatchNorm(C, BatchNormOptions(length_bins=bins)).population) for bins in (1, 2)]
     assert kinds == [Population, PopulationByLength]
     assert "length_bins=3" in repr(make().to("meta"))
-
-
-# By the kernels.
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # of infinite numbers
-@pytest.mark.parametrize("block", [nullcontext, freeze_statistics, dummy_batch])
-def test_kernels_train_alike(block, device):
-    norm = seen().train().to(device)
-    other = copy.deepcopy(norm)
-    x, valid = data([4, 2, 9, 3])
-    x, tokens = x.to(device).requires_grad_(), view(valid.to(device))
-    upstream = torch.randn(*x.shape).to(device)
-    results = []
-    for one, by_kernels in ((norm, True), (other, False)):
-        launch = mock.Mock(wraps=one._train_by_kernels)
-        with (
-            mock.patch.object(one, "by_kernels", by_kernels, create=True),
-            mock.patch.object(one, "_train_by_kernels", launch),
-            block(), record_gaps() as gaps, record_moments() as records,
-        ):  # fmt: skip
-            y = one(x, tokens)
-        assert launch.called == by_kernels
-        gap, moments = gaps[0], records[0].moments
-        outputs = y, gap.batch_mean, gap.batch_var
-        at = upstream, upstream[0, 0], upstream[0, 1]
-        gradients = torch.autograd.grad(outputs, (x, *one.parameters()), at)
-        expected = gap.mean_before, gap.var_before, gap.mean_after, gap.var_after
-        bins = moments.bins or ()
-        results.append(
-            [y[valid], *outputs[1:], *gradients, gap.count, *expected, *bins, *one.buffers()]
-        )
-    for actual, exact in zip(*results, strict=True):
-        torch.testing.assert_close(actual.double(), exact.double(), rtol=1e-5, atol=1e-5)  # fp32
-    moved = not torch.equal(gap.mean_before, gap.mean_after)
-    assert moved == (block is nullcontext)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
-def test_kernels_move_nothing_by_what_is_not_finite(value, device):
-    norm = seen().train().to(device)
-    before = buffers(norm)
-    x, valid = data([4, 2, 9])
-    x[0, 1, 2] = value
-    norm(x.to(device), view(valid.to(device)))
-    assert all(torch.equal(kept, before[name]) for name, kept in buffers(norm).items())

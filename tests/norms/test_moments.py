@@ -50,7 +50,7 @@ SIZES = pytest.mark.parametrize(
 
 @pytest.fixture(params=[True, False], ids=["kernels", "formula"])
 def way(request, monkeypatch):
-    """The CPU's kernels, and the formula that GPUs without Triton use."""
+    """Torch's kernels, and the formula that other devices than CPUs and GPUs use."""
     if not request.param:
         monkeypatch.setattr(moments, "has_kernels", lambda rows: False)
 

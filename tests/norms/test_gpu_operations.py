@@ -1,0 +1,223 @@
+"""Batch norm by the operations of GPUs, against the definition and autograd in float64."""
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+import gpu_operations
+import oracles
+from rbn_fairseq.norms import (
+    BatchNorm,
+    BatchNormOptions,
+    dummy_batch,
+    record_gaps,
+)
+
+SHAPES = {
+    "some": (8, 4),
+    "sentences": (4, 2, 3),
+    "C = 1": (7, 1),
+    "C = 513": (5, 513),  # no multiple of any tile's width
+    "one token": (1, 3),  # its variance is 0
+}
+
+
+def random_norm(channels, **options):
+    norm = BatchNorm(channels, BatchNormOptions(**options))
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
+    return norm
+
+
+def upstream_of(x, penalty=True):
+    """Gradients that arrive at y, and with a penalty at batch mean and batch variance."""
+    return torch.randn(x.shape).to(x.dtype), *torch.randn(2 * penalty, x.shape[-1])
+
+
+def run(norm, x, upstream, device):
+    """Outputs of a training forward of a copy of ``norm``, gradients, running statistics."""
+    norm = copy.deepcopy(norm).to(device)
+    x = x.to(device).detach().requires_grad_()
+    with record_gaps() as gaps:
+        y = norm(x)
+    outputs = (y, gaps[0].batch_mean, gaps[0].batch_var)
+    upstream = [gradient.to(device) for gradient in upstream]
+    used = outputs[: len(upstream)]
+    gradients = torch.autograd.grad(used, (x, *norm.parameters()), upstream)
+    results = [tensor.detach().cpu() for tensor in (*outputs, *gradients, *norm.buffers())]
+    return results, gaps[0]
+
+
+def definition(norm, x, upstream):
+    """What ``run`` returns, in float64."""
+    exact = x.double().requires_grad_()
+    weight, bias = (p.detach().double().requires_grad_() for p in norm.parameters())
+    y, *moments = oracles.batch_norm(
+        exact.flatten(0, -2), weight, bias, norm.options.eps, norm.options.eps_mode
+    )
+    outputs = y.view(x.shape), *moments
+    used = outputs[: len(upstream)]
+    gradients = torch.autograd.grad(
+        used, (exact, weight, bias), [gradient.double() for gradient in upstream]
+    )
+    running = [
+        0.95 * old.double() + 0.05 * new
+        for old, new in zip(norm.buffers(), outputs[1:], strict=True)
+    ]
+    return [tensor.detach() for tensor in (*outputs, *gradients, *running)]
+
+
+def assert_defined(norm, x, upstream, device, tolerance=1e-6):
+    """Compare ``run`` with the definition; return the gap."""
+    actual, gap = run(norm, x, upstream, device)
+    expected = definition(norm, x, upstream)
+    # What contains (x - mean) / std is off by the rounding of x, of size 10, over std; all else
+    # by rounding, relative to its largest number.
+    shaky = 10 / oracles.std(expected[2], norm.options.eps, norm.options.eps_mode).min().item()
+    factors = (shaky, 1, 1, shaky, shaky, 1, 1, 1)
+    for part, exact, factor in zip(actual, expected, factors, strict=True):
+        atol = tolerance * factor * (1 + exact.abs().max().item())
+        torch.testing.assert_close(part.double(), exact, rtol=0, atol=atol)
+    assert gap.count == x[..., 0].numel() and gap.share == 1
+    return gap
+
+
+def tensors_of(gap):
+    """Running statistics before and after."""
+    return gap.mean_before, gap.var_before, gap.mean_after, gap.var_after
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("eps", "eps_mode"), [(1e-5, "add"), (1.0, "clamp")])  # 1: among variances
+@pytest.mark.parametrize("penalty", [False, True], ids=["", "penalty"])
+def test_agrees_with_the_definition(shape, eps, eps_mode, penalty, device):
+    norm = random_norm(shape[-1], eps=eps, eps_mode=eps_mode)
+    x = 3 + torch.linspace(0.2, 2, shape[-1]) * torch.randn(shape)
+    gap = assert_defined(norm, x, upstream_of(x, penalty), device)
+    assert all(map(torch.equal, tensors_of(gap)[:2], (b.to(device) for b in norm.buffers())))
+
+
+def test_runs_are_the_same_bit_for_bit(device):
+    norm, x = random_norm(33), torch.randn(49, 33)
+    upstream = upstream_of(x)
+    first, second = (run(norm, x, upstream, device)[0] for _ in range(2))
+    assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("cast", ["the model", "activations alone"])
+@pytest.mark.parametrize("penalty", [False, True], ids=["", "penalty"])
+def test_half_precision_rounds_nothing_but_results(dtype, cast, penalty, device):
+    norm = random_norm(6).to(dtype if cast == "the model" else torch.float32)
+    x = (3 + 2 * torch.randn(13, 6)).to(dtype)
+    upstream = upstream_of(x, penalty)
+    actual, _ = run(norm, x, upstream, device)
+    full = [tensor.float() for tensor in upstream]
+    expected, _ = run(copy.deepcopy(norm).float(), x.float(), full, device)
+    assert [part.dtype for part in (actual[0], actual[3], *actual[-2:])] == [
+        dtype, dtype, torch.float32, torch.float32,
+    ]  # fmt: skip
+    for part, exact in zip(actual, expected, strict=True):
+        info = torch.finfo(part.dtype)
+        atol = info.smallest_normal * info.eps  # subnormal numbers
+        rtol = info.eps / 2
+        torch.testing.assert_close(part.float(), exact, rtol=rtol, atol=atol)
+
+
+LAYOUTS = {
+    "batch first": ((2, 6, 4), lambda x: x.transpose(0, 1)),
+    "channels first": ((4, 6, 2), lambda x: x.permute(1, 2, 0)),
+    "some channels of more": ((6, 2, 8), lambda x: x[..., :4]),
+    "expanded": ((6, 1, 4), lambda x: x.expand(6, 2, 4)),
+    "all the same": ((1,), lambda x: x.expand(6, 2, 4)),
+}
+
+
+@pytest.mark.parametrize(("shape", "view"), LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("where", ["x", "gradients"])
+def test_memory_layout_does_not_matter(shape, view, where, device):
+    norm = random_norm(4)
+    x, (gradient, *others) = torch.randn(6, 2, 4), upstream_of(torch.randn(6, 2, 4))
+    if where == "x":
+        x = view(torch.randn(shape))
+        assert not x.is_contiguous()
+    else:
+        gradient = view(torch.randn(shape))
+        others = [torch.randn(1).expand(4), torch.randn(8)[::2]]
+    dense = [tensor.contiguous() for tensor in (gradient, *others)]
+    for number in (1, 3):  # without a penalty, and with one
+        actual, _ = run(norm, x, (gradient, *others)[:number], device)
+        expected, _ = run(norm, x.contiguous(), dense[:number], device)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)  # other orders of sums
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2)], ids=["y", "mean", "var", "y and var"])
+def test_outputs_that_nothing_uses_have_no_gradient(used, device):
+    """A norm without a penalty; a penalty alone."""
+    norm, x = random_norm(4), torch.randn(8, 4)
+    upstream = [gradient * (i in used) for i, gradient in enumerate(upstream_of(x))]
+    expected, _ = run(norm, x, upstream, device)
+    norm, x = norm.to(device), x.to(device).requires_grad_()
+    with record_gaps() as gaps:
+        y = norm(x)
+    outputs = [(y, gaps[0].batch_mean, gaps[0].batch_var)[i] for i in used]
+    gradients = [upstream[i].to(device) for i in used]
+    actual = torch.autograd.grad(outputs, (x, *norm.parameters()), gradients)
+    actual = [gradient.cpu() for gradient in actual]
+    torch.testing.assert_close(actual, expected[3:6], rtol=1e-5, atol=1e-6)
+
+
+def test_large_mean_leaves_the_variance_right(device):
+    x = 1e4 + torch.randn(600, 3)
+    (_, _, var, *_), _ = run(random_norm(3), x, upstream_of(x), device)
+    exact = x.double().var(0, correction=0)  # of the rounded values
+    # Means of two tokens are rounded to half an ulp, 5e-4: squared distances to them are off by
+    # that times twice the distance, whose mean is at most the deviation, 1.
+    torch.testing.assert_close(var.double(), exact, rtol=1e-3, atol=0)
+    one_pass = x.square().mean(0) - x.mean(0).square()
+    assert ((one_pass - exact).abs() / exact).max() > 0.1  # what the merging is for
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])  # 1e60 is infinite in fp32
+def test_non_finite_statistics_of_one_channel_move_none(value, device):
+    norm, x = random_norm(35), torch.randn(4, 2, 35)  # of 3 programs that join parts
+    x[1, 0, 34] = value
+    results, gap = run(norm, x, upstream_of(x), device)
+    assert all(map(torch.equal, results[-2:], norm.buffers()))
+    assert all(map(torch.equal, tensors_of(gap)[2:], tensors_of(gap)[:2]))
+    assert results[0][..., :34].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"), [((4, 2, 3), dummy_batch), ((0, 3), nullcontext)], ids=["dummy", "no rows"]
+)
+@pytest.mark.parametrize("eps_mode", ["add", "clamp"])
+def test_a_batch_without_real_tokens_is_normalised_with_the_population(
+    shape, block, eps_mode, device
+):
+    norm, x = random_norm(3, eps=0.3, eps_mode=eps_mode), torch.randn(shape)
+    with block():
+        (y, mean, var, *gradients, new_mean, new_var), gap = run(norm, x, upstream_of(x), device)
+    old_mean, old_var = norm.buffers()
+    expected = (x - old_mean) / oracles.std(old_var, 0.3, eps_mode) * norm.weight + norm.bias
+    torch.testing.assert_close(y, expected.detach(), rtol=1e-5, atol=1e-5)  # fp32, of size 10
+    assert torch.equal(mean, old_mean) and torch.equal(new_mean, old_mean)
+    assert torch.equal(var, old_var) and torch.equal(new_var, old_var)
+    assert not any(gradient.any() for gradient in gradients)
+    assert gap.count == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about stand-ins")
+@pytest.mark.parametrize("used", [(0,), (0, 1)], ids=["y", "y and mean"])
+def test_the_operations_are_taken_where_they_serve(used, device):
+    """A penalty's gradients are in torch's other operations."""
+    norm, x = random_norm(4), torch.randn(8, 4, requires_grad=True)
+    with gpu_operations.on_the_cpu() as operations, record_gaps() as gaps:
+        outputs = (norm(x), gaps[0].batch_mean)
+        sum(outputs[i].sum() for i in used).backward()
+    taken = [name for name, operation in operations.items() if operation.called]
+    assert taken == list(operations)[: 3 if used == (0,) else 1]
