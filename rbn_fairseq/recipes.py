@@ -160,7 +160,7 @@ def compose_recipe(
                 options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
             elif key not in _LEFT_TO_RBN and not re.search(r"\$\{hydra|^\?\?\?$", str(value)):
                 options += _option(key, value)
-    return options, norm
+    return list(dict.fromkeys(options)), norm
 
 
 def _option(key: str, value: Any) -> list[tuple[str, ...]]:

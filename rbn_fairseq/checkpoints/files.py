@@ -22,7 +22,11 @@ _DIRECTORY = 0x10  # in the attributes of MS-DOS
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a file is a complete torch archive: every member's checksum is right."""
+    """Tell whether a file is a complete torch archive: every member's checksum is right.
+
+    Raises:
+        ValueError: if the file may not be read.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -33,6 +37,8 @@ def is_whole(path: Path) -> bool:
             # zipfile, does not find an archive there.
             begins = min((member.header_offset for member in members), default=0) == 0
             return begins and not directories and archive.testzip() is None
+    except PermissionError as error:
+        raise ValueError(f"The file `{path}` may not be read: see its permissions.") from error
     except Exception:  # zipfile raises many kinds for a file that is none
         return False
 

@@ -1,5 +1,6 @@
 """The verb that checks an installation, data and a checkpoint."""
 
+import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ def _check_registration() -> Iterator[tuple[str, str]]:
     yield "ok", f"fairseq knows {', '.join(names)}"
 
 
-def _check(data: Optional[Path], checkpoint: Optional[Path]) -> Iterator[tuple[str, str]]:
+def _check(data: Optional[str], checkpoint: Optional[Path]) -> Iterator[tuple[str, str]]:
     yield from _check_installation()
     yield from _check_registration()
     if data is checkpoint is None:
@@ -72,13 +73,15 @@ def _check(data: Optional[Path], checkpoint: Optional[Path]) -> Iterator[tuple[s
     state = None
     if checkpoint is not None:
         state = yield from check_checkpoint(checkpoint)
-    if data is not None:
-        yield from check_data_directory(data, state)
+    for number, directory in enumerate(data.split(os.pathsep) if data is not None else ()):
+        parts = {"train"} if number else {"train", "valid"}
+        yield from check_data_directory(Path(directory), state, parts)
 
 
 def doctor(
     data: Annotated[
-        Optional[Path], typer.Option(metavar="DATA-BIN", help="Also check this data directory.")
+        Optional[str],
+        typer.Option(metavar="DATA-BIN", help="Also check this data directory, or several, `A:B`."),
     ] = None,
     checkpoint: Annotated[
         Optional[Path], typer.Option(help="Also check this checkpoint, running nothing of it.")

@@ -1,6 +1,6 @@
 """Findings of `rbn doctor` in checkpoints and data; nothing of a file is run."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Optional
 
@@ -88,12 +88,13 @@ def _origin(note: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def check_data_directory(data: Path, state: Optional[dict[str, Any]]) -> Findings:
+def check_data_directory(data: Path, state: Optional[dict[str, Any]], wanted: Set[str]) -> Findings:
     """Yield findings about a data directory: dictionaries, pairs, and whether a checkpoint fits.
 
     Args:
         data: the directory.
         state: content of the checkpoint; ``None`` without one.
+        wanted: parts that it must have.
     """
     monolingual = (data / "dict.txt").is_file()
     try:
@@ -127,7 +128,7 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]]) -> Finding
             yield "ok", text
         else:
             yield "problem", f"{text}, which are no pairs: make it again."
-    for split in {"train", "valid"} - {part.partition(".")[0] for part in pairs}:
+    for split in sorted(wanted - {part.partition(".")[0] for part in pairs}):
         yield "problem", f"no part `{split}`: fairseq-preprocess --{split}pref makes it."
     theirs = plain_settings((state or {}).get("task_state")).get("dictionaries")
     if theirs and not {*theirs} <= {fingerprint(words) for words in dictionaries.values()}:

@@ -9,6 +9,7 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import load_langpair_dataset
+from fairseq.utils import split_paths
 
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 from rbn_fairseq.norms.options import option
@@ -20,7 +21,9 @@ __all__ = ["LabelledTextConfig", "LabelledTextTask"]
 class LabelledTextConfig(FairseqDataclass):
     """Options of the data."""
 
-    data: Optional[str] = option(None, "data directory that `rbn prepare` filled")
+    data: Optional[str] = option(
+        None, "data directory that `rbn prepare` filled; of several, joined by `:`, one an epoch"
+    )
     max_source_positions: int = option(1024, "tokens of a text; what is behind them is cut off")
 
 
@@ -38,7 +41,8 @@ class LabelledTextTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LabelledTextTask":
         """Load the dictionaries."""
-        paths = (os.path.join(cfg.data, f"dict.{side}.txt") for side in (TEXT, LABEL))
+        first = split_paths(cfg.data)[0]
+        paths = (os.path.join(first, f"dict.{side}.txt") for side in (TEXT, LABEL))
         return cls(cfg, *map(Dictionary.load, paths))
 
     def load_dataset(
@@ -46,14 +50,17 @@ class LabelledTextTask(FairseqTask):
     ) -> None:
         """Load a part of the data, padded behind, as :meth:`prepare` leaves it.
 
+        Of several directories, an epoch of training has one, as fairseq's translation does it.
+
         Raises:
             FileNotFoundError: if there is no such part.
             ValueError: if the labels are not as the task wants them.
         """
         # Whole texts: of those that fairseq has cut, it takes the sizes of all for one token more
         # than they have.
+        paths = split_paths(self.cfg.data)
         pairs = load_langpair_dataset(
-            self.cfg.data,
+            paths[(epoch - 1) % len(paths)],
             split,
             TEXT,
             self._words,

@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rbn_fairseq.checkpoints.files import (
     read_checkpoint,
     write_checkpoint,
 )
+from rbn_fairseq.checkpoints.mending import mend
 
 
 def checkpoint(path, updates=5):
@@ -110,6 +112,17 @@ def test_unreadable_files_are_named(tmp_path, damage, words, mmap):
     with pytest.raises(ValueError) as error:
         read_checkpoint(path, mmap)
     assert str(path) in str(error.value) and words in str(error.value)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path):
+    """Nobody shall remove it."""
+    path = tmp_path / "checkpoint_last.pt"
+    write_checkpoint(path, {"model": {}})
+    with (
+        mock.patch("zipfile.ZipFile", side_effect=PermissionError(13, "Permission denied")),
+        pytest.raises(ValueError, match="`.*checkpoint_last.pt` may not be read"),
+    ):
+        mend(tmp_path)
 
 
 def test_reads_what_was_written(tmp_path):

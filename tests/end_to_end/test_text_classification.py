@@ -179,6 +179,30 @@ def test_batches(data, tmp_path):
     assert names == [labels[index] for index in batch["id"]]
 
 
+def test_an_epoch_is_of_one_directory(data, tmp_path):
+    """The second has a training part alone, of 96 texts; two epochs, then measuring."""
+    part = tmp_path / "part"
+    part.mkdir()
+    for side in ("text", "label"):
+        lines = (data / "text" / f"train.{side}").read_text().splitlines()[:96]
+        (part / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))
+    runs.call(
+        "preprocess", "-s", "text", "-t", "label", "--trainpref", part / "train", "--destdir",
+        part / "bin", "--srcdict", data / "bin/dict.text.txt",
+        "--tgtdict", data / "bin/dict.label.txt",
+    )  # fmt: skip
+    both = f"{data / 'bin'}:{part / 'bin'}"
+    command = ("train", both, "--user-dir", runs.USER_DIR, *TASK, *MODEL, *TRAIN, "--max-epoch", 2)
+    runs.call(*command, "--save-dir", tmp_path / "run")
+    states = [read_checkpoint(tmp_path / "run" / f"checkpoint{epoch}.pt") for epoch in (1, 2)]
+    assert [state["optimizer_history"][-1]["num_updates"] for state in states] == [22, 28]
+    last = tmp_path / "run" / "checkpoint_last.pt"
+    assert "running" in rbn("cost", last).stdout
+    found = rbn("doctor", "--checkpoint", last, "--data", both)
+    assert found.exit_code == 0, found.stdout
+    assert f"data `{part / 'bin'}`" in found.stdout and "96 of text" in found.stdout
+
+
 def one_update(data, directory):
     train(data, directory, "--max-update", 1, "--no-tid")
     return directory / "checkpoint_last.pt"
