@@ -83,13 +83,23 @@ def _run(name: str, arguments: list[str]) -> None:
 
 
 def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
-    """Return the options that put the plugin in, or the user's own code, which comes on top."""
-    from rbn_fairseq.models.kinds import TRANSLATION, kind_of
+    """Return the options that put the plugin in, or the user's own code, which comes on top.
+
+    Raises:
+        ValueError: if the architecture is for another of the plugin's tasks than the given one.
+    """
+    from rbn_fairseq.models.kinds import KINDS, TRANSLATION, kind_of
 
     package = Path(rbn_fairseq.__file__).resolve().parent
-    kind = kind_of(value_of(arguments, "--arch", "-a")) or TRANSLATION
-    task = [] if value_of(arguments, "--task") else ["--task", kind.task]
-    return ["--user-dir", str(user_dir or package), *task]
+    architecture, task = value_of(arguments, "--arch", "-a"), value_of(arguments, "--task")
+    kind = kind_of(architecture)
+    if kind is not None and task != kind.task and task in {k.task for k in KINDS.values()}:
+        raise ValueError(
+            f"--arch {architecture} is for --task {kind.task}, not {task}. Leave --task out: the "
+            "architecture chooses it."
+        )
+    of_model = [] if task else ["--task", (kind or TRANSLATION).task]
+    return ["--user-dir", str(user_dir or package), *of_model]
 
 
 def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -> None:

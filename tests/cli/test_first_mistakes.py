@@ -172,6 +172,20 @@ def test_what_an_optimizer_cannot_go_on_with(capsys, plain_run, data_bin, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("architecture", "task", "right"),
+    [
+        ("rbn_transformer_tiny", "language_modeling_rbn", "translation_rbn"),
+        ("rbn_transformer_lm_tiny", "translation_rbn", "language_modeling_rbn"),
+        ("rbn_transformer_tagger", "text_classification_rbn", "sequence_tagging_rbn"),
+    ],
+)
+def test_an_architecture_of_another_task(capsys, data_bin, architecture, task, right):
+    arguments = options("--arch", architecture, "--task", task, without=("--arch",))
+    line = user_error(capsys, "train", data_bin, *arguments)
+    assert f"--arch {architecture} is for --task {right}, not {task}. Leave --task out" in line
+
+
+@pytest.mark.parametrize(
     "arguments, words",
     [
         ((), "--path CHECKPOINT"),
