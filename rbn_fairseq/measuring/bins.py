@@ -57,7 +57,7 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
         logger.warning(
             f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
-            "will be poor. Ask for fewer bins."
+            "will be poor. Fewer bins have more."
         )
 
 
@@ -73,7 +73,10 @@ def bins_to_compare(session: Session) -> Optional[LengthBins]:
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     number = next((by.bins for by in populations_by_length(session.model)), 16)
-    return cut_bins(lengths, min(number, len(np.unique(lengths))))
+    bins = cut_bins(lengths, min(number, len(np.unique(lengths))))
+    if bins is not None:
+        warn_of_few_tokens(bins, lengths)
+    return bins
 
 
 def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
