@@ -2,13 +2,12 @@
 
 import logging
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import is_archive, is_whole, read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
@@ -72,7 +71,7 @@ class Resume(Callback):
             other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
                 start, resumes = Path(other), bool(cfg.continue_once)
-        if not zipfile.is_zipfile(start):  # there is none, or it is older than torch 1.6
+        if not is_archive(start):  # there is none, or it is older than torch 1.6
             return
         state = read_checkpoint(start, mmap=True)
         refuse_folded(start, state, "Train from the checkpoint that was folded.")

@@ -14,11 +14,26 @@ from omegaconf import DictConfig, OmegaConf
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "epoch_checkpoints", "has_norms", "is_whole", "own_settings", "plain_settings",
+    "epoch_checkpoints", "has_norms", "is_archive", "is_whole", "own_settings", "plain_settings",
     "read_checkpoint", "refuse_folded", "write_checkpoint",
 ]  # fmt: skip
 
 _DIRECTORY = 0x10  # in the attributes of MS-DOS
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file is a torch archive, by its end alone.
+
+    Raises:
+        ValueError: if the file may not be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return zipfile.is_zipfile(file)
+    except PermissionError as error:
+        raise ValueError(f"The file `{path}` may not be read: see its permissions.") from error
+    except OSError:
+        return False
 
 
 def is_whole(path: Path) -> bool:
@@ -27,6 +42,8 @@ def is_whole(path: Path) -> bool:
     Raises:
         ValueError: if the file may not be read.
     """
+    if not is_archive(path):
+        return False
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -37,8 +54,6 @@ def is_whole(path: Path) -> bool:
             # zipfile, does not find an archive there.
             begins = min((member.header_offset for member in members), default=0) == 0
             return begins and not directories and archive.testzip() is None
-    except PermissionError as error:
-        raise ValueError(f"The file `{path}` may not be read: see its permissions.") from error
     except Exception:  # zipfile raises many kinds for a file that is none
         return False
 
@@ -51,13 +66,14 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
         mmap: map the tensors instead of reading them; checksums are then not verified.
 
     Raises:
-        ValueError: if the file is missing, damaged, unsafe, or no fairseq checkpoint.
+        ValueError: if the file is missing, damaged, unsafe, or no fairseq checkpoint, or may not be
+            read.
     """
     if path.is_dir():
         raise ValueError(f"`{path}` is a directory: name a file in it, such as checkpoint_best.pt.")
     if not path.is_file():
         raise ValueError(f"There is no checkpoint file `{path}`.")
-    if not (zipfile.is_zipfile(path) if mmap else is_whole(path)):
+    if not (is_archive(path) if mmap else is_whole(path)):
         raise ValueError(
             f"The file `{path}` is no checkpoint, or a truncated or damaged one (or older than "
             "torch 1.6). Give another one."

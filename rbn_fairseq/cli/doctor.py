@@ -73,9 +73,9 @@ def _check(data: Optional[str], checkpoint: Optional[Path]) -> Iterator[tuple[st
     state = None
     if checkpoint is not None:
         state = yield from check_checkpoint(checkpoint)
-    for number, directory in enumerate(data.split(os.pathsep) if data is not None else ()):
-        parts = {"train"} if number else {"train", "valid"}
-        yield from check_data_directory(Path(directory), state, parts)
+    first = None
+    for directory in data.split(os.pathsep) if data is not None else ():
+        first = yield from check_data_directory(Path(directory), state, first)
 
 
 def doctor(

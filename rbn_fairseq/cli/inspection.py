@@ -1,6 +1,6 @@
 """Findings of `rbn doctor` in checkpoints and data; nothing of a file is run."""
 
-from collections.abc import Generator, Iterator, Mapping, Set
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -88,21 +88,28 @@ def _origin(note: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def check_data_directory(data: Path, state: Optional[dict[str, Any]], wanted: Set[str]) -> Findings:
+def check_data_directory(
+    data: Path, state: Optional[dict[str, Any]], first: Optional[dict[str, Dictionary]] = None
+) -> Generator[tuple[str, str], None, dict[str, Dictionary]]:
     """Yield findings about a data directory: dictionaries, pairs, and whether a checkpoint fits.
 
     Args:
         data: the directory.
         state: content of the checkpoint; ``None`` without one.
-        wanted: parts that it must have.
+        first: dictionaries of the first of several directories, for another, which has training
+            data alone; ``None`` for the first.
+
+    Returns:
+        The dictionaries by language, ``""`` where there are none.
     """
-    monolingual = (data / "dict.txt").is_file()
+    dictionaries, pairs = dict(first or {}), {}
+    monolingual = "" in dictionaries or (not first and (data / "dict.txt").is_file())
     try:
-        check_data(str(data), monolingual=monolingual)
+        if first is None or not data.is_dir():
+            check_data(str(data), monolingual=monolingual)
     except ValueError as error:
         yield "problem", str(error)
-        return
-    dictionaries, pairs = {}, {}
+        return dictionaries
     try:
         for path in sorted(data.glob("dict.txt" if monolingual else "dict.*.txt")):
             language = path.name.removeprefix("dict.").removesuffix("txt").removesuffix(".")
@@ -117,7 +124,7 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]], wanted: Se
             pairs.setdefault(part, {})[language] = len(sentences)
     except Exception as error:  # of many kinds: whatever a damaged file makes fairseq and numpy say
         yield "problem", f"`{path}` cannot be read ({error}): make the data again."
-        return
+        return dictionaries
     sizes = ", ".join(f"{lang} {len(words)} types".strip() for lang, words in dictionaries.items())
     yield "ok", f"data `{data}`: {sizes}"
     for part, numbers in pairs.items():
@@ -128,10 +135,19 @@ def check_data_directory(data: Path, state: Optional[dict[str, Any]], wanted: Se
             yield "ok", text
         else:
             yield "problem", f"{text}, which are no pairs: make it again."
+    wanted = {"train", "valid"} if first is None else {"train"}
     for split in sorted(wanted - {part.partition(".")[0] for part in pairs}):
         yield "problem", f"no part `{split}`: fairseq-preprocess --{split}pref makes it."
+    marks = {fingerprint(words) for words in dictionaries.values()}
     theirs = plain_settings((state or {}).get("task_state")).get("dictionaries")
-    if theirs and not {*theirs} <= {fingerprint(words) for words in dictionaries.values()}:
+    if first is not None and marks != {fingerprint(words) for words in first.values()}:
+        yield (
+            "problem",
+            f"the dictionaries of `{data}` are not those of the first directory, by which all are "
+            "read: make it with them (fairseq-preprocess --srcdict, --tgtdict).",
+        )
+    elif theirs and not {*theirs} <= marks:
         yield "problem", "the data's dictionaries are not those that the checkpoint was trained on."
     elif state is not None:
         yield "ok", "data and checkpoint fit each other"
+    return dictionaries

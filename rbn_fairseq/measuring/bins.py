@@ -57,7 +57,7 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
         logger.warning(
             f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
-            "will be poor. Fewer bins have more."
+            "will be poor. With fewer bins each has more tokens."
         )
 
 

@@ -7,8 +7,8 @@ others, which may be padded, and ``tokens`` the batch's :class:`ValidTokens`.
 Order of a forward of batch norm in training:
 
 1. ``tokens.on_rows`` packs the real tokens of a padded ``x`` into rows;
-2. ``moments.batch_moments`` takes mean and variance of the rows, in two passes and fp32 or better,
-   over all processes where they share them;
+2. ``moments.batch_moments`` takes mean and variance of the rows, in fp32 or better, over all
+   processes where they share them;
 3. ``normalise.normalise`` maps the rows; its backward has the gradients of y, mean and variance;
 4. ``population`` moves towards the batch, in place and in fp32, unless it is frozen, or the batch
    empty or not finite;

@@ -48,7 +48,7 @@ class BatchNorm(PopulationNorm):
     batch's real tokens, and the running statistics move by ``momentum``. In evaluation, the same
     with the running statistics: one multiply-add per element.
 
-    Statistics are biased, two-pass, and accumulated in fp32 whatever the input's dtype. As in
+    Statistics are biased, and accumulated in fp32 whatever the input's dtype. As in
     torch's batch norm, outputs in fp32 are right to about 1e-6 of |mean| / std. A batch
     without any real token is normalised with the running statistics and moves nothing; a batch
     whose statistics are not finite moves nothing.
@@ -92,6 +92,7 @@ class BatchNorm(PopulationNorm):
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted, population = not scope.dummy.get(), self.population.get()
+        rows = rows.contiguous()  # for the kernels of GPUs
         seen = rows.detach()
         if not counted:
             seen, layout = seen[:0], BatchLayout.empty(rows.device)
@@ -110,8 +111,12 @@ class BatchNorm(PopulationNorm):
     ) -> Moments:
         """Return what normalises in training; the population's where there is no token."""
         moments = batch_moments(rows, self.sync)
-        if len(rows) if world_size(self.sync) == 1 else moments.n.is_cpu and moments.n:
-            return moments  # a look at the number on a GPU would have to wait for it
+        if world_size(self.sync) == 1:
+            some = len(rows) > 0
+        else:  # a look at the number on a GPU would have to wait for it
+            some = moments.n.is_cpu and bool(moments.n)
+        if some:
+            return moments
         empty, dtype = moments.n == 0, moments.mean.dtype
         mean = torch.where(empty, population_mean.to(dtype), moments.mean)
         var = torch.where(empty, population_var.to(dtype), moments.var)

@@ -1,8 +1,8 @@
 """Moments of a batch, over one process or all of them: the only distributed code.
 
-Statistics are two-pass, in fp32 or better, by torch's batch-norm kernels where they serve: on CPUs
-and GPUs they make both sums in one call, with the accuracy of torch's batch norm (in fp32 the mean
-is right to about 1e-6 of itself).
+Statistics are around the mean, never of squares alone, in fp32 or better, by torch's batch-norm
+kernels where they serve: on CPUs (in two passes) and GPUs (in one, by Welford's updates) by one
+call, with the accuracy of torch's batch norm (in fp32 the mean is right to about 1e-6 of itself).
 """
 
 from typing import NamedTuple, Optional
@@ -98,8 +98,8 @@ def wide(rows: Tensor) -> Tensor:
 def mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, biased variance and number of rows.
 
-    Two passes (the mean, then squared distances to it), because E[x^2] - E[x]^2 loses the
-    variance of a channel with a large mean.
+    From distances to the mean, because E[x^2] - E[x]^2 loses the variance of a channel with a
+    large mean.
 
     Args:
         rows: ``(N, C)``.

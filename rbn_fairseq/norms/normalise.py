@@ -66,8 +66,8 @@ class _Normalise(torch.autograd.Function):
     (the last mean is left out of k where a clamp has made s a constant). With ``eta``, ``(1,)``,
     ``eta x`` is added to y, in the same passes: by weight + eta s and bias + eta mean.
 
-    On a GPU y, and dx where neither penalty nor ``eta`` is part of it, are of the operations of
-    torch's SyncBatchNorm: one launch each, also in half precision.
+    On a GPU y, and dx where no penalty, other process or ``eta`` is part of it, are of the
+    operations of torch's SyncBatchNorm: one launch each, also in half precision.
     """
 
     @staticmethod
@@ -115,18 +115,11 @@ class _Normalise(torch.autograd.Function):
             weight_grad, bias_grad = (torch.zeros_like(mean, dtype=dtype) for dtype in dtypes)
             eta_grad = None if eta is None else torch.zeros_like(eta)
             return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 7, eta_grad
-        extra = ctx.sync or eta is not None or grad_mean is not None or grad_var is not None
-        if inverse is not None and grad_y is not None and not extra:
-            grad = grad_y.contiguous()
-            total, dot, dweight, dbias = torch.batch_norm_backward_reduce(
-                grad, rows, mean, inverse, weight, True, True, True
-            )
-            if ctx.clamp:
-                dot = dot * (var > ctx.eps)
-            dx = torch.batch_norm_backward_elemt(
-                grad, rows, mean, inverse, weight, total, dot, n.to(torch.int32).view(1)
-            )
-            return dx, dweight, dbias, *[None] * 8
+        plain = world_size(ctx.sync) == 1 and eta is grad_mean is grad_var is None
+        if plain and inverse is not None and grad_y is not None:
+            free = var > ctx.eps if ctx.clamp else None
+            gradients = _backward_on_gpu(grad_y.contiguous(), rows, weight, mean, inverse, n, free)
+            return *gradients, *[None] * 8
         grad = torch.zeros_like(rows) if grad_y is None else grad_y.contiguous()
         grad, x = moments.wide(grad), moments.wide(rows)
         if inverse is None:
@@ -164,6 +157,27 @@ def _gpu_serves(rows: Tensor, weight: Tensor, bias: Tensor) -> bool:
     return rows.is_cuda and rows.numel() > 0 and fits
 
 
+def _backward_on_gpu(
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    n: Tensor,
+    free: Optional[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of rows, weight and bias; ``free``: of which channels std is."""
+    total, dot, dweight, dbias = torch.batch_norm_backward_reduce(
+        grad, rows, mean, inverse, weight, True, True, True
+    )
+    if free is not None:
+        dot = dot * free
+    dx = torch.batch_norm_backward_elemt(
+        grad, rows, mean, inverse, weight, total, dot, n.to(torch.int32).view(1)
+    )
+    return dx, dweight, dbias
+
+
 def _map(
     rows: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, clamp: bool
 ) -> Tensor:
@@ -190,7 +204,7 @@ def gradient_sums(
             return grad.sum(0), (grad * rows).sum(0)
         mean, inverse_std = rows.new_zeros(rows.shape[1]), rows.new_ones(rows.shape[1])
     if kernels_serve:
-        # Of the weight, the fourth, only the dtype is read.
+        # Of the weight, the third, only the dtype is read.
         _, dot, total = torch.ops.aten.native_batch_norm_backward(
             grad, rows, inverse_std, None, None, mean, inverse_std, True, 0.0, [False, True, True]
         )
@@ -209,10 +223,10 @@ def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         scale: ``(C,)``, fp32 or fp64; ``(N, C)`` where rows ``(N, C)`` have their own.
         shift: ``(C,)``, likewise.
     """
-    # Gradients, and those who record operations, must know of the cast.
+    # A GPU casts in the same launch; gradients, and those who record operations, must know of it.
     recorded = (
         torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
     )
-    if x.dtype == scale.dtype or recorded:
+    if x.dtype == scale.dtype or recorded or not x.is_cuda:
         return torch.addcmul(shift, x, scale).to(x.dtype)
     return torch.addcmul(shift, x, scale, out=torch.empty_like(x))

@@ -50,7 +50,7 @@ class LabelledTextTask(FairseqTask):
     ) -> None:
         """Load a part of the data, padded behind, as :meth:`prepare` leaves it.
 
-        Of several directories, an epoch of training has one, as fairseq's translation does it.
+        Of several directories, each epoch of a training has one, and other parts are the first's.
 
         Raises:
             FileNotFoundError: if there is no such part.

@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -114,15 +115,16 @@ def test_unreadable_files_are_named(tmp_path, damage, words, mmap):
     assert str(path) in str(error.value) and words in str(error.value)
 
 
-def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path):
+@pytest.mark.parametrize("way", [mend, read_checkpoint, partial(read_checkpoint, mmap=True)])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, way):
     """Nobody shall remove it."""
     path = tmp_path / "checkpoint_last.pt"
     write_checkpoint(path, {"model": {}})
     with (
-        mock.patch("zipfile.ZipFile", side_effect=PermissionError(13, "Permission denied")),
+        mock.patch("pathlib.Path.open", side_effect=PermissionError(13, "Permission denied")),
         pytest.raises(ValueError, match="`.*checkpoint_last.pt` may not be read"),
     ):
-        mend(tmp_path)
+        way(tmp_path if way is mend else path)
 
 
 def test_reads_what_was_written(tmp_path):

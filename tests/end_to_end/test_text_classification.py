@@ -201,6 +201,11 @@ def test_an_epoch_is_of_one_directory(data, tmp_path):
     found = rbn("doctor", "--checkpoint", last, "--data", both)
     assert found.exit_code == 0, found.stdout
     assert f"data `{part / 'bin'}`" in found.stdout and "96 of text" in found.stdout
+    (part / "bin" / "dict.label.txt").unlink()
+    assert rbn("doctor", "--data", both).exit_code == 0  # all are read by the first's
+    (part / "bin" / "dict.text.txt").write_text("film 1\n")
+    found = rbn("doctor", "--data", both)
+    assert found.exit_code == 1 and "are not those of the first directory" in found.stdout
 
 
 def one_update(data, directory):

@@ -108,7 +108,7 @@ def test_nothing_waits_for_the_gpu(kind, way):
         outputs = (y, *(part for gap in gaps for part in (gap.batch_mean, gap.batch_var)))
         torch.autograd.grad(outputs, (x, *norm.parameters()), upstream[: len(outputs)])
 
-    train()  # compiles
+    train()
     torch.cuda.synchronize()
     with no_waiting():
         train()
@@ -140,7 +140,7 @@ def test_evaluation_neither_waits_nor_allocates_more_than_it_returns(kind, dtype
     norm, x = kind(256).cuda().eval(), torch.randn(1, 20, 256, device="cuda", dtype=dtype)
     if kind is BatchNorm:
         norm.make_generation_fast_()
-    norm(x)  # compiles; batch norm keeps its scale and shift
+    norm(x)  # batch norm keeps its scale and shift
     torch.cuda.synchronize()
     before = allocations()
     with no_waiting():
