@@ -139,7 +139,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
         r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
-        r"InterpolationKeyError|HydraException): (.*?)(?:\s*Config search path|\nfull_key|\Z).*",
+        r"InterpolationKeyError|HydraException|hydra/_internal\S* ValueError): "
+        r"(.*?)(?:\s*Config search path|\nfull_key|\Z).*",
         r"Hydra: \1",
     ),
     (r"\[Errno \d+\] ([^\n]*)", r"\1."),

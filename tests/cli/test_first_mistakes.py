@@ -268,6 +268,7 @@ HYDRA = ("hydra-train", "--config-name")
             ["norm/bacth"],
         ),
         (("default", "task.data=BIN", "model.norm_encodr=ln"), ["norm_encodr", "+model"]),
+        (("default", "task.data=BIN", "model=null"), ["Hydra: ", "must be a string"]),
         (
             ("default", "task.data=BIN", "model.norm_encoder=bacth", "hydra.run.dir=DIR/run"),
             ["--norm-encoder", "Did you mean `batch`"],
