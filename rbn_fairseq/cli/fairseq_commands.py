@@ -95,8 +95,8 @@ def plugin_options(arguments: list[str], user_dir: Path | None) -> list[str]:
     kind = kind_of(architecture)
     if kind is not None and task != kind.task and task in {k.task for k in KINDS.values()}:
         raise ValueError(
-            f"--arch {architecture} is for --task {kind.task}, not {task}. Leave --task out: the "
-            "architecture chooses it."
+            f"--arch {architecture} is for --task {kind.task}, not {task}: leave --task out, as "
+            "the architecture chooses it, or take a --recipe for such a model (`rbn recipes`)."
         )
     of_model = [] if task else ["--task", (kind or TRANSLATION).task]
     return ["--user-dir", str(user_dir or package), *of_model]

@@ -182,7 +182,7 @@ def test_what_an_optimizer_cannot_go_on_with(capsys, plain_run, data_bin, tmp_pa
 def test_an_architecture_of_another_task(capsys, data_bin, architecture, task, right):
     arguments = options("--arch", architecture, "--task", task, without=("--arch",))
     line = user_error(capsys, "train", data_bin, *arguments)
-    assert f"--arch {architecture} is for --task {right}, not {task}. Leave --task out" in line
+    assert f"--arch {architecture} is for --task {right}, not {task}: leave --task out" in line
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,6 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
             "--encoder-normalize-before --decoder-normalize-before,",
         ),
         ("imdb_pre", ["rbn_transformer_classifier_tiny_pre"], None),
-        ("iwslt14_pre", ["rbn_transformer_lm_tiny"], None),  # another kind of model
         ("imdb_pre", ["rbn_transformer_classifier_tiny", "--encoder-normalize-before"], None),
     ],
 )
@@ -187,6 +186,12 @@ def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, giv
         return
     with pytest.raises(ValueError, match=f"`{recipe}` is P.*{instead}"):
         _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
+
+
+def test_a_recipe_for_another_kind_of_model(tmp_path):
+    words = [str(tmp_path), "--arch", "rbn_transformer_lm_tiny"]
+    with pytest.raises(ValueError, match="is for --task language_modeling_rbn.*take a --recipe"):
+        _with_recipe(words, None, "iwslt14_pre", {"norm": "bn", "preset": None})
 
 
 def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypatch):
