@@ -140,7 +140,7 @@ def check_data_directory(
         yield "problem", f"no part `{split}`: fairseq-preprocess --{split}pref makes it."
     marks = {fingerprint(words) for words in dictionaries.values()}
     theirs = plain_settings((state or {}).get("task_state")).get("dictionaries")
-    if first is not None and marks != {fingerprint(words) for words in first.values()}:
+    if first and marks != {fingerprint(words) for words in first.values()}:
         yield (
             "problem",
             f"the dictionaries of `{data}` are not those of the first directory, by which all are "

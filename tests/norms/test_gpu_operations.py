@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 import gpu_operations
 import oracles
-from rbn_fairseq.norms import BatchNorm, BatchNormOptions, dummy_batch, normalise, record_gaps
+from rbn_fairseq.norms import dummy_batch, normalise, record_gaps
+from test_batch import random_norm
 
 SHAPES = {
     "some": (8, 4),
@@ -20,14 +20,6 @@ SHAPES = {
     "C = 513": (5, 513),
     "one token": (1, 3),  # its variance is 0
 }
-
-
-def random_norm(channels, **options):
-    norm = BatchNorm(channels, BatchNormOptions(**options))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
-    return norm
 
 
 def upstream_of(x, penalty=True):
