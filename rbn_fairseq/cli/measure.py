@@ -136,7 +136,7 @@ def cost(
     computing = options.choose_device(device)
     chosen = options.choose_checkpoints(checkpoints)
     options.check_json(json, [path for _, path in chosen], overwrite)
-    table = Table("checkpoint", "update", title="Bits per target token, valid set")
+    table = Table("checkpoint", "update", title="Valid set: bits per token, text or tag")
     table.add_column("statistics", no_wrap=True)
     for column in ("nll", "cost against batch", "against random"):
         table.add_column(column, justify="right")

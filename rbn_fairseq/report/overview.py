@@ -14,7 +14,6 @@ from rbn_fairseq.report.setups import as_text
 
 _NAMED = 3  # settings that a sentence tells of
 _SHORT = 0.75  # of the longest training's epochs: one with fewer is not compared
-_UNIT = "bits per target token"
 #: What is told of settings that all runs share; those that differ are told whatever they are.
 _COMMON = (
     "optimization.max_epoch", "optimization.max_update", "dataset.max_tokens",
@@ -91,7 +90,7 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
             head = f"{best} and {second} are level after epoch {epoch}."
     few = min(map(len, values.values())) < 3
     chance = " Fewer than three seeds: how much of this is chance is not known." if few else ""
-    return f"{head} In {_UNIT}, {'; '.join(told)}.{chance}"
+    return f"{head} In {group.metric.unit}, {'; '.join(told)}.{chance}"
 
 
 def _still_falls(valid: pd.DataFrame, epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
@@ -125,8 +124,8 @@ def _losses(group: Group, placement: str) -> str:
         means = pd.Series({labels[one]: values[one].mean() for one in values}).sort_values()
         losses = "; ".join(f"{label} {mean:.3f}" for label, mean in means.head(_NAMED + 1).items())
         texts = [
-            f"Validation loss after epoch {epoch}, in {_UNIT}: {losses}. No LN and "
-            "another norm have the same settings, so no differences are shown."
+            f"Validation loss after epoch {epoch}, in {group.metric.unit}: {losses}. No LN "
+            "and another norm have the same settings, so no differences are shown."
         ]
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()
     if len(short):

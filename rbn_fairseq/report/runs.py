@@ -18,7 +18,7 @@ METRICS = ("bleu", "ppl", "accuracy", "f1")
 _AVERAGED_SCORE = "score_averaged_statistics.json"
 _NUMBER = (int, float)
 #: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
-#: deviations are fractions; costs are in bits per target token.
+#: deviations are fractions; losses and costs are in bits.
 _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "tid": (
         {"update": int, "layer": str, "mean_tid": _NUMBER, "var_tid": _NUMBER},
@@ -49,8 +49,7 @@ class Run:
     Attributes:
         name: unique among the runs of a report.
         directory: where it was read.
-        valid: a row a validation: epoch, update, loss, nll_loss (bits per target token) and
-            :data:`METRICS`.
+        valid: a row a validation: epoch, update, loss, nll_loss (bits) and :data:`METRICS`.
         train: a row an epoch: epoch, update, ``minutes`` since the training's start (by fairseq's
             own count, added up over processes) and fairseq's averages by their names.
         tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth

@@ -12,11 +12,12 @@ from rbn_fairseq.report.runs import Run
 
 @dataclass(frozen=True)
 class Metric:
-    """A score.
+    """What a task is measured by: a score, and the unit of its losses.
 
     Attributes:
-        key: what score.json and the log of a validation call it.
-        name: in headings.
+        key: what score.json and the log of a validation call the score.
+        name: the score's in headings.
+        unit: of losses and of what TID costs.
         datasets: those that the paper reports it of, by a word in the names of their data; the
             first stands for data of other names.
         lower: whether a lower one is better.
@@ -24,6 +25,7 @@ class Metric:
 
     key: str
     name: str
+    unit: str
     datasets: dict[str, str]
     lower: bool = False
 
@@ -39,21 +41,24 @@ class Metric:
 
 
 _METRICS = {
-    "translation": Metric("bleu", "BLEU", {"iwslt": "IWSLT14", "wmt": "WMT16"}),
+    "translation": Metric(
+        "bleu", "BLEU", "bits per target token", {"iwslt": "IWSLT14", "wmt": "WMT16"}
+    ),
     "language_modeling": Metric(
-        "ppl", "PPL", {"ptb": "PTB", "wikitext": "WikiText-103"}, lower=True
+        "ppl", "PPL", "bits per token", {"ptb": "PTB", "wikitext": "WikiText-103"}, lower=True
     ),
     "text_classification": Metric(
         "accuracy",
         "accuracy, %",
+        "bits per text",
         {"imdb": "IMDB", "sogou": "Sogou", "dbpedia": "DBPedia", "yelp": "Yelp"},
-    ),
-    "sequence_tagging": Metric("f1", "F1", {"conll": "CoNLL", "resume": "Resume"}),
+    ),  # fmt: skip
+    "sequence_tagging": Metric("f1", "F1", "bits per tag", {"conll": "CoNLL", "resume": "Resume"}),
 }
 
 
 def metric_of(task: str) -> Metric:
-    """Return what a task is scored by; BLEU where that is not known."""
+    """Return what a task is measured by; as translation where that is not known."""
     return next(
         (metric for name, metric in _METRICS.items() if task.startswith(name)),
         _METRICS["translation"],
@@ -115,7 +120,7 @@ class Setup:
         bottom: number of bottom layers with batch norm, of the encoder or of the only stack, the
             others having layer norm.
         settings: what shapes the training, by names such as ``optimization.lr``.
-        metric: what its task is scored by.
+        metric: what its task is measured by.
     """
 
     placement: str

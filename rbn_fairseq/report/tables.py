@@ -37,7 +37,7 @@ _TID = {
     "variance TID given length, %": "var_conditional_tid",
 }
 _GAPS = (
-    "Differences to LN: same seed where there is one, else LN's mean; valid nll in bits per token "
+    "Differences to LN: same seed where there is one, else LN's mean; valid nll in {unit} "
     "at the last epoch that both have; scores only where both trainings ended at the same epoch "
     "and were scored alike."
 )
@@ -129,7 +129,7 @@ def _table(
         "are means of at least three seeds, of its own model and data."
     ]
     if any(group.metric.name in column for column in frame):
-        notes += [*_signatures(group), _GAPS]
+        notes += [*_signatures(group), _GAPS.format(unit=group.metric.unit)]
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
@@ -225,7 +225,7 @@ def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
 def summary(group: Group, colours: Mapping[str, str]) -> Table:
     """Return a row a run; columns that are empty throughout are left out."""
     runs, valid = group.runs, group.frames["valid"]
-    nll = valid.groupby("run")["nll_loss"]
+    nll, cost = valid.groupby("run")["nll_loss"], f"cost, {group.metric.unit}"
     tid = group.frames["tid"]
     latest = of_largest(tid, "update")
     last = 100 * of_largest(latest, "depth").set_index("run")[["mean_tid", "var_tid"]]
@@ -247,7 +247,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
             "variance TID, average, %": average["var_tid"],
             "mean TID given length, average, %": average["mean_conditional_tid"],
             "variance TID given length, average, %": average["var_conditional_tid"],
-            "cost, bits per token": _last_cost(group),
+            cost: _last_cost(group),
             "minutes": runs["seconds"].astype(float) / 60,
         },
         index=runs.index,
@@ -255,8 +255,8 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     frame = frame.loc[:, ~(frame.isna() | frame.eq("")).all()]
     frame = frame.drop(columns=["placement"] if len(group.placements) == 1 else [], errors="ignore")
     digits = {column: 2 for column in frame if "TID" in column or column == group.metric.name}
-    digits |= {"best valid nll": 3, "last valid nll": 3, "cost, bits per token": 4, "minutes": 1}
-    notes = ["Validation nll in bits per target token; best and last epoch."]
+    digits |= {"best valid nll": 3, "last valid nll": 3, cost: 4, "minutes": 1}
+    notes = [f"Validation nll in {group.metric.unit}; best and last epoch."]
     notes += _signatures(group)
     if len(tid):
         notes.append(
@@ -266,7 +266,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
         )
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
-    if "cost, bits per token" in frame:
+    if cost in frame:
         notes.append(
             "Cost: valid nll with running (else recalibrated) statistics minus that with each "
             "batch's own, of the last checkpoint measured."

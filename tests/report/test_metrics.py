@@ -42,6 +42,8 @@ def test_language_models(language_models):
     assert fourth["paper, PTB, var., %"].tolist() == ["1.1", "1.1"]
     pages = [block for section in sections(language_models) for block in section.blocks]
     assert any("PPL" in getattr(block, "numbers", "") for block in pages)
+    told = " ".join(map(repr, pages))
+    assert "bits per token" in told and "target token" not in told  # as in translation
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_summary(main, blocks):
     assert table["bn"]["variance TID, last layer, %"] == "10.00"
     assert table["bn"]["variance TID, average, %"] == "6.25"  # of 1/4, 2/4, 3/4 and 4/4 of 10 %
     assert table["ln"]["variance TID, last layer, %"] == ""
-    assert "cost, bits per token" not in table["ln"] and table["rbn"]["BLEU"] == "31.00"
+    assert not any("cost" in column for column in table["ln"]) and table["rbn"]["BLEU"] == "31.00"
 
 
 def test_summary_tells_of_trainings_that_are_not_complete(make, blocks):

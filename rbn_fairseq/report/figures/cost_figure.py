@@ -43,7 +43,7 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
     seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
     caption = (
         "Validation nll with population statistics minus that with each batch's own (batches as "
-        "trained), in bits per target token: what TID costs. Below 0: the population's are "
+        f"trained), in {group.metric.unit}: what TID costs. Below 0: the population's are "
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
         "the final weights; pooled: over all tokens. Each run's last checkpoint that was measured; "
         "means over seeds, each of which is a point. Length-conditional: as recalibrated, for each "
@@ -76,7 +76,7 @@ def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(ways)), [_WAYS[way] for way in ways])
         axes.grid(axis="x", visible=False)
-        axes.set(ylabel="discrepancy cost, bits per target token")
+        axes.set(ylabel=f"discrepancy cost, {group.metric.unit}")
         legend_below(canvas, [axes])
         return canvas
 
@@ -100,7 +100,7 @@ def _layer_norm(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
     return layer.assign(nll=layer["nll_loss"], statistics="layer")
 
 
-def _panel(title: str, quantity: str, rows: pd.DataFrame, colours: Colours) -> Panel:
+def _panel(title: str, quantity: str, rows: pd.DataFrame, unit: str, colours: Colours) -> Panel:
     points = rows.assign(x=rows["epoch"], value=rows["nll"])
     points = points[[*IDENTITY, "run", "x", "value", "statistics"]]
     curves = []
@@ -109,7 +109,7 @@ def _panel(title: str, quantity: str, rows: pd.DataFrame, colours: Colours) -> P
         if len(curve):
             label = curve["label"].iloc[0]
             curves.append(Curve(curve, colours[label], dash, f"{label}, {name}", quantity=name))
-    return Panel(title, quantity, "epoch", "bits per target token", curves, band=True)
+    return Panel(title, quantity, "epoch", unit, curves, band=True)
 
 
 def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
@@ -117,7 +117,7 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
     rows = _by_epoch(group)
     batch = rows[rows["statistics"] == "batch"].groupby(["series", "run"]).size()
     often = sorted(set(batch[batch > 1].index.get_level_values("series")))
-    grid = []
+    grid, unit = [], group.metric.unit
     for series in often[:_ROWS]:
         one = rows[rows["series"] == series]
         layer = _layer_norm(group, one)
@@ -126,11 +126,12 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
         mean = by_epoch.mean()[by_epoch.size() == layer["run"].nunique()]
         less = both.assign(nll=both["nll"] - both["epoch"].map(mean))
         title = group.placed(one["placement"].iloc[0], one["label"].iloc[0])
-        left = _panel(f"{title}, valid nll", "nll", both, colours)
+        left = _panel(f"{title}, valid nll", "nll", both, unit, colours)
         less = less[less["epoch"].isin(mean.index)]
-        grid.append([left, _panel(f"{title}, minus LN's", "nll minus LN's", less, colours)])
+        right = _panel(f"{title}, minus LN's", "nll minus LN's", less, unit, colours)
+        grid.append([left, right])
     caption = (
-        "Validation nll in bits per target token by epoch: with the running statistics, as "
+        f"Validation nll in {unit} by epoch: with the running statistics, as "
         "inference has them (those of all lengths besides, where a model was trained with bins of "
         "lengths), with statistics of sentences of like length, and with each batch's "
         "own (batches as trained; not usable in inference); layer norm's, which has no statistics, "

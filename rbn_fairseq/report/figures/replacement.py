@@ -43,7 +43,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         return [Missing(title, hint)]
     scored = all(line["score"].notna().all() for line in sweeps)
     kind, unit = ("score", group.metric.worse("LN", "BN")) if scored else (
-        "nll", "valid nll, BN - LN, bits per token",
+        "nll", f"valid nll, BN - LN, {group.metric.unit}",
     )  # fmt: skip
     columns = ["placement", "setting", "bottom", "var_tid_percent", kind]
     layer = {"bottom": 0, "var_tid_percent": 0.0, kind: 0.0}  # layer norm itself
@@ -86,7 +86,7 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
         [
             panel(group, tid, placement, "variance TID, last layer", "var_tid", "% of ‖σ‖",
                   colours, quantity="var_tid_last", zero=True),
-            panel(group, gaps, placement, "valid nll minus LN’s", "gap", "bits per target token",
+            panel(group, gaps, placement, "valid nll minus LN’s", "gap", group.metric.unit,
                   colours, quantity="nll_gap", not_a_number=True, line=0.0),
         ]
         for placement in group.placements

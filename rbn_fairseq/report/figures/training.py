@@ -6,24 +6,22 @@ from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import BY_LENGTH
 
-_NLL = "bits per target token"
-
 
 def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Validation nll as difference to layer norm's, and itself, by epoch."""
-    valid = group.frames["valid"]
+    valid, unit = group.frames["valid"], group.metric.unit
     gaps = gaps_by_epoch(group)
     grid = [
         [
-            panel(group, gaps, placement, "validation nll minus LN’s", "gap", _NLL, colours,
+            panel(group, gaps, placement, "validation nll minus LN’s", "gap", unit, colours,
                   quantity="valid.nll_loss minus LN's", not_a_number=True, line=0.0),
-            panel(group, valid, placement, "validation nll", "nll_loss", _NLL, colours,
+            panel(group, valid, placement, "validation nll", "nll_loss", unit, colours,
                   quantity="valid.nll_loss", not_a_number=True),
         ]
         for placement in group.placements
     ]  # fmt: skip
     caption = (
-        "Negative log-likelihood on the validation sentences, in bits per target token, without "
+        f"Negative log-likelihood on the validation sentences, in {unit}, without "
         "label smoothing and penalty; lower is better. The difference is to the LN with the same "
         "seed and settings, or to the mean of its seeds; below 0: better than LN."
     )
@@ -39,15 +37,16 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
 
 def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     """The paper's Figure 1: train and valid nll, and the score where it was measured, by epoch."""
+    nll = group.metric.unit
     quantities = (
-        ("train nll", "train", "nll_loss", _NLL),
-        ("valid nll", "valid", "nll_loss", _NLL),
+        ("train nll", "train", "nll_loss", nll),
+        ("valid nll", "valid", "nll_loss", nll),
         (f"valid {group.metric.name}", "valid", group.metric.key, group.metric.name),
     )
     grid = [
         [
             panel(group, group.frames[frame], placement, heading, column, unit, colours,
-                  quantity=f"{frame}.{column}", not_a_number=unit == _NLL,
+                  quantity=f"{frame}.{column}", not_a_number=unit == nll,
                   differences=gaps_by_epoch(group, frame, column))
             for heading, frame, column, unit in quantities
         ]

@@ -45,7 +45,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     scored = set(runs) <= set(group.scores["run"])
     by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
     means = by_series if scored else at_last_epoch(group.frames["valid"], "nll_loss")
-    unit = group.scored if scored else "valid nll, bits per target token"
+    unit = group.scored if scored else f"valid nll, {group.metric.unit}"
     name = group.metric.key if scored else "nll"
     high = scored and not group.metric.lower  # is good
     means = means[["mean", "count"]].set_axis([name, "seeds"], axis=1)
