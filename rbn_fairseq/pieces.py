@@ -75,6 +75,8 @@ def _complaint(pieces: Any) -> str:
         if name in _CHOICES and value not in _CHOICES[name]:
             choices = " or ".join(json.dumps(one) for one in _CHOICES[name])
             return f"`{name}` is {json.dumps(value)}, but must be {choices}"
+        if name not in _CHOICES and not isinstance(value, str):
+            return f"`{name}` is {json.dumps(value)}, but must be a file's name"
     wanted = CODES.get(pieces.get("bpe", ""))
     if [name for name in CODES.values() if name in pieces] != ([wanted] if wanted else []):
         return f"`bpe` and {' or '.join(f'`{name}`' for name in CODES.values())} go together"

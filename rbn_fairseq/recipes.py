@@ -78,17 +78,26 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
     """Return the override of a group.
 
     A name such as `rbn_official` is a file for each placement, `rbn` one for translation and one
-    for language models: those whose own file is called so, too.
+    for language models: those whose own file is called so, too. A file of the user's lies beside
+    the recipe, in a directory called as the group.
 
     Raises:
         ValueError: naming the option, if the group has no such file.
     """
-    ends = ["_pre" if recipe.stem.endswith("_pre") else "_post"]
-    if re.search(rf"^ *- {group}: \w+_lm\b", recipe.read_text(encoding="utf-8"), re.MULTILINE):
-        ends = ["_lm"]
-    placed = [name + end for end in ends if name + end in names(group)]
-    chosen = placed[0] if placed else find(name, group, option or f"--{group}").stem
-    return f"{group}={chosen}"
+    option, text = option or f"--{group}", recipe.read_text(encoding="utf-8")
+    is_pre = r"^ +(_name: \w+_pre\b|\w+coder_normalize_before: true)"
+    end = "_pre" if re.search(is_pre, text, re.MULTILINE) else "_post"
+    if re.search(rf"^ *- {group}: \w+_lm\b", text, re.MULTILINE):
+        end = "_lm"
+    if name + end in names(group):
+        return f"{group}={name}{end}"
+    path = find(name, group, option)
+    if path.parent not in (directory() / group, recipe.parent / group):
+        raise ValueError(
+            f"{option}: Hydra finds `{name}` in a directory `{group}` beside a recipe of yours "
+            f"(--recipe FILE), not here. Put it there, as `{group}/{path.name}`."
+        )
+    return f"{group}={path.stem}"
 
 
 def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import (
+    drop_moving_average,
+    epoch_checkpoints,
+    read_checkpoint,
+    refuse_folded,
+)
 
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
@@ -44,7 +49,8 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     """Average the floating-point entries of the models, in fp64; keep the last one's settings.
 
     Running statistics are averaged like weights, which is not what they should be: recalibrate
-    the result (:func:`rbn_fairseq.diagnostics.recalibrate`). The optimizer's state is left out.
+    the result (:func:`rbn_fairseq.diagnostics.recalibrate`). The optimizer's state and fairseq's
+    moving average are left out.
 
     Args:
         paths: checkpoint files, at least one.
@@ -72,6 +78,7 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         if value.is_floating_point():
             model[name] = (total[name] / len(paths)).to(value.dtype)
     state.pop("last_optimizer_state", None)
+    drop_moving_average(state)
     state["rbn_fairseq"] = {"averaged": [str(path) for path in paths]}
     return state
 
@@ -93,8 +100,8 @@ def moving_average(path: Path) -> dict[str, Any]:
         )
     # Where bins of lengths end does not move: averaged, it is rounded in every update.
     fixed = {name: value for name, value in state["model"].items() if name.endswith(_WHERE)}
-    state["model"] = {**extra.pop("ema"), **fixed}
-    extra.pop("ema_fp32_params", None)
+    state["model"] = {**extra["ema"], **fixed}
+    drop_moving_average(state)
     state.pop("last_optimizer_state", None)
     state["rbn_fairseq"] = {"moving_average": str(path)}
     return state

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "epoch_checkpoints", "has_norms", "is_archive", "is_whole", "own_settings", "plain_settings",
-    "read_checkpoint", "refuse_folded", "write_checkpoint",
+    "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive", "is_whole",
+    "own_settings", "plain_settings", "read_checkpoint", "refuse_folded", "write_checkpoint",
 ]  # fmt: skip
 
 _DIRECTORY = 0x10  # in the attributes of MS-DOS
@@ -135,6 +135,12 @@ def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
             f"The checkpoint `{path}` is folded: what norms did by running statistics is in its "
             f"weights. {instead}"
         )
+
+
+def drop_moving_average(state: dict[str, Any]) -> None:
+    """Remove the moving average of the weights, which fairseq keeps with ``--store-ema``."""
+    for name in ("ema", "ema_fp32_params"):
+        (state.get("extra_state") or {}).pop(name, None)
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import (
+    drop_moving_average,
+    own_settings,
+    read_checkpoint,
+    refuse_folded,
+)
 from rbn_fairseq.models.encoding import EncodingModel
 from rbn_fairseq.models.folding import fold_norms
 from rbn_fairseq.models.kinds import SIDES
@@ -81,8 +86,7 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
         )
     state["cfg"]["model"] = {**settings, **folding.settings}
     state.pop("last_optimizer_state", None)
-    for name in ("ema", "ema_fp32_params"):
-        (state.get("extra_state") or {}).pop(name, None)
+    drop_moving_average(state)
     note = {"vanished": folding.vanished, "left": folding.left, "by_length": folding.by_length}
     state["rbn_fairseq"] = {**(state.get("rbn_fairseq") or {}), "folded": note}
     return state

@@ -202,7 +202,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     """Train by Hydra: fairseq-hydra-train with the plugin and its recipes put in.
 
     `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
-    trains several. Without --config-dir, names are those of `rbn recipes`.
+    trains several. Without --config-dir, a name is one of `rbn recipes`, or a file.
     """
     from rbn_fairseq.recipes import choose, directory, find
 
@@ -213,7 +213,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     where = value_of(arguments, "--config-dir", "-cd")
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
-    added = []
+    recipe = Path(where or "", f"{name.removesuffix('.yaml')}.yaml")
     if not where:
         recipe = find(name, option="--config-name")
         for place, argument in enumerate(arguments):  # as for `rbn train --norm`, of a sweep each
@@ -221,11 +221,13 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
                 if norms := re.fullmatch(r"norm=([\w,]+)", argument):
                     chosen = [choose(recipe, "norm", norm) for norm in norms[1].split(",")]
                     arguments[place] = ",".join(chosen).replace(",norm=", ",")
-        arguments = ["--config-dir", str(directory()), *arguments]
-    elif not (Path(where) / f"{name.removesuffix('.yaml')}.yaml").is_file():
+        # Behind the given --config-name, which may be a path; a setting must not follow.
+        arguments += ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
+    elif not recipe.is_file():
         # fairseq would take any name, and train by its own defaults.
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
-    else:
+    added = []
+    if recipe.parent != directory():
         added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
     settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
     if not any(setting.startswith("common.user_dir=") for setting in settings):

@@ -24,8 +24,14 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
     if typed:
         typer.echo("Type a sentence and press return; Ctrl-D ends.", err=True)
     lines = (line.rstrip("\r\n") for line in sys.stdin)
-    while chunk := list(islice(lines, 1 if typed else _AT_A_TIME)):
-        yield chunk
+    try:
+        while chunk := list(islice(lines, 1 if typed else _AT_A_TIME)):
+            yield chunk
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"What comes from stdin is not {error.encoding.upper()}. Convert it: iconv -f LATIN1 "
+            "-t UTF-8."
+        ) from error
 
 
 def translate(

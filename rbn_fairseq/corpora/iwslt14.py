@@ -170,6 +170,12 @@ class IWSLT14(PairCorpus):
                 test = chain.from_iterable(_talk_lines(unpacked / name) for name in talks[lang])
                 tokens = tokenise(test, lang, self.jobs)
                 write_lines(directory / f"test.{lang}", map(lower_case, tokens))
+        if len({*map(len, sides)}) > 1:
+            lines = " and ".join(f"{len(side):,}" for side in sides)
+            raise ValueError(
+                f"In `{self.path}`, {' and '.join(train.values())} have {lines} lines of text, but "
+                "must have as many. Is the archive the right one?"
+            )
         cleaned = (clean_pair(*pair) for pair in zip(*sides, strict=True))
         pairs = [(lower_case(pair[0]), lower_case(pair[1])) for pair in cleaned if pair is not None]
         write_pairs(directory, "valid", self.langs, pairs[_EVERY - 1 :: _EVERY])

@@ -62,7 +62,7 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
 
 
 def bins_to_compare(session: Session) -> Optional[LengthBins]:
-    """Cut the training lengths into bins of equal numbers of tokens.
+    """Cut the training lengths into bins of equal numbers of sentences.
 
     Into as many as the model has, else 16; fewer where there are not so many different lengths.
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
+from rbn_fairseq.checkpoints.files import drop_moving_average
 from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.bins import give_length_bins
@@ -10,8 +11,6 @@ from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.norms import LengthBins, split_statistics
 
 __all__ = ["recalibrate_state"]
-
-_AVERAGES = ("ema", "ema_fp32_params")  # of --store-ema, in a checkpoint's extra_state
 
 
 def recalibrate_state(
@@ -47,8 +46,7 @@ def recalibrate_state(
     if length_bins is not None:
         bins = give_length_bins(session, length_bins)
         state["cfg"]["model"] = {**state["cfg"]["model"], "norm_batch_length_bins": length_bins}
-        for name in _AVERAGES:
-            (state.get("extra_state") or {}).pop(name, None)
+        drop_moving_average(state)
     batches = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(batches), model)
     used = recalibrate(model, samples, session.adapter.run_norms, population)

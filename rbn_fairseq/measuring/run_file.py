@@ -147,7 +147,7 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
     """
     path, starts = directory / RUN_FILE, []
     if start["update"]:
-        with suppress(OSError, ValueError, KeyError, TypeError):  # no reason to end a training
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # of damage
             before = json.loads(path.read_text(encoding="utf-8"))
             starts = list(before["starts"])
             changed = [

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -318,11 +319,14 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
     """Name runs given as ``[NAME=]DIR``: by NAME, else by as little of DIR as tells them apart.
 
     Directories of Hydra's sweeps have an equals sign themselves.
+
+    Raises:
+        ValueError: if two have the same name.
     """
     given: list[tuple[Optional[str], Path]] = []
     for text in paths:
         name, equals, path = text.partition("=")
-        named = equals and "/" not in name and not Path(text).is_dir()
+        named = equals and "/" not in name and not Path(text).exists()
         given.append((name, Path(path)) if named else (None, Path(text)))
     parts = [Path(os.path.abspath(path)).parts for _, path in given]
     depth = max(map(len, parts), default=1)
@@ -330,22 +334,25 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
     free = [n for n, (name, _) in enumerate(given) if name is None]
     distinct = (names for names in ends if len({names[n] for n in free}) == len(free))
     names = next(distinct, ends[-1])
-    return [(names[n] if name is None else name, path) for n, (name, path) in enumerate(given)]
+    named_runs = [
+        (names[n] if name is None else name, path) for n, (name, path) in enumerate(given)
+    ]
+    counts = Counter(name for name, _ in named_runs)
+    twice = sorted(name for name, number in counts.items() if number > 1)
+    if twice:
+        raise ValueError(
+            f"Two runs are called the same ({', '.join(twice)}); give them as NAME=DIR."
+        )
+    return named_runs
 
 
 def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
     """Read runs by their names.
 
     Raises:
-        ValueError: if two have the same name, or there is nothing in any of them.
+        ValueError: if there is nothing in any of them.
     """
     runs = [read_run(name, Path(path)) for name, path in named]
-    names = [run.name for run in runs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(
-            f"Two runs are called the same ({', '.join(twice)}); give them as NAME=DIR."
-        )
     if not any(len(run.valid) or len(run.train) or len(run.tid) for run in runs):
         problems = "; ".join(f"{run.name}: {' '.join(run.problems)}" for run in runs)
         raise ValueError(f"There is nothing to report: no validation, no measurement. {problems}")

@@ -56,8 +56,12 @@ def test_average_of_halves_is_summed_in_fp64(tmp_path):
     paths = [tmp_path / f"{i}.pt" for i in range(2)]
     for path in paths:
         value = torch.full((3,), 60000.0, dtype=torch.half)
-        write_checkpoint(path, {"model": {"w": value, "version": torch.tensor([3])}})
-    model = average_checkpoints(paths)["model"]
+        extra = {"epoch": 3, "ema": {"w": value}, "ema_fp32_params": {"w": value.float()}}
+        model = {"w": value, "version": torch.tensor([3])}
+        write_checkpoint(path, {"model": model, "extra_state": extra})
+    average = average_checkpoints(paths)
+    assert average["extra_state"] == {"epoch": 3}  # the moving average is not of this model
+    model = average["model"]
     assert model["w"].tolist() == [60000.0] * 3 and model["w"].dtype == torch.half
     assert model["version"].tolist() == [3]
 

@@ -97,6 +97,12 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.yaml").write_text(text.replace("[0.0005]", "[0.25]"))
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
     assert norm == "ln" and ("--lr", "0.25") in settings
+    (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
+    settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
+    assert norm == "rbn_official_pre" and ("--rbn-mean-weight", "0.1") in settings
+    (tmp_path / "rbn.yaml").write_text("model: {norm_encoder: rms}")  # not the package's `rbn`
+    with pytest.raises(ValueError, match=r"--norm: .*as `norm/rbn\.yaml`"):
+        recipes.compose_recipe("mine.yaml", {"norm": "rbn.yaml"})
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
 
 
@@ -122,10 +128,15 @@ def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
 
 @pytest.mark.nightly
 def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
-    (tmp_path / "mine.yaml").write_text(rbn("recipes", "default").stdout)
-    options = ("--config-dir", tmp_path, "--config-name", "mine", "norm=ln", "--cfg", "job")
-    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
-    assert done.returncode == 0 and "norm_encoder: layer" in done.stdout, done.stderr
+    copy = tmp_path / "default.yaml"
+    copy.write_text(rbn("recipes", "default").stdout.replace("[0.0005]", "[0.25]"))
+    for name in (("--config-dir", tmp_path, "--config-name", "default"), ("--config-name", copy)):
+        options = (*name, "norm=ln", "--cfg", "job")
+        done = subprocess.run(
+            [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
+        )
+        assert done.returncode == 0 and "norm_encoder: layer" in done.stdout, done.stderr
+        assert "- 0.25" in done.stdout
     done = subprocess.run(  # whose value would be a setting that follows
         [forked / "rbn", "hydra-train", "--config-name", "default", "--info"],
         capture_output=True, text=True,

@@ -45,6 +45,12 @@ def test_pieces_of_the_data(trained, corpus):
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
 
 
+def test_other_encodings(trained):
+    done = CliRunner().invoke(app, ["translate", str(trained / "run")], input=b"gut\n\xff\n")
+    with pytest.raises(ValueError, match=r"stdin is not UTF-8.*iconv"):
+        raise done.exception
+
+
 def test_words_as_pieces_and_runs_side_by_side(rbn_run, data_bin, plain_run, corpus, tmp_path):
     prepared = runs.generate(data_bin, rbn_run / "checkpoint1.pt", *SEARCH)
     lines = (corpus / "test.de").read_text().splitlines()[:3]
@@ -72,6 +78,7 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert str(data_bin) in line and "pieces.json" in line and "bpe_codes" in line
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
+    assert "called the same" in refusal(f"x={rbn_run}", "--beside", f"x={trained / 'run'}")
     words = shutil.copytree(data_bin, tmp_path / "words")
     (words / "code").write_text("no merges, no model\n")
     for text, told in (
@@ -84,6 +91,7 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
         ('{"bpe": null}', '`bpe` is null, but must be "subword_nmt" or "sentencepiece"'),
         ('{"bpe": "sentencepiece"}', "go together"),
         ('{"tokenizer": "space", "bpe_codes": "code"}', "go together"),
+        ('{"bpe": "subword_nmt", "bpe_codes": null}', "must be a file's name"),
         ('{"bpe": "subword_nmt", "bpe_codes": "cods"}', "`cods`, but there is no such file"),
         ('{"bpe": "sentencepiece", "sentencepiece_model": "code"}', f"`{words / 'code'}`, which"),
     ):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_same_as_the_pipeline(de_en_tgz, tmp_path, said):
     # The archive has what tells the steps apart: cleaned pairs, every one of the five talks.
     assert len((ours / "valid.de").read_bytes().split(b"\n")) > 5
     assert (ours / "test.de").read_text().count("\n") == 5 * 13
+
+
+@needs_perl
+def test_sides_of_unlike_length(de_en_tgz, tmp_path, said):
+    with tarfile.open(de_en_tgz) as archive:
+        archive.extractall(tmp_path, filter="data")
+    side = tmp_path / "de-en" / "train.tags.de-en.en"
+    side.write_text("".join(side.read_text().splitlines(keepends=True)[:-1]))
+    shorter = tmp_path / "de-en.tgz"
+    with tarfile.open(shorter, "w:gz") as archive:
+        archive.add(tmp_path / "de-en", "de-en")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"train\.tags\.de-en\.de and .* lines of text"):
+        IWSLT14(shorter, 20, jobs=1).write_tokens(tmp_path / "out", said.append)
 
 
 @pytest.fixture

@@ -94,8 +94,8 @@ def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"starts": [], "config": {"model": "x"}}'])
 def test_a_damaged_file_ends_no_training(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    write_run_file(tmp_path, {}, {"update": 5})
+    write_run_file(tmp_path, {"config": {"model": {"dropout": 0.1}}}, {"update": 5})
     assert [start["update"] for start in read(tmp_path)["starts"]] == [5]

@@ -98,7 +98,10 @@ def test_names_tell_directories_apart(tmp_path, monkeypatch):
     assert names("one/runs/bn", "two/runs/ln/") == ["bn", "ln"]
     assert names("one/runs/bn", "two/runs/bn") == ["one/runs/bn", "two/runs/bn"]
     assert names("x=one/runs/bn", "two/runs/bn", "lr=0.1") == ["x", "bn", "lr=0.1"]
-    assert len({*names("one/runs/bn", "one/runs/bn")}) == 1  # which read_runs refuses
+    (tmp_path / "lr=0.1" / "checkpoint.pt").touch()
+    assert names("lr=0.1/checkpoint.pt") == ["checkpoint.pt"]
+    with pytest.raises(ValueError, match="called the same"):
+        names("one/runs/bn", "one/runs/bn")
 
 
 @pytest.mark.filterwarnings("error")  # pandas warns of what its next version refuses
