@@ -7,7 +7,7 @@ from typing import Any, Optional
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback, Training
-from rbn_fairseq.measuring.bins import cut_bins, sentence_lengths, warn_of_few_tokens
+from rbn_fairseq.measuring.bins import cut_bins, sentence_lengths
 from rbn_fairseq.norms import PopulationByLength, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
@@ -24,8 +24,6 @@ class LengthBinEdges(Callback):
     - A line says how many sentences of a split are shorter or longer than any that the bins were
       cut by: their norms take the nearest bin.
     """
-
-    provides = "length bins"
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
@@ -53,7 +51,6 @@ class LengthBinEdges(Callback):
             lengths = sentence_lengths(adapter, iterator, dataset)
             bins = cut_bins(lengths, fresh[0].bins, "--norm-batch-length-bins")
             assert bins is not None
-            warn_of_few_tokens(bins, lengths)
             for population in fresh:
                 population.set_bins(bins)
         if dataset in self._logged or process_rank() > 0:

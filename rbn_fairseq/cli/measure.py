@@ -100,7 +100,7 @@ def tid(
         epoch = int(label) if label.isdigit() else None
         for batching in batchings:
             show = partial(options.progress, label=f"{path.name}, {batching}")
-            moments, total = measure_checkpoint(session, batching, batches, seed, False, show)
+            moments, total = measure_checkpoint(session, batching, batches, seed, show)
             how = How(total, population, batching)
             records = norm_records(moments, epoch, session.update, how)
             for record in records:

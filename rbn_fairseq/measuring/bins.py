@@ -12,7 +12,7 @@ from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths, populations_by
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = [
-    "bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths", "warn_of_few_tokens",
+    "bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ def cut_bins(
 ) -> Optional[LengthBins]:
     """Cut training lengths into bins by :func:`~rbn_fairseq.norms.cut_lengths`.
 
+    Warns of the bin with the fewest training tokens if they are few: the variance of a handful may
+    be anything, 0 too, and inference divides by its root.
+
     Returns:
         The bins; ``None`` if their number is 1.
 
@@ -41,16 +44,9 @@ def cut_bins(
     if number == 1:
         return None
     try:
-        return cut_lengths(lengths.tolist(), number)
+        bins = cut_lengths(lengths.tolist(), number)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
-
-
-def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
-    """Warn of the bin with the fewest training tokens if they are few.
-
-    The variance of a handful of tokens may be anything, 0 too, and inference divides by its root.
-    """
     tokens, edges = np.histogram(lengths, bins.edges, weights=lengths)
     thinnest = int(tokens.argmin())
     if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
@@ -59,6 +55,7 @@ def warn_of_few_tokens(bins: LengthBins, lengths: np.ndarray) -> None:
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
             "will be poor. With fewer bins each has more tokens."
         )
+    return bins
 
 
 def bins_to_compare(session: Session) -> Optional[LengthBins]:
@@ -73,10 +70,7 @@ def bins_to_compare(session: Session) -> Optional[LengthBins]:
         return None
     lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
     number = next((by.bins for by in populations_by_length(session.model)), 16)
-    bins = cut_bins(lengths, min(number, len(np.unique(lengths))))
-    if bins is not None:
-        warn_of_few_tokens(bins, lengths)
-    return bins
+    return cut_bins(lengths, min(number, len(np.unique(lengths))))
 
 
 def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
@@ -104,9 +98,6 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
             "--length-bins is for models trained on batches of like lengths, but this one was with "
             f"--length-mixing {session.mixing or 'random'}: by length it is far worse than without."
         )
-    lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
-    bins = cut_bins(lengths, number)
-    if bins is not None:
-        warn_of_few_tokens(bins, lengths)
+    bins = cut_bins(sentence_lengths(session.adapter, session.iterator, session.dataset), number)
     set_length_bins(session.model, bins)
     return bins

@@ -59,10 +59,9 @@ def measure_checkpoint(
     batching: str,
     number: int,
     seed: int,
-    dropout: bool,
     progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> tuple[dict[str, LayerMoments], int]:
-    """Return batch statistics by layer name over training batches of a checkpoint.
+    """Return batch statistics by layer name over training batches of a checkpoint, no dropout.
 
     ``number`` of them (0 = all), drawn and composed by ``seed``
     (:func:`~rbn_fairseq.measuring.batches.compose`).
@@ -76,7 +75,7 @@ def measure_checkpoint(
         batches = compose(bucketed_batches(session.iterator), batching, seed, lengths)
     drawn = draw_batches(batches, number, seed)
     samples = collate(session.dataset, progress(drawn), session.model)
-    return collect_moments(session.model, samples, run_norms, dropout), len(batches)
+    return collect_moments(session.model, samples, run_norms), len(batches)
 
 
 def norm_records(

@@ -166,11 +166,9 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     number = 1 if bins is None else len(bins.centres)
     options = replace(norm.options, length_bins=number)
     channels = norm.weight.numel()
-    population = None
-    if bins is not None:
-        population = PopulationByLength(channels, options.momentum, number)
-        population.set_bins(bins)
-    new = BatchNorm(channels, options, norm.sync, population).to(norm.weight.device)
+    new = BatchNorm(channels, options, norm.sync).to(norm.weight.device)
+    if isinstance(new.population, PopulationByLength):
+        new.population.set_bins(bins)
     new.weight, new.bias = norm.weight, norm.bias
     new.population.set(*norm.population.get())
     return new.train(norm.training)

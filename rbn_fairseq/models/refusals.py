@@ -79,8 +79,9 @@ OF_MODEL = (
         "--checkpoint-activations (or --offload-activations)",
         lambda cfg: cfg.checkpoint_activations,
         _unrepeatable,
-        "the backward computes activations again, when the running statistics by which this norm "
-        "divides have moved. Leave it out, or use another norm in the layers, such as `batch`.",
+        "the backward computes activations again, when this norm would give others: its running "
+        "statistics have moved, or its schedule is not followed. Leave it out, or use another norm "
+        "in the layers, such as `batch`.",
     ),
     Refusal(
         "--norm-unit-embeddings",

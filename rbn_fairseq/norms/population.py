@@ -312,7 +312,7 @@ class PopulationNorm(AffineNorm):
             not reach it is refused.
     """
 
-    repeatable: ClassVar[bool] = False
+    repeatable: bool = False
     schedule: ClassVar[tuple[str, ...]] = ()
     must_end: ClassVar[bool] = False
 

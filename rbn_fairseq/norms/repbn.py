@@ -70,6 +70,7 @@ class RepBatchNorm(BatchNorm):
         population = Population(channels, options.momentum)
         super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
         self.eta = nn.Parameter(torch.ones(1))
+        self.repeatable = not options.layer_end  # repeated, it is frozen, without its layer norm
         if options.layer_end:
             self.layer_weight = nn.Parameter(torch.ones(channels))
             self.layer_bias = nn.Parameter(torch.zeros(channels))
@@ -86,7 +87,7 @@ class RepBatchNorm(BatchNorm):
     def _layer_part(self) -> float:
         """Return lambda."""
         end = self.options.layer_end
-        return 0.0 if self._update >= end or scope.measured() else 1 - self._update / end
+        return 0.0 if self._update >= end or scope.frozen.get() else 1 - self._update / end
 
     def _affine(self, batch: Moments) -> tuple[Tensor, Tensor]:
         part = self._layer_part()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from rbn_fairseq.norms.moments import Moments
 
 __all__ = [
-    "Gap", "Record", "dummy_batch", "freeze_statistics", "measured", "record_gaps",
-    "record_moments", "repetition",
+    "Gap", "Record", "dummy_batch", "freeze_statistics", "record_gaps", "record_moments",
+    "repetition",
 ]  # fmt: skip
 
 
@@ -65,7 +65,6 @@ recorders: ContextVar[tuple[list[Gap], ...]] = ContextVar("recorders", default=(
 moment_recorders: ContextVar[tuple[list[Record], ...]] = ContextVar("moment_recorders", default=())
 frozen: ContextVar[bool] = ContextVar("frozen", default=False)
 dummy: ContextVar[bool] = ContextVar("dummy", default=False)
-repeated: ContextVar[bool] = ContextVar("repeated", default=False)
 
 
 @contextmanager
@@ -106,11 +105,6 @@ def freeze_statistics() -> AbstractContextManager[None]:
     return _setting(frozen, True)
 
 
-def measured() -> bool:
-    """Tell whether the block measures, with frozen statistics, and is no repetition of training."""
-    return frozen.get() and not repeated.get()
-
-
 def dummy_batch() -> AbstractContextManager[None]:
     """Count no token of the block as one of the batch.
 
@@ -126,14 +120,13 @@ def repetition() -> AbstractContextManager[None]:
     There norms see the tokens that they see now, also on the threads of torch's backward; they
     leave population statistics as they are and record nothing.
     """
-    was_dummy, was_measured = dummy.get(), measured()
+    was_dummy = dummy.get()
 
     @contextmanager
     def repeat() -> Iterator[None]:
         with (
             _setting(dummy, was_dummy),
             _setting(frozen, True),
-            _setting(repeated, not was_measured),
             _setting(recorders, ()),
             _setting(moment_recorders, ()),
         ):

@@ -12,7 +12,7 @@ import runs
 from rbn_fairseq.callbacks.running_statistics import _Attempt
 from rbn_fairseq.checkpoints.average import moving_average
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from rbn_fairseq.measuring.bins import cut_bins, warn_of_few_tokens
+from rbn_fairseq.measuring.bins import cut_bins
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins
 
 SMALL = (
@@ -271,5 +271,5 @@ def test_refused(varied, tmp_path, given, words):
 def test_a_bin_of_few_tokens_is_told(caplog, longest, told):
     lengths = np.array([2] * 600 + [9] * longest)
     with caplog.at_level("WARNING", logger="rbn_fairseq.measuring.bins"):
-        warn_of_few_tokens(cut_bins(lengths, 2), lengths)
+        cut_bins(lengths, 2)
     assert [text for text in ("2 to 5.5", "5.5 to 9") if text in caplog.text] == told

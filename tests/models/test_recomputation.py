@@ -86,18 +86,11 @@ def test_a_step_is_the_same(placement, convention):
     assert any(not torch.equal(value, before[name]) for name, value in statistics(plain).items())
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        *((name, {}) for name in NORMS if name not in STATE_DEPENDENT),
-        ("repbn", {"norm_repbn_layer_end": 4}),
-    ],
-)
-def test_every_norm_that_depends_on_the_batch_alone(name, options):
+@pytest.mark.parametrize("name", sorted(NORMS.keys() - STATE_DEPENDENT))
+def test_every_norm_that_depends_on_the_batch_alone(name):
     results = []
-    for extra in (options, options | AGAIN):
+    for extra in ({}, AGAIN):
         model = randomise(build(**everywhere(name), **PRE, **RANDOM, **extra)).train()
-        model.set_num_updates(1)
         torch.manual_seed(11)
         model(*batch())[0].square().mean().backward()
         results.append({n: p.grad for n, p in model.named_parameters()} | statistics(model))
@@ -112,6 +105,11 @@ def test_norms_that_depend_on_running_statistics_are_refused(name, option):
     for word in ("--checkpoint-activations", "--offload-activations", f"`{name}`", "`batch`"):
         assert word in str(error.value)
     build(norm_encoder_final=name, **PRE, **{option: True})  # it is not in a layer
+
+
+def test_a_schedule_is_refused():
+    with pytest.raises(ValueError, match=r"--checkpoint-activations.*`repbn`"):
+        build(norm_encoder="repbn", norm_repbn_layer_end=4, **AGAIN)
 
 
 def kept(option):
