@@ -17,7 +17,8 @@ __all__ = ["CODES", "EXAMPLE", "PIECES", "read_pieces", "write_pieces"]
 PIECES = "pieces.json"
 EXAMPLE = (
     '{"tokenizer": "moses", "lowercase": true, "bpe": "subword_nmt", "bpe_codes": "codes"} or '
-    '{"bpe": "sentencepiece", "sentencepiece_model": "spm.model"}, with that file beside it'
+    '{"bpe": "sentencepiece", "sentencepiece_model": "spm.model"}, with that file beside it; or '
+    '{"tokenizer": "space"} where pieces are words'
 )
 #: The option of each kind of BPE that names its file.
 CODES = {"subword_nmt": "bpe_codes", "sentencepiece": "sentencepiece_model"}

@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import encoders
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf, open_dict
 
@@ -135,15 +136,17 @@ def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     path = _find_checkpoint(run)
     state = read_checkpoint(path)
     trained = (state.get("cfg") or {}).get("task") or state.get("args")  # of fairseq before 0.10
-    directory = str(data or plain_settings(trained).get("data") or "")
+    settings = plain_settings(trained)
+    name = str(settings.get("_name") or settings.get("task"))
+    if not issubclass(TASK_REGISTRY.get(name, TranslationTask), TranslationTask):
+        raise ValueError(f"`{path}` was trained for {name}, not to translate.")
+    directory = str(data or settings.get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
     folder = Path(directory.split(os.pathsep)[0])
     pieces = _find_pieces(path, folder)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": directory}
     )
-    if not isinstance(task, TranslationTask):
-        raise ValueError(f"`{path}` does not translate: its task is {type(task).__name__}.")
     try:
         translator = Translator(cfg, task, model, pieces)
     except (OSError, RuntimeError, SystemExit) as error:  # of a file that has no codes

@@ -1,5 +1,6 @@
 """Averages of a model's weights: of its checkpoints, or as its training kept one."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 from rbn_fairseq.checkpoints.files import (
     drop_moving_average,
     epoch_checkpoints,
+    plain_settings,
     read_checkpoint,
     refuse_folded,
 )
@@ -37,12 +39,22 @@ def choose_last(directory: Path, last: int) -> list[Path]:
     return list(checkpoints.values())[-last:]
 
 
-def _layout(model: dict[str, Tensor]) -> dict[str, Any]:
-    """Return what models that are averaged must share: shapes, and where bins of lengths end."""
-    return {
+_PLAN = r"norm_((en|de)coder.*|placement)|(en|de)coder_normalize_before"
+
+
+def _layout(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what models that are averaged must share.
+
+    That is norms, dictionaries, shapes, and where bins of lengths end.
+    """
+    settings = plain_settings((state.get("cfg") or {}).get("model"))
+    shapes = {
         name: value.tolist() if name.endswith(_WHERE[0]) else value.shape
-        for name, value in model.items()
+        for name, value in state["model"].items()
     }
+    words = (state.get("task_state") or {}).get("dictionaries")
+    plan = {name: settings[name] for name in settings if re.fullmatch(_PLAN, name)}
+    return [plan, {"dictionaries": words}, shapes]
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
@@ -59,16 +71,17 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         ValueError: if a file cannot be read or is folded, or the models differ in their entries.
     """
     total: dict[str, Tensor] = {}
-    layout: dict[str, Any] = {}
+    layout: list[dict[str, Any]] = []
     for path in paths:
         state = read_checkpoint(path)
         refuse_folded(path, state, "Average first, then fold the average.")
         model = state["model"]
-        layout = layout or _layout(model)
-        if layout != _layout(model):
+        layout = layout or _layout(state)
+        if layout != _layout(state):
             raise ValueError(
-                f"The checkpoints `{paths[0]}` and `{path}` hold different models: their entries, "
-                "shapes or bins of sentence lengths differ. Average checkpoints of one run."
+                f"The checkpoints `{paths[0]}` and `{path}` hold different models: their norms, "
+                "dictionaries, shapes or bins of sentence lengths differ. Average checkpoints of "
+                "one run."
             )
         for name, value in model.items():
             summed = value.is_floating_point() and name in total

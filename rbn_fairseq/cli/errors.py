@@ -113,7 +113,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "cuda and other options of GPUs; `rbn doctor` tells what torch finds.",
     ),
     (
-        r"Dataset not found: (\S+) \((.*)\)",
+        r"cannot mmap an empty file",
+        "A part of the data has no sentences, or its file was cut off: give another part, or make "
+        "the data again from text; `rbn doctor --data DATA-BIN` tells which part it is.",
+    ),
+    (
+        r"Dataset not found: (\S+) \((.*?)(?:/\1)?\)",
         r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
         "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
     ),

@@ -119,6 +119,9 @@ def check_data_directory(
             if monolingual:
                 part, language = language, ""
             prefix = str(path.with_suffix(""))
+            if not path.with_suffix(".bin").stat().st_size:
+                yield "problem", f"`{path.with_suffix('.bin')}` is empty: is there text for it?"
+                continue
             sentences = data_utils.load_indexed_dataset(prefix, dictionaries[language])
             sentences[len(sentences) - 1]  # a truncated file lacks it
             pairs.setdefault(part, {})[language] = len(sentences)

@@ -43,7 +43,11 @@ def translate(
     ],
     sentences: Annotated[
         Optional[list[str]],
-        typer.Argument(metavar="[SENTENCE]...", help="Raw text.", show_default="lines of stdin"),
+        typer.Argument(
+            metavar="[SENTENCE]...",
+            help="Raw text; behind `--` where a sentence may begin with a dash.",
+            show_default="lines of stdin",
+        ),
     ] = None,
     beside: Annotated[
         Optional[list[str]],

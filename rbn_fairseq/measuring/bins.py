@@ -89,9 +89,9 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
     others = any(type(part) is BatchNorm and name not in norms for name, part in parts)
     if not norms or (number > 1 and others):
         raise ValueError(
-            "--length-bins needs `batch` norms in the encoder and none in the decoder, nor at "
-            "`qk` or `qkv`: other norms' statistics are not kept by length, while a translation is "
-            "made its length is not known yet, and a head's row tells no sentence."
+            "--length-bins needs `batch` norms in the encoder and none in a decoder, nor at `qk` "
+            "or `qkv`: other norms' statistics are not kept by length, a decoder does not know yet "
+            "how long its output will be, and a head's rows do not tell their sentence."
         )
     if number > 1 and session.mixing != 1:
         raise ValueError(

@@ -1,6 +1,7 @@
 """Measurements of a training: as JSON lines in its save directory, and for TensorBoard."""
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ __all__ = [
     "How", "measure_checkpoint", "norm_records", "read_records", "read_tid", "write_layers",
     "write_records",
 ]  # fmt: skip
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,11 @@ def norm_records(
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
-    ``epoch`` and ``update`` are those so far; an epoch of ``None`` is one that nobody knows.
+    ``epoch`` and ``update`` are those so far; an epoch of ``None`` is one that nobody knows. Warns
+    where there is one batch alone.
     """
+    if how.population != "running" and any(len(part.count) == 1 for part in layers.values()):
+        logger.warning("TID of a single batch is 0, as it is its own population: take several.")
     records = []
     for name, moments in layers.items():
         given_length = conditional_tid(moments, how.length_groups, how.population)

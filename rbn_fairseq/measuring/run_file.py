@@ -143,9 +143,9 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
     Where the training goes on counting updates, earlier starts are kept, and settings of model,
-    task and loss that differ from those of the last start are warned of.
+    task and loss that differ from those of the last start are warned of, and named in ``changed``.
     """
-    path, starts = directory / RUN_FILE, []
+    path, starts, changed = directory / RUN_FILE, [], []
     if start["update"]:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # of damage
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -158,4 +158,6 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
             ]
             if changed:
                 logger.warning("resumes with other settings than before: %s", ", ".join(changed))
+    if changed:
+        start = {**start, "changed": changed}
     write_whole(path, json.dumps({**run, "starts": [*starts, start]}, indent=1) + "\n")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from rbn_fairseq.norms import (
+    Affine,
     MovingAverageBatchNorm,
     Norm,
     PopulationNorm,
@@ -116,6 +117,13 @@ OF_TRAINING = (
         lambda model: "--norm-batch-length-bins" if populations_by_length(model) else "",
         "its batches of all lengths are normalised together, and inference would normalise each "
         "length by itself. Leave one of them out.",
+    ),
+    Refusal(
+        "Training",
+        lambda cfg: True,
+        _first(Affine),
+        "it is what `rbn fold` leaves of a norm, and its scale and shift do not train. Give `none` "
+        "for no norm, or train the checkpoint that was folded.",
     ),
     Refusal("--fp16", lambda cfg: cfg.common.fp16, _remembering, _SCALED),
     Refusal("--amp", lambda cfg: cfg.common.amp, _remembering, _SCALED),

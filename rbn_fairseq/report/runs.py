@@ -233,6 +233,8 @@ def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
     starts = tuple(content.get("starts") or ())
     if not all(isinstance(start["update"], int) for start in starts):
         raise TypeError("a start has no number of its update")
+    if not all(isinstance(start.get("changed", []), list) for start in starts):
+        raise TypeError("what a start changed is no list")
     data = content.get("data") or {}
     sizes = data.get("vocabularies") or {}
     vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
@@ -292,6 +294,15 @@ def read_run(name: str, directory: Path) -> Run:
     )
     config = content.get("config", {})
     starts = content.get("starts", ())
+    for start in starts:
+        if changed := start.get("changed"):
+            problems.append(
+                f"From update {start['update']} on it had other settings than before: "
+                f"{', '.join(map(str, changed))}. Tables and figures name the last ones."
+            )
+    last = directory / "checkpoint_last.pt"
+    if scores and last.exists() and last.stat().st_mtime > (directory / SCORE).stat().st_mtime:
+        problems.append(f"`{SCORE}` is older than `{last.name}`: it may be of an earlier epoch.")
     minutes = _minutes(train, [start["update"] for start in starts] or [0])
     train = train.assign(minutes=minutes)
     return Run(
@@ -330,7 +341,7 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
         given.append((name, Path(path)) if named else (None, Path(text)))
     parts = [Path(os.path.abspath(path)).parts for _, path in given]
     depth = max(map(len, parts), default=1)
-    ends = [["/".join(part[-n:]) for part in parts] for n in range(1, depth + 1)]
+    ends = [[str(Path(*part[-n:])) for part in parts] for n in range(1, depth + 1)]
     free = [n for n, (name, _) in enumerate(given) if name is None]
     distinct = (names for names in ends if len({names[n] for n in free}) == len(free))
     names = next(distinct, ends[-1])
@@ -341,7 +352,8 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
     twice = sorted(name for name, number in counts.items() if number > 1)
     if twice:
         raise ValueError(
-            f"Two runs are called the same ({', '.join(twice)}); give them as NAME=DIR."
+            f"Two runs are called the same ({', '.join(twice)}): give each run once, and as "
+            "NAME=DIR with a NAME of its own."
         )
     return named_runs
 

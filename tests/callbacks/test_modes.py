@@ -11,7 +11,14 @@ from rbn_fairseq.callbacks import start
 from rbn_fairseq.callbacks.start import describe_penalty
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.refusals import OF_TRAINING, refuse
-from rbn_fairseq.norms import BatchNorm, LayerNorm, MovingAverageBatchNorm, PowerNorm, UnifiedNorm
+from rbn_fairseq.norms import (
+    Affine,
+    BatchNorm,
+    LayerNorm,
+    MovingAverageBatchNorm,
+    PowerNorm,
+    UnifiedNorm,
+)
 
 PLAIN = {
     "common": {"fp16": False, "amp": False},
@@ -53,8 +60,13 @@ def test_every_backward_that_remembers_gradients_is_known(kind, option):
         check(kind(2), **GIVEN[option])
 
 
+def test_what_folding_leaves_does_not_train():
+    with pytest.raises(ValueError, match="Training does not go with `affine`"):
+        check(Affine(2))
+
+
 def test_every_refusal_is_tried():
-    others = {"--length-mixing"}
+    others = {"--length-mixing", "Training"}
     assert {refusal.option for refusal in OF_TRAINING} == {*GIVEN, *others}
 
 

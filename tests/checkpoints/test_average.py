@@ -75,10 +75,25 @@ def test_last_epochs(rbn_run):
         choose_last(rbn_run, 0)
 
 
-@pytest.mark.parametrize("other", [{"w": torch.ones(4)}, {"v": torch.ones(3)}, {}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": {"w": torch.ones(4)}},
+        {"model": {"v": torch.ones(3)}},
+        {"model": {}},
+        {"cfg": {"model": {"norm_encoder": "group", "norm_decoder": "layer"}}},
+        {"cfg": {"model": {"norm_encoder": "layer", "encoder_normalize_before": True}}},
+        {"task_state": {"dictionaries": ["another"]}},
+    ],
+)
 def test_different_models_are_refused(tmp_path, other):
-    write_checkpoint(tmp_path / "1.pt", {"model": {"w": torch.ones(3)}})
-    write_checkpoint(tmp_path / "2.pt", {"model": other})
+    one = {
+        "model": {"w": torch.ones(3)},
+        "cfg": {"model": {"norm_encoder": "layer"}},
+        "task_state": {"dictionaries": ["one"]},
+    }
+    write_checkpoint(tmp_path / "1.pt", one)
+    write_checkpoint(tmp_path / "2.pt", one | other)
     with pytest.raises(ValueError, match="different models") as error:
         average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])
     assert "1.pt" in str(error.value) and "2.pt" in str(error.value)

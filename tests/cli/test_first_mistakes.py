@@ -43,6 +43,8 @@ def spoilt(data_bin, tmp_path):
         elif what == "truncated":
             path = target / "train.de-en.de.bin"
             path.write_bytes(path.read_bytes()[:100])
+        elif what == "empty":  # as fairseq-preprocess makes it of an empty text
+            (target / "train.de-en.de.bin").write_bytes(b"")
         elif what == "one side":
             for path in target.glob("train.de-en.en.*"):
                 path.unlink()
@@ -111,6 +113,7 @@ def test_half_precision_without_a_gpu(capsys, data_bin, tmp_path):
         ("no training part", ["`train`", "rbn doctor --data"]),
         ("one side", ["`train`", "rbn doctor --data"]),
         ("truncated", []),
+        ("empty", ["no sentences", "rbn doctor --data"]),
         ("two dictionaries", ["--share-all-embeddings", "joined dictionary"]),
         ("malformed", ["Incorrect dictionary format", "nonsense"]),
         ("not UTF-8", ["dict.de.txt", "Incorrect encoding"]),

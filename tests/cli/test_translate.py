@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import runs
 from command import rbn, user_error
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.corpora.build import apply_merges, learn_merges
 from rbn_fairseq.pieces import write_pieces
@@ -79,6 +80,10 @@ def test_refusals(trained, rbn_run, data_bin, capsys, tmp_path):
     assert "checkpoint_best.pt" in refusal(tmp_path, "eins")
     assert "--beside" in refusal(rbn_run, data_bin)
     assert "called the same" in refusal(f"x={rbn_run}", "--beside", f"x={trained / 'run'}")
+    state = read_checkpoint(rbn_run / "checkpoint1.pt")
+    state["cfg"]["task"]["_name"] = "language_modeling_rbn"
+    write_checkpoint(tmp_path / "lm.pt", state)
+    assert "trained for language_modeling_rbn" in refusal(tmp_path / "lm.pt", "eins")
     words = shutil.copytree(data_bin, tmp_path / "words")
     (words / "code").write_text("no merges, no model\n")
     for text, told in (

@@ -91,7 +91,9 @@ def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
         write_run_file(tmp_path, {"config": settings}, {"update": update})
     (message,) = caplog.messages
     assert "task.length_mixing" in message and "dropout" not in message
-    assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
+    starts = read(tmp_path)["starts"]
+    assert starts[:2] == [{"update": 0}, {"update": 5}]
+    assert starts[2]["update"] == 7 and "task.length_mixing" in starts[2]["changed"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"starts": [], "config": {"model": "x"}}'])

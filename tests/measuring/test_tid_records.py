@@ -48,6 +48,15 @@ def test_every_number():
     }
 
 
+def test_one_batch_alone_is_told(caplog):
+    fields = ("mean", "var", "count")
+    single = replace(MOMENTS, **{name: getattr(MOMENTS, name)[:1] for name in fields})
+    for how, told in ((How(1, population="running"), 0), (How(1), 1)):
+        (record,) = norm_records({"a": single}, 3, 30, how)
+        assert len(caplog.messages) == told
+    assert record["mean_tid"] == 0  # as it is its own population
+
+
 def test_given_the_length():
     # Two more batches like these, of another length and (30, 40) further.
     moments = replace(

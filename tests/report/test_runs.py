@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -139,6 +140,28 @@ def test_other_measurements(tmp_path):
     run = read_run("x", directory)
     assert list(run.conditioning["c_80"]) == [math.inf] and list(run.cost["nll"]) == [4.0]
     assert len([problem for problem in run.problems if "left out" in problem]) == 2
+
+
+def test_a_run_whose_settings_changed(make):
+    run = make("x")
+    content = json.loads((run.directory / "run.json").read_text())
+    content["starts"] = [{"update": 0}, {"update": 100, "changed": ["task.length_mixing"]}]
+    (run.directory / "run.json").write_text(json.dumps(content))
+    (problem,) = read_run("x", run.directory).problems
+    assert "update 100" in problem and "task.length_mixing" in problem
+    content["starts"][1]["changed"] = 3
+    (run.directory / "run.json").write_text(json.dumps(content))
+    assert any("no list" in problem for problem in read_run("x", run.directory).problems)
+
+
+def test_a_score_from_before_the_training_went_on(make):
+    run = make("x", bleu=30.0)
+    last = run.directory / "checkpoint_last.pt"
+    last.touch()
+    for later, told in ((-9, 0), (9, 1)):
+        os.utime(last, 2 * ((run.directory / "score.json").stat().st_mtime + later,))
+        problems = read_run("x", run.directory).problems
+        assert len(problems) == told and all("score.json" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
