@@ -85,9 +85,6 @@ class Callback:
     def on_loaded_model(self, model: nn.Module) -> None:
         """Act on a checkpoint's model, which is read for inference or a measurement."""
 
-    def check_criterion(self, criterion_cfg: Any) -> None:
-        """Refuse a criterion, before it is built."""
-
     def on_criterion(self, criterion: Any) -> None:
         """Act on the criterion once it is built; of a training, or to validate a checkpoint."""
 
@@ -226,7 +223,6 @@ class WithCallbacks(FairseqTask):
         Raises:
             ValueError: if a callback refuses it.
         """
-        self._call("check_criterion", cfg)
         base = super().build_criterion  # of some tasks it takes one argument
         if "from_checkpoint" in inspect.signature(base).parameters:
             # fairseq-validate does not say so, and options that are gone since would be refused.

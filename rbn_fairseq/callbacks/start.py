@@ -57,15 +57,17 @@ class Start(Callback):
             )
 
     def on_model(self, model: nn.Module) -> None:
-        """Refuse modes of training that the model's norms do not go with (``ValueError``)."""
-        refuse(OF_TRAINING, self.training.cfg, model)
-        if isinstance(model, RBNModel) and process_rank() == 0:
-            _warn_of_unused(model)
+        """Refuse what does not go with the model.
 
-    def check_criterion(self, criterion_cfg: Any) -> None:
-        """Refuse a criterion that cannot read the model's rows of real tokens (``ValueError``)."""
-        if isinstance(self.training.model, RBNModel):
-            refuse(OF_CRITERION, criterion_cfg, self.training.model)
+        Raises:
+            ValueError: for modes of training that its norms do not go with, or a criterion that
+                cannot read its rows of real tokens.
+        """
+        refuse(OF_TRAINING, self.training.cfg, model)
+        if isinstance(model, RBNModel):
+            refuse(OF_CRITERION, self.training.cfg.criterion, model)
+            if process_rank() == 0:
+                _warn_of_unused(model)
 
     def on_criterion(self, criterion: Any) -> None:
         """Check that the penalty can act on the model; a checkpoint's may have been folded."""
