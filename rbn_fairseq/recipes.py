@@ -64,8 +64,10 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
         ValueError: if there is none; the message lists the known names.
     """
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        return path.resolve()
+    if path.suffix == ".yaml" and path.is_file():
+        return path.absolute()
+    if path.suffix == ".yml" and path.is_file():
+        raise ValueError(f"{option}: Hydra reads `.yaml` alone. Rename `{name}`.")
     known = names(group)
     if name not in known:
         near = get_close_matches(name, known, n=1)
@@ -85,8 +87,10 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
         ValueError: naming the option, if the group has no such file.
     """
     option, text = option or f"--{group}", recipe.read_text(encoding="utf-8")
-    is_pre = r"^ +(_name: \w+_pre\b|\w+coder_normalize_before: true)"
-    end = "_pre" if re.search(is_pre, text, re.MULTILINE) else "_post"
+    # By its own settings, or by the recipe that it begins with.
+    is_pre = r"^ +(_name: \w+_pre\b|\w+coder_normalize_before: true)|^ *- \w+_pre\b"
+    named = recipe.stem.endswith("_pre")
+    end = "_pre" if named or re.search(is_pre, text, re.MULTILINE) else "_post"
     if re.search(rf"^ *- {group}: \w+_lm\b", text, re.MULTILINE):
         end = "_lm"
     if name + end in names(group):

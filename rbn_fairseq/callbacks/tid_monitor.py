@@ -88,12 +88,10 @@ class TIDMonitor(Callback):
         run_norms, dropout = self.training.adapter.run_norms, options.tid_dropout
         samples = collate(iterator.dataset, batches, model)
         layers = collect_moments(model, samples, run_norms, dropout)
-        if not layers:
+        if not layers or process_rank() > 0:
             return
         how = How(batches=total // shared, dropout=dropout)
         records = norm_records(layers, epoch, update, how)
-        if process_rank() > 0:
-            return
         write_records(self.training.save_dir / "tid.jsonl", records)
         if self.training.cfg.common.tensorboard_logdir:
             write_layers(Path(self.training.cfg.common.tensorboard_logdir), records)

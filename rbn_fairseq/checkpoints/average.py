@@ -39,22 +39,25 @@ def choose_last(directory: Path, last: int) -> list[Path]:
     return list(checkpoints.values())[-last:]
 
 
-_PLAN = r"norm_((en|de)coder.*|placement)|(en|de)coder_normalize_before"
+_NORMS = r"norm_(?!\w+_momentum$)\w+|(en|de)coder_normalize_before"  # options of norms
 
 
-def _layout(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what models that are averaged must share.
-
-    That is norms, dictionaries, shapes, and where bins of lengths end.
-    """
-    settings = plain_settings((state.get("cfg") or {}).get("model"))
-    shapes = {
+def _layout(model: dict[str, Tensor]) -> dict[str, Any]:
+    """Return what models that are averaged must share: shapes, and where bins of lengths end."""
+    return {
         name: value.tolist() if name.endswith(_WHERE[0]) else value.shape
-        for name, value in state["model"].items()
+        for name, value in model.items()
     }
+
+
+def _settings(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be the same where two checkpoints say it: norms and dictionaries."""
+    model = plain_settings((state.get("cfg") or {}).get("model"))
     words = (state.get("task_state") or {}).get("dictionaries")
-    plan = {name: settings[name] for name in settings if re.fullmatch(_PLAN, name)}
-    return [plan, {"dictionaries": words}, shapes]
+    return {
+        **{name: value for name, value in model.items() if re.fullmatch(_NORMS, name)},
+        **({} if words is None else {"dictionaries": words}),
+    }
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
@@ -68,16 +71,20 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
         paths: checkpoint files, at least one.
 
     Raises:
-        ValueError: if a file cannot be read or is folded, or the models differ in their entries.
+        ValueError: if a file cannot be read or is folded, or the models differ in their norms,
+            dictionaries or shapes.
     """
     total: dict[str, Tensor] = {}
-    layout: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for path in paths:
         state = read_checkpoint(path)
         refuse_folded(path, state, "Average first, then fold the average.")
         model = state["model"]
-        layout = layout or _layout(state)
-        if layout != _layout(state):
+        layout, own = layout or _layout(model), _settings(state)
+        unlike = any(settings.get(name, value) != value for name, value in own.items())
+        settings |= own
+        if unlike or layout != _layout(model):
             raise ValueError(
                 f"The checkpoints `{paths[0]}` and `{path}` hold different models: their norms, "
                 "dictionaries, shapes or bins of sentence lengths differ. Average checkpoints of "

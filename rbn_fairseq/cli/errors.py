@@ -117,10 +117,13 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "A part of the data has no sentences, or its file was cut off: give another part, or make "
         "the data again from text; `rbn doctor --data DATA-BIN` tells which part it is.",
     ),
-    (
-        r"Dataset not found: (\S+) \((.*?)(?:/\1)?\)",
-        r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
-        "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
+    *(
+        (
+            rf"Dataset not found: (\S+) \((.*){end}\)",
+            r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
+            "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
+        )
+        for end in (r"/\1", "")  # a language model's part is named in the path, too
     ),
     (
         r"fairseq_cli/train.py KeyError: '(\w+)'",

@@ -216,6 +216,8 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     recipe = Path(where or "", f"{name.removesuffix('.yaml')}.yaml")
     if not where:
         recipe = find(name, option="--config-name")
+        if recipe.stem == "config":  # which Hydra would take from fairseq
+            raise ValueError("--config-name: `config` is fairseq's own. Rename the recipe.")
         for place, argument in enumerate(arguments):  # as for `rbn train --norm`, of a sweep each
             with suppress(ValueError):  # a file of the user's
                 if norms := re.fullmatch(r"norm=([\w,]+)", argument):

@@ -120,7 +120,11 @@ def check_data_directory(
                 part, language = language, ""
             prefix = str(path.with_suffix(""))
             if not path.with_suffix(".bin").stat().st_size:
-                yield "problem", f"`{path.with_suffix('.bin')}` is empty: is there text for it?"
+                yield (
+                    "problem",
+                    f"`{path.with_suffix('.bin')}` has no sentences: its text was empty, or the "
+                    "file was cut off. Make it again.",
+                )
                 continue
             sentences = data_utils.load_indexed_dataset(prefix, dictionaries[language])
             sentences[len(sentences) - 1]  # a truncated file lacks it

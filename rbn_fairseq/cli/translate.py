@@ -23,14 +23,14 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
     typed = sys.stdin.isatty()
     if typed:
         typer.echo("Type a sentence and press return; Ctrl-D ends.", err=True)
+    sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
     lines = (line.rstrip("\r\n") for line in sys.stdin)
     try:
         while chunk := list(islice(lines, 1 if typed else _AT_A_TIME)):
             yield chunk
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"What comes from stdin is not {error.encoding.upper()}. Convert it: iconv -f LATIN1 "
-            "-t UTF-8."
+            "What comes from stdin is not UTF-8. Convert it: iconv -f LATIN1 -t UTF-8."
         ) from error
 
 

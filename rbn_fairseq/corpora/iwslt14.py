@@ -174,7 +174,7 @@ class IWSLT14(PairCorpus):
             lines = " and ".join(f"{len(side):,}" for side in sides)
             raise ValueError(
                 f"In `{self.path}`, {' and '.join(train.values())} have {lines} lines of text, but "
-                "must have as many. Is the archive the right one?"
+                "must have equally many. Is the archive the right one?"
             )
         cleaned = (clean_pair(*pair) for pair in zip(*sides, strict=True))
         pairs = [(lower_case(pair[0]), lower_case(pair[1])) for pair in cleaned if pair is not None]

@@ -11,9 +11,7 @@ from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
 from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
-__all__ = [
-    "bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths",
-]  # fmt: skip
+__all__ = ["bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths"]
 
 logger = logging.getLogger(__name__)
 

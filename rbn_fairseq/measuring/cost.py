@@ -44,7 +44,7 @@ _ESTIMATES = {
 
 
 class Likelihood(NamedTuple):
-    """Negative log-likelihood in bits per target token, and of how many tokens and sentences."""
+    """Negative log-likelihood in bits per token, text or tag; of how many tokens and sentences."""
 
     nll: float
     tokens: int
@@ -121,7 +121,7 @@ def compare_statistics(
 
 
 def cost_records(likelihoods: Mapping[str, Likelihood]) -> list[dict[str, Any]]:
-    """Return the cost of each way against ``batch`` and ``batch-random``, in bits per token."""
+    """Return the cost of each way against ``batch`` and ``batch-random``, in bits."""
     return [
         {
             "statistics": name,

@@ -65,7 +65,7 @@ def measure_checkpoint(
     seed: int,
     progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> tuple[dict[str, LayerMoments], int]:
-    """Return batch statistics by layer name over training batches of a checkpoint, no dropout.
+    """Return batch statistics by layer name over training batches of a checkpoint, without dropout.
 
     ``number`` of them (0 = all), drawn and composed by ``seed``
     (:func:`~rbn_fairseq.measuring.batches.compose`).

@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"
 _FORMAT = 1
+#: Groups of settings that shape a training, and which settings of them; all where none is named.
+_SHAPING: dict[str, tuple[str, ...]] = {
+    "model": (), "task": (), "criterion": (), "optimizer": (), "lr_scheduler": (),
+    "optimization": ("lr", "update_freq", "clip_norm"), "dataset": ("max_tokens", "batch_size"),
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -142,8 +147,8 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
-    Where the training goes on counting updates, earlier starts are kept, and settings of model,
-    task and loss that differ from those of the last start are warned of, and named in ``changed``.
+    Where the training goes on counting updates, earlier starts are kept, and settings that differ
+    from those of the last start are warned of, and named in ``changed``.
     """
     path, starts, changed = directory / RUN_FILE, [], []
     if start["update"]:
@@ -152,9 +157,10 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
             starts = list(before["starts"])
             changed = [
                 f"{group}.{name}"
-                for group in ("model", "task", "criterion")
-                for name, value in run["config"][group].items()
-                if before["config"][group].get(name, value) != value
+                for group, names in _SHAPING.items()
+                for name, value in (run["config"].get(group) or {}).items()
+                if (not names or name in names)
+                and (before["config"].get(group) or {}).get(name, value) != value
             ]
             if changed:
                 logger.warning("resumes with other settings than before: %s", ", ".join(changed))

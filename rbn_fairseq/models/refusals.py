@@ -21,7 +21,7 @@ class Refusal(NamedTuple):
     """An option that is refused.
 
     Attributes:
-        option: as the user gives it.
+        option: as the user gives it; or `Training`, of any kind.
         given: tells from a configuration whether it is given.
         clash: names what in a model it does not go with; empty if nothing.
         reason: why, and the way out.
@@ -123,7 +123,7 @@ OF_TRAINING = (
         lambda cfg: True,
         _first(Affine),
         "it is what `rbn fold` leaves of a norm, and its scale and shift do not train. Give `none` "
-        "for no norm, or train the checkpoint that was folded.",
+        "for no norm, or go on from the checkpoint as it was before `rbn fold`.",
     ),
     Refusal("--fp16", lambda cfg: cfg.common.fp16, _remembering, _SCALED),
     Refusal("--amp", lambda cfg: cfg.common.amp, _remembering, _SCALED),

@@ -305,8 +305,8 @@ class PopulationNorm(AffineNorm):
         population, sync: as given.
         by_length: whether the statistics are by sentence length, so that evaluation, too, asks
             which sentence a row is of.
-        repeatable: whether training divides by what the batch alone says, so that a forward can
-            be repeated when the running statistics have moved.
+        repeatable: whether a forward in training gives the same when it is repeated with frozen
+            statistics that have moved.
         schedule: names of the options that say at which updates the norm's schedule ends.
         must_end: whether evaluation is only right behind that end, so that a training which does
             not reach it is refused.

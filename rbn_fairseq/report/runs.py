@@ -17,6 +17,8 @@ LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
 #: Scores, as logs of validations and score.json call them.
 METRICS = ("bleu", "ppl", "accuracy", "f1")
 _AVERAGED_SCORE = "score_averaged_statistics.json"
+#: Settings that a resumed training may change: where its data are, what is measured on the way.
+_HARMLESS = ("task.data", "task.tid_", "task.no_tid", "task.conditioning_", "task.eval_")
 _NUMBER = (int, float)
 #: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
 #: deviations are fractions; losses and costs are in bits.
@@ -295,14 +297,19 @@ def read_run(name: str, directory: Path) -> Run:
     config = content.get("config", {})
     starts = content.get("starts", ())
     for start in starts:
-        if changed := start.get("changed"):
+        changed = [str(name) for name in start.get("changed", ())]
+        changed = [name for name in changed if not name.startswith(_HARMLESS)]
+        if changed:
             problems.append(
                 f"From update {start['update']} on it had other settings than before: "
-                f"{', '.join(map(str, changed))}. Tables and figures name the last ones."
+                f"{', '.join(changed)}. Tables and figures name the last ones."
             )
     last = directory / "checkpoint_last.pt"
     if scores and last.exists() and last.stat().st_mtime > (directory / SCORE).stat().st_mtime:
-        problems.append(f"`{SCORE}` is older than `{last.name}`: it may be of an earlier epoch.")
+        problems.append(
+            f"`{SCORE}` is older than `{last.name}`: it may be of an earlier epoch (or the files "
+            "were copied without their times)."
+        )
     minutes = _minutes(train, [start["update"] for start in starts] or [0])
     train = train.assign(minutes=minutes)
     return Run(
@@ -359,7 +366,7 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def read_runs(named: Iterable[tuple[str, Path]]) -> list[Run]:
-    """Read runs by their names.
+    """Read runs by their names, of :func:`name_runs`.
 
     Raises:
         ValueError: if there is nothing in any of them.

@@ -52,7 +52,7 @@ _METRICS = {
         "accuracy, %",
         "bits per text",
         {"imdb": "IMDB", "sogou": "Sogou", "dbpedia": "DBPedia", "yelp": "Yelp"},
-    ),  # fmt: skip
+    ),
     "sequence_tagging": Metric("f1", "F1", "bits per tag", {"conll": "CoNLL", "resume": "Resume"}),
 }
 

@@ -81,18 +81,24 @@ def test_last_epochs(rbn_run):
         {"model": {"w": torch.ones(4)}},
         {"model": {"v": torch.ones(3)}},
         {"model": {}},
-        {"cfg": {"model": {"norm_encoder": "group", "norm_decoder": "layer"}}},
+        {"cfg": {"model": {"norm_encoder": "group"}}},
         {"cfg": {"model": {"norm_encoder": "layer", "encoder_normalize_before": True}}},
+        {"cfg": {"model": {"norm_encoder": "layer", "norm_unit_embeddings": True}}},
         {"task_state": {"dictionaries": ["another"]}},
     ],
 )
 def test_different_models_are_refused(tmp_path, other):
+    settings = {"norm_encoder": "layer", "encoder_normalize_before": False}
+    settings |= {"norm_unit_embeddings": False, "norm_batch_momentum": 0.95, "dropout": 0.1}
     one = {
         "model": {"w": torch.ones(3)},
-        "cfg": {"model": {"norm_encoder": "layer"}},
+        "cfg": {"model": settings},
         "task_state": {"dictionaries": ["one"]},
     }
     write_checkpoint(tmp_path / "1.pt", one)
+    resumed = {"norm_encoder": "layer", "norm_batch_momentum": 0.9, "dropout": 0.3}
+    write_checkpoint(tmp_path / "2.pt", {"model": one["model"], "cfg": {"model": resumed}})
+    average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])
     write_checkpoint(tmp_path / "2.pt", one | other)
     with pytest.raises(ValueError, match="different models") as error:
         average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])

@@ -127,6 +127,14 @@ def test_data(capsys, spoilt, tmp_path, what, words):
     if what != "two dictionaries":
         result = rbn("doctor", "--data", data)
         assert result.exit_code == 1 and "problem" in result.output
+        assert ("has no sentences" in " ".join(result.output.split())) == (what == "empty")
+
+
+def test_a_part_that_is_missing():
+    for path in ("/a(b)/data", "/a(b)/data/tset"):  # in translation, and of a language model
+        text = f"Dataset not found: tset ({path})"
+        line = explain(raised(FileNotFoundError(text), file="/lib/fairseq/tasks/task.py"))
+        assert line.startswith("The data in `/a(b)/data` have no part `tset`")
 
 
 def test_no_optimizer(capsys, data_bin, tmp_path):
@@ -260,6 +268,7 @@ HYDRA = ("hydra-train", "--config-name")
     [
         (("iwslt14",), ["--config-name", "Did you mean `iwslt14_p"]),
         (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "DIR"]),
+        (("DIR/config.yaml",), ["--config-name", "Rename"]),
         (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data="]),
         (("ptb_post", "task.data=BIN", "preset=small"), ["no `preset` to choose", "rbn recipes"]),
         (
@@ -280,7 +289,8 @@ HYDRA = ("hydra-train", "--config-name")
     ids=lambda value: " ".join(value)[:40],
 )
 def test_hydra(forked, data_bin, tmp_path, arguments, words):
-    (tmp_path / "own.yaml").write_text("a: 1")
+    for name in ("own", "config"):
+        (tmp_path / f"{name}.yaml").write_text("a: 1")
     filled = [it.replace("DIR", str(tmp_path)).replace("BIN", str(data_bin)) for it in arguments]
     done = subprocess.run([forked / "rbn", *HYDRA, *filled], capture_output=True, text=True)
     *before, last = done.stderr.splitlines()

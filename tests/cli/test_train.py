@@ -100,6 +100,12 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
     assert norm == "rbn_official_pre" and ("--rbn-mean-weight", "0.1") in settings
+    derived = "defaults:\n  - iwslt14_pre\n  - _self_\noptimization: {lr: [0.25]}\n"
+    (tmp_path / "mine.yaml").write_text(derived)
+    assert recipes.choose(tmp_path / "mine.yaml", "norm", "rbn_official").endswith("_pre")
+    (tmp_path / "mine.yml").write_text(derived)
+    with pytest.raises(ValueError, match=r"`\.yaml` alone"):
+        recipes.find("mine.yml")
     (tmp_path / "rbn.yaml").write_text("model: {norm_encoder: rms}")  # not the package's `rbn`
     with pytest.raises(ValueError, match=r"--norm: .*as `norm/rbn\.yaml`"):
         recipes.compose_recipe("mine.yaml", {"norm": "rbn.yaml"})

@@ -88,12 +88,13 @@ def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
         assert not caplog.messages
         settings["task"]["length_mixing"] = mixing
         settings["criterion"]["newer"] = mixing  # an option that the last version had not
+        settings["optimization"] = {"lr": [0.1 * len(mixing)], "max_epoch": update}
         write_run_file(tmp_path, {"config": settings}, {"update": update})
     (message,) = caplog.messages
     assert "task.length_mixing" in message and "dropout" not in message
     starts = read(tmp_path)["starts"]
     assert starts[:2] == [{"update": 0}, {"update": 5}]
-    assert starts[2]["update"] == 7 and "task.length_mixing" in starts[2]["changed"]
+    assert starts[2]["changed"] == ["task.length_mixing", "criterion.newer", "optimization.lr"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"starts": [], "config": {"model": "x"}}'])

@@ -47,20 +47,21 @@ def test_language_models(language_models):
 
 
 @pytest.mark.parametrize(
-    "task, data, name, shown, lower",
+    "task, data, name, unit, shown, lower",
     [
-        ("translation_rbn", "data/iwslt14", "BLEU", ["IWSLT14"], False),
-        ("translation_rbn", "mine", "BLEU", ["IWSLT14"], False),
-        ("translation_rbn", "data/wmt16/bin", "BLEU", ["WMT16"], False),
-        ("language_modeling_rbn", "WikiText-103", "PPL", ["WikiText-103"], True),
-        ("text_classification_rbn", "yelp", "accuracy, %", ["Yelp"], False),
-        ("sequence_tagging_rbn", "conll2003/bin", "F1", ["CoNLL"], False),
-        ("anything", "", "BLEU", ["IWSLT14"], False),
+        ("translation_rbn", "data/iwslt14", "BLEU", "target token", ["IWSLT14"], False),
+        ("translation_rbn", "mine", "BLEU", "target token", ["IWSLT14"], False),
+        ("translation_rbn", "data/wmt16/bin", "BLEU", "target token", ["WMT16"], False),
+        ("language_modeling_rbn", "WikiText-103", "PPL", "token", ["WikiText-103"], True),
+        ("text_classification_rbn", "yelp", "accuracy, %", "text", ["Yelp"], False),
+        ("sequence_tagging_rbn", "conll2003/bin", "F1", "tag", ["CoNLL"], False),
+        ("anything", "", "BLEU", "target token", ["IWSLT14"], False),
     ],
 )
-def test_metrics(task, data, name, shown, lower):
+def test_metrics(task, data, name, unit, shown, lower):
     metric = metric_of(task)
     assert (metric.name, metric.lower, metric.of_paper(data)) == (name, lower, shown)
+    assert metric.unit == f"bits per {unit}"
     assert metric.worse("LN", "BN") == (f"{name}, BN - LN" if lower else f"{name}, LN - BN")
 
 

@@ -145,10 +145,13 @@ def test_other_measurements(tmp_path):
 def test_a_run_whose_settings_changed(make):
     run = make("x")
     content = json.loads((run.directory / "run.json").read_text())
-    content["starts"] = [{"update": 0}, {"update": 100, "changed": ["task.length_mixing"]}]
+    content["starts"] = [
+        {"update": 0},
+        {"update": 100, "changed": ["task.data", "task.length_mixing"]},
+    ]
     (run.directory / "run.json").write_text(json.dumps(content))
     (problem,) = read_run("x", run.directory).problems
-    assert "update 100" in problem and "task.length_mixing" in problem
+    assert "update 100" in problem and "before: task.length_mixing." in problem
     content["starts"][1]["changed"] = 3
     (run.directory / "run.json").write_text(json.dumps(content))
     assert any("no list" in problem for problem in read_run("x", run.directory).problems)
