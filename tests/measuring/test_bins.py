@@ -259,7 +259,9 @@ def test_average(binned, ordinary, varied, tmp_path):
     result = rbn("recalibrate", tmp_path / "average.pt", *output)
     assert result.exit_code == 0, result.exception
     assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
-    assert "left out: the moving average" in result.output
+    assert "moving average" not in result.output  # the average has none
+    direct = ("--output", tmp_path / "direct.pt", "--length-bins", 5)
+    assert "left out: the moving average" in rbn("recalibrate", ordinary, *direct).output
     state, expected = (read_checkpoint(path) for path in (tmp_path / "out.pt", binned))
     assert state["model"].keys() == expected["model"].keys()
     for name, value in expected["model"].items():
@@ -360,7 +362,7 @@ def test_bins_that_cannot_be(capsys, ordinary, varied, tmp_path):
         (("--norm-encoder", "renorm"), "--length-bins needs `batch` norms in the encoder"),
         (
             ("--norm-encoder", "batch", "--norm-decoder", "batch"),
-            "--length-bins needs `batch` norms in the encoder and none in the decoder",
+            "--length-bins needs `batch` norms in the encoder and none in a decoder",
         ),
         (("--norm-encoder", "batch@qk:batch"), "nor at `qk` or `qkv`"),
     ],
