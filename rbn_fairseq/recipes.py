@@ -86,12 +86,12 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
     Raises:
         ValueError: naming the option, if the group has no such file.
     """
-    option, text = option or f"--{group}", recipe.read_text(encoding="utf-8")
-    # By its own settings, or by the recipe that it begins with.
-    is_pre = r"^ +(_name: \w+_pre\b|\w+coder_normalize_before: true)|^ *- \w+_pre\b"
-    named = recipe.stem.endswith("_pre")
-    end = "_pre" if named or re.search(is_pre, text, re.MULTILINE) else "_post"
-    if re.search(rf"^ *- {group}: \w+_lm\b", text, re.MULTILINE):
+    option = option or f"--{group}"
+    settings, norm = compose_settings(recipe, [])
+    model = settings.get("model") or {}
+    before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
+    end = "_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"
+    if norm.endswith("_lm"):
         end = "_lm"
     if name + end in names(group):
         return f"{group}={name}{end}"

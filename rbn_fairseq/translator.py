@@ -139,7 +139,9 @@ def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     settings = plain_settings(trained)
     name = str(settings.get("_name") or settings.get("task"))
     if not issubclass(TASK_REGISTRY.get(name, TranslationTask), TranslationTask):
-        raise ValueError(f"`{path}` was trained for {name}, not to translate.")
+        raise ValueError(
+            f"`{path}` was trained for {name}, not to translate: `rbn validate` scores it."
+        )
     directory = str(data or settings.get("data") or "")
     check_data(directory, way_out="Say with --data where it is now.")
     folder = Path(directory.split(os.pathsep)[0])

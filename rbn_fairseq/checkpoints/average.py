@@ -18,6 +18,7 @@ from rbn_fairseq.checkpoints.files import (
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
 _WHERE = (".population.edges", ".population.centres")  # bins of sentence lengths are
+_NORMS = r"norm_(?!\w+_momentum$)\w+|(en|de)coder_normalize_before"  # options that shape norms
 
 
 def choose_last(directory: Path, last: int) -> list[Path]:
@@ -37,9 +38,6 @@ def choose_last(directory: Path, last: int) -> list[Path]:
             f"--keep-last-epochs {last} or more."
         )
     return list(checkpoints.values())[-last:]
-
-
-_NORMS = r"norm_(?!\w+_momentum$)\w+|(en|de)coder_normalize_before"  # options of norms
 
 
 def _layout(model: dict[str, Tensor]) -> dict[str, Any]:

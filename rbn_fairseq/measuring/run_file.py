@@ -37,6 +37,8 @@ _SHAPING: dict[str, tuple[str, ...]] = {
     "model": (), "task": (), "criterion": (), "optimizer": (), "lr_scheduler": (),
     "optimization": ("lr", "update_freq", "clip_norm"), "dataset": ("max_tokens", "batch_size"),
 }  # fmt: skip
+#: But for these: where the data are, and what is measured on the way.
+_HARMLESS = ("task.data", "task.tid_", "task.no_tid", "task.conditioning_", "task.eval_")
 
 
 def _plain(value: Any) -> Any:
@@ -160,6 +162,7 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
                 for group, names in _SHAPING.items()
                 for name, value in (run["config"].get(group) or {}).items()
                 if (not names or name in names)
+                and not f"{group}.{name}".startswith(_HARMLESS)
                 and (before["config"].get(group) or {}).get(name, value) != value
             ]
             if changed:

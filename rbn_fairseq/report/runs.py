@@ -17,8 +17,6 @@ LOG, SCORE, RUN_FILE = "train.log", "score.json", "run.json"
 #: Scores, as logs of validations and score.json call them.
 METRICS = ("bleu", "ppl", "accuracy", "f1")
 _AVERAGED_SCORE = "score_averaged_statistics.json"
-#: Settings that a resumed training may change: where its data are, what is measured on the way.
-_HARMLESS = ("task.data", "task.tid_", "task.no_tid", "task.conditioning_", "task.eval_")
 _NUMBER = (int, float)
 #: By file: what every line must have, and what it may have. ``epoch`` 0 is before training; TID and
 #: deviations are fractions; losses and costs are in bits.
@@ -297,12 +295,10 @@ def read_run(name: str, directory: Path) -> Run:
     config = content.get("config", {})
     starts = content.get("starts", ())
     for start in starts:
-        changed = [str(name) for name in start.get("changed", ())]
-        changed = [name for name in changed if not name.startswith(_HARMLESS)]
-        if changed:
+        if changed := start.get("changed"):
             problems.append(
                 f"From update {start['update']} on it had other settings than before: "
-                f"{', '.join(changed)}. Tables and figures name the last ones."
+                f"{', '.join(map(str, changed))}. Tables and figures name the last ones."
             )
     last = directory / "checkpoint_last.pt"
     if scores and last.exists() and last.stat().st_mtime > (directory / SCORE).stat().st_mtime:

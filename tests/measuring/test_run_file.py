@@ -87,6 +87,7 @@ def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
     for update, mixing in ((0, "1"), (5, "1"), (7, "16")):
         assert not caplog.messages
         settings["task"]["length_mixing"] = mixing
+        settings["task"]["data"] = settings["task"]["tid_batches"] = update
         settings["criterion"]["newer"] = mixing  # an option that the last version had not
         settings["optimization"] = {"lr": [0.1 * len(mixing)], "max_epoch": update}
         write_run_file(tmp_path, {"config": settings}, {"update": update})

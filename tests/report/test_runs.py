@@ -147,7 +147,7 @@ def test_a_run_whose_settings_changed(make):
     content = json.loads((run.directory / "run.json").read_text())
     content["starts"] = [
         {"update": 0},
-        {"update": 100, "changed": ["task.data", "task.length_mixing"]},
+        {"update": 100, "changed": ["task.length_mixing"]},
     ]
     (run.directory / "run.json").write_text(json.dumps(content))
     (problem,) = read_run("x", run.directory).problems
