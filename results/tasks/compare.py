@@ -79,21 +79,36 @@ def differences(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame, path: Path) -> None:
-    """Draw BN's validation loss less LN's against BN's mean TID; a point a seed."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    """Draw validation loss less LN's against mean TID, and against what inference loses.
+
+    A point a seed, filled for BN, hollow for RBN.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(9.6, 4.2), sharey=True, layout="constrained")
     wide = runs.pivot_table(index=["task", "sampler", "seed"], columns="norm")
-    gaps = (wide["valid", "bn"] - wide["valid", "ln"]).dropna()
-    for (task, sampler, seed), gap in gaps.items():
-        tid = wide.loc[(task, sampler, seed), ("mean TID %", "bn")]
-        axes.plot(tid, gap, SAMPLERS[sampler][1], color=TASKS[task][1])
-    axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set(xlabel="BN's mean TID, average of its norms (%)",
-             ylabel="validation loss, BN minus LN (bits)")  # fmt: skip
-    keys = [plt.Line2D([], [], marker="o", linestyle="", color=colour, label=name)
-            for name, colour in TASKS.values()]  # fmt: skip
+    points = runs.loc[runs["norm"] != "ln", "task"].value_counts()
+    causes = {"mean TID %": "mean TID, average of the norms (%)",
+              "loses": "lost by running statistics (bits)"}  # fmt: skip
+    for axes, (cause, label) in zip(panels, causes.items(), strict=True):
+        for norm in wide["valid"].columns.drop("ln"):
+            gaps = (wide["valid", norm] - wide["valid", "ln"]).dropna()
+            for (task, sampler, seed), gap in gaps.items():
+                value = wide.loc[(task, sampler, seed), (cause, norm)]
+                axes.plot(value, gap, SAMPLERS[sampler][1], color=TASKS[task][1],
+                          fillstyle="full" if norm == "bn" else "none")  # fmt: skip
+        axes.axhline(0, color="grey", linewidth=0.8)
+        axes.set_xlabel(label)
+    panels[0].set_ylabel("validation loss minus LN's (bits)")
+    keys = [plt.Line2D([], [], marker="o", linestyle="", color=colour,
+                       label=f"{name}, n = {points[task]}")
+            for task, (name, colour) in TASKS.items()]  # fmt: skip
     keys += [plt.Line2D([], [], marker=marker, linestyle="", color="black", label=name)
              for name, marker in dict(SAMPLERS.values()).items()]  # fmt: skip
-    axes.legend(handles=keys, frameon=False, fontsize="small")
+    panels[0].legend(handles=keys, frameon=False, fontsize="small")
+    panels[1].legend(
+        handles=[plt.Line2D([], [], marker="o", linestyle="", color="black", fillstyle=style,
+                            label=name) for name, style in (("BN", "full"), ("RBN", "none"))],
+        frameon=False, fontsize="small",
+    )  # fmt: skip
     figure.savefig(path, dpi=150)
 
 
