@@ -1,8 +1,8 @@
 """Regularised Batch Normalization (RBN) for fairseq.
 
 The directory of this package is the value of fairseq's ``--user-dir``. ``rbn_fairseq.norms`` and
-``rbn_fairseq.diagnostics`` need torch alone; models, criterions and tasks are registered with
-fairseq as soon as both are imported, in either order.
+``rbn_fairseq.diagnostics`` need only torch and numpy; models, criterions and tasks are registered
+with fairseq as soon as both are imported, in either order.
 """
 
 import sys

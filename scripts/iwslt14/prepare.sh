@@ -13,8 +13,7 @@
 #   --output DIR           where the data go (data/iwslt14)
 #   --merges N             merges of the BPE (10000)
 #   --jobs N               processes (one a core)
-#   --allow-nonstandard    go on with other data than the standard; the table then shows no
-#                          number of the paper
+#   --allow-nonstandard    go on with other data than the standard, and mark them as such
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

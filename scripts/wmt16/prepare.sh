@@ -10,8 +10,7 @@
 #                    https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8
 #   --output DIR     where the data go (data/wmt16)
 #   --jobs N         processes (one a core)
-#   --allow-nonstandard   go on with other data than the standard; the table then shows no number
-#                    of the paper
+#   --allow-nonstandard   go on with other data than the standard, and mark them as such
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
