@@ -1,11 +1,14 @@
 """Averaging checkpoints, and recalibrating what the average leaves wrong."""
 
+import shutil
+
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from typer.testing import CliRunner
 
 import runs
+from command import user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.cli.app import app
@@ -167,3 +170,11 @@ def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
     with pytest.raises(ValueError, match=words):
         rbn("average", inputs, *arguments, "--output", tmp_path / "out.pt")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["average", "recalibrate", "fold"])
+def test_no_checkpoint_is_written_over_the_one_that_it_is_made_of(capsys, rbn_run, tmp_path, verb):
+    path = tmp_path / "checkpoint1.pt"
+    shutil.copy(rbn_run / "checkpoint1.pt", path)
+    assert str(path) in user_error(capsys, verb, path, "--output", path, "--overwrite")
+    assert path.read_bytes() == (rbn_run / "checkpoint1.pt").read_bytes()

@@ -74,6 +74,15 @@ def test_a_note_of_an_average_stays(post_run, tmp_path):
     assert fold_checkpoint(tmp_path / "average.pt")["rbn_fairseq"]["averaged"] == ["1", "2"]
 
 
+def test_embeddings_in_parts_are_refused(post_run, tmp_path):
+    state = read_checkpoint(post_run)
+    embedding = state["model"].pop("encoder.embed_tokens.weight")
+    state["model"]["encoder.embed_tokens.embeddings.0.0.weight"] = embedding
+    write_checkpoint(tmp_path / "adaptive.pt", state)
+    with pytest.raises(ValueError, match="--adaptive-input cannot be folded"):
+        fold_checkpoint(tmp_path / "adaptive.pt")
+
+
 def test_doctor_tells(pair):
     _, folded = pair
     names = read_checkpoint(folded)["rbn_fairseq"]["folded"]

@@ -8,7 +8,7 @@ import torch
 
 import runs
 from command import rbn, user_error
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.diagnostics import TID, average_tid
 
 BATCHINGS = ["as-trained", "random", "mixed:4"]
@@ -192,6 +192,17 @@ def layer_norms(data_bin, tmp_path_factory):
 def test_models_without_running_statistics(capsys, layer_norms, verb):
     capsys.readouterr()
     assert "has no norm with running statistics" in user_error(capsys, verb, layer_norms)
+
+
+@pytest.mark.parametrize("verb", ["tid", "cost", "recalibrate"])
+def test_a_task_of_others_is_not_measured(capsys, rbn_run, tmp_path, verb):
+    state = read_checkpoint(rbn_run / "checkpoint1.pt")
+    state["cfg"]["task"]["_name"] = "translation"  # fairseq's
+    write_checkpoint(tmp_path / "foreign.pt", state)
+    output = ("--output", tmp_path / "out.pt") if verb == "recalibrate" else ()
+    assert "the task is not this plugin's" in user_error(
+        capsys, verb, tmp_path / "foreign.pt", *output
+    )
 
 
 def test_values_that_would_cost_a_file(capsys, rbn_run, tmp_path):

@@ -1,8 +1,12 @@
 """Criterions that read padded batches: refused when a training starts, with the way out."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import runs
+from rbn_fairseq.models.refusals import OF_CRITERION, refuse
+from small_models import build
 
 LAYERS = ("--max-update", 1, "--no-tid", "--disable-validation", "--no-save")
 
@@ -48,3 +52,10 @@ def test_what_reads_padded_batches_is_refused(data_bin, tmp_path, options, named
 def test_ours_takes_a_prefix(data_bin, tmp_path):
     log = runs.train(data_bin, tmp_path, *LAYERS, "--ignore-prefix-size", 1, "--report-accuracy")
     assert "accuracy" in log or "n_correct" in log
+
+
+def test_a_loss_of_clusters_is_refused_for_an_ordinary_softmax():
+    adaptive = SimpleNamespace(_name="adaptive_loss_rbn")
+    with pytest.raises(ValueError, match="ordinary softmax: give --adaptive-softmax-cutoff"):
+        refuse(OF_CRITERION, adaptive, build())
+    refuse(OF_CRITERION, adaptive, build(adaptive_softmax_cutoff="5,9"))

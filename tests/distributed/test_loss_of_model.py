@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from processes import WORLD, on_processes
 from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
+from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.loss import HAS_CHUNKS
 from small_models import STILL, build, sample, task
 
@@ -36,5 +37,24 @@ def test_gradients_are_those_of_both_processes(tmp_path):
     for name, gradient in first.items():
         mean = (halves[0][name] + halves[1][name]) / WORLD
         # The softmax of fairseq's own criterion is fp32.
+        torch.testing.assert_close(gradient, mean, rtol=1e-5, atol=1e-5)
+        assert torch.equal(gradient, second[name])
+
+
+def penalised(rank, wrapped=True):
+    """The same with batch norm, by each process's own statistics, and the penalty."""
+    model = build(share_all_embeddings=True, norm_encoder="batch", **STILL).double()
+    criterion = LabelSmoothedCrossEntropyRBN(task(), sentence_avg=False, label_smoothing=0.1)
+    criterion.rbn = RBNPenaltyConfig(rbn_mean_weight=3.0, rbn_std_weight=2.0)
+    seen = ModuleProxyWrapper(DistributedDataParallel(model)) if wrapped else model
+    criterion.train()(seen, sample(LENGTHS[rank]))[0].backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_the_penalty_reaches_both_processes(tmp_path):
+    first, second = on_processes(penalised, tmp_path)
+    halves = [penalised(rank, wrapped=False) for rank in range(WORLD)]
+    for name, gradient in first.items():
+        mean = (halves[0][name] + halves[1][name]) / WORLD
         torch.testing.assert_close(gradient, mean, rtol=1e-5, atol=1e-5)
         assert torch.equal(gradient, second[name])

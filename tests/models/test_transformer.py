@@ -31,6 +31,7 @@ from small_models import (
     gradients,
     randomise,
     sample,
+    task,
 )
 
 EVERY = pytest.mark.parametrize("name", NORMS)
@@ -293,3 +294,19 @@ def test_other_dictionary_sizes_are_refused():
     with pytest.raises(ValueError, match=r"source dictionary of 12 types.*has 34") as error:
         build().load_state_dict(state)
     assert "data directory" in str(error.value)
+
+
+def test_layers_dropped_apart_are_refused():
+    with pytest.raises(ValueError, match="--norm-sync does not go with --encoder-layerdrop"):
+        build(norm_encoder="batch", norm_sync=True, decoder_layerdrop=0.1)
+    build(norm_encoder="batch", decoder_layerdrop=0.1)
+
+
+@pytest.mark.parametrize("norm, warned", [("batch", True), ("layer", False)])
+def test_a_task_that_does_not_maintain_statistics_is_warned_of(caplog, norm, warned):
+    foreign = task()
+    foreign.provides = lambda what: False
+    model = build(norm_encoder=norm)
+    assert "running statistics" not in caplog.text
+    model.warn(foreign)
+    assert ("does not maintain running statistics" in caplog.text) == warned
