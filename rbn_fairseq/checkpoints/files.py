@@ -89,7 +89,7 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
         ) from error
     except Exception as error:  # torch and pickle have many words for damage
         raise ValueError(f"The checkpoint `{path}` is damaged: {error}.") from error
-    if not isinstance(state, dict) or "model" not in state:
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ValueError(f"The file `{path}` is no fairseq checkpoint: it has no `model`.")
     return state
 

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
+from torch.nn.parameter import is_lazy
 
 from rbn_fairseq.norms import BatchNorm, PopulationNorm, Record, freeze_statistics, record_moments
 from rbn_fairseq.norms.moments import BinMoments, all_reduce_sum, batch_moments
@@ -99,8 +100,17 @@ def _running(norm: nn.Module) -> Optional[tuple[Tensor, Tensor]]:
 
 @contextmanager
 def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
-    """Let all norms use batch statistics without moving anything; restore modes and RNG."""
+    """Let all norms use batch statistics without moving anything; restore modes and RNG.
+
+    Raises:
+        ValueError: if a lazy norm does not know its number of channels yet.
+    """
+    for name, norm in batch_norms(model).items():
+        if any(map(is_lazy, norm.parameters())):
+            raise ValueError(f"`{name}` is a lazy norm: run the model once before it is measured.")
     modes = {module: module.training for module in model.modules()}
+    # All of dropout's mode that is not a batch norm, such as instance and spectral norms, moves.
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if dropout else []
     tracking = [
         norm
         for norm in batch_norms(model).values()
@@ -120,20 +130,24 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
             norm.track_running_stats = True
         for module, training in modes.items():
             module.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 @contextmanager
 def _record_all(norms: Iterable[nn.Module]) -> Iterator[list[Record]]:
     """Collect the moments of every forward: ours record them, torch's need a hook."""
 
-    def record(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        x = inputs[0].movedim(1, -1)  # (N, C, ...) -> (N, ..., C)
+    def record(norm: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        (x,) = args or named.values()
+        x = x.movedim(1, -1)  # (N, C, ...) -> (N, ..., C)
         rows = x.reshape(-1, x.shape[-1]).to(torch.promote_types(x.dtype, torch.float32))
         sync = isinstance(norm, nn.SyncBatchNorm)
         records.append(Record(norm, batch_moments(rows, sync), None))  # of no sentences
 
     torchs = [norm for norm in norms if isinstance(norm, TorchBatchNorm)]
-    hooks = [norm.register_forward_pre_hook(record) for norm in torchs]
+    hooks = [norm.register_forward_pre_hook(record, with_kwargs=True) for norm in torchs]
     try:
         with record_moments() as records:
             yield records
@@ -186,6 +200,9 @@ def collect_moments(
     Returns:
         Moments by layer name, in the order of the model's modules. Batches in which a layer saw
         no real token, or did not run, are left out of that layer.
+
+    Raises:
+        ValueError: if a lazy norm does not know its number of channels yet.
     """
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}

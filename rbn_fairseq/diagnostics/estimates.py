@@ -1,11 +1,14 @@
 """Estimates of population statistics, and recalibration of models by them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments, population_norms
+from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
 from rbn_fairseq.norms import PopulationNorm
 
 __all__ = ["ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population"]
@@ -42,13 +45,14 @@ def population(moments: LayerMoments, estimate: str = "mean-of-batches") -> tupl
     raise ValueError(f"unknown population `{estimate}`. Known: {', '.join(POPULATIONS)}.")
 
 
+@torch.no_grad()
 def set_population(
-    norms: Mapping[str, PopulationNorm], layers: Mapping[str, LayerMoments], estimate: str
+    norms: Mapping[str, nn.Module], layers: Mapping[str, LayerMoments], estimate: str
 ) -> None:
     """Replace the population statistics of norms by an estimate from batch statistics.
 
     Args:
-        norms: by name.
+        norms: by name, this package's or torch's own with running statistics.
         layers: their batch statistics, by the same names.
         estimate: ``mean-of-batches`` or ``pooled``, as in
             :func:`~rbn_fairseq.diagnostics.population`.
@@ -67,8 +71,12 @@ def set_population(
         if not (mean.isfinite().all() and var.isfinite().all()):
             raise ValueError(f"The statistics of `{name}` are not finite: the weights diverged.")
     for name, norm in norms.items():
-        bins = layers[name].bins
-        norm.population.set(*estimates[name], None if bins is None else bins.estimate(estimate))
+        bins, (mean, var) = layers[name].bins, estimates[name]
+        if isinstance(norm, PopulationNorm):
+            norm.population.set(mean, var, None if bins is None else bins.estimate(estimate))
+        elif isinstance(norm, TorchBatchNorm):
+            norm.get_buffer("running_mean").copy_(mean)
+            norm.get_buffer("running_var").copy_(var)
 
 
 def recalibrate(
@@ -82,10 +90,11 @@ def recalibrate(
     Needed wherever weights change without training, as when checkpoints are averaged: the
     average of running variances is not the variance under the averaged weights. The norms
     normalise with batch statistics meanwhile, and dropout is off. For ``power`` and ``mabn`` it
-    is the running quadratic mean that is replaced; what their backward remembers stays.
+    is the running quadratic mean that is replaced; what their backward remembers stays. torch's
+    own batch norms, which keep unbiased variances, get the biased ones that training divides by.
 
     Args:
-        model: any module with such norms.
+        model: any module with such norms, this package's or torch's own.
         batches: training batches, what ``forward`` takes.
         forward: runs the model on a batch; without it ``model(batch)``.
         estimate: ``mean-of-batches`` or ``pooled``, as in
@@ -98,9 +107,15 @@ def recalibrate(
         ValueError: for another estimate, if the model has no such norm, a layer saw no token, or a
             layer's statistics are not finite.
     """
-    norms = population_norms(model)
+    norms = {name: part for name, part in model.named_modules() if _has_population(part)}
     if not norms:
         raise ValueError("The model has no norm with running statistics: nothing to estimate.")
-    layers = collect_moments(model, batches, forward, norms=norms)
-    set_population(norms, layers, estimate)
-    return max(len(moments.count) for moments in layers.values())
+    numbers = count()
+    numbered = (batch for batch, _ in zip(batches, numbers, strict=False))
+    set_population(norms, collect_moments(model, numbered, forward, norms=norms), estimate)
+    return next(numbers)
+
+
+def _has_population(norm: nn.Module) -> bool:
+    tracked = isinstance(norm, TorchBatchNorm) and norm.running_mean is not None
+    return tracked or isinstance(norm, PopulationNorm)

@@ -78,7 +78,13 @@ def tid_error(moments: LayerMoments, total: int, estimate: str = "mean-of-batche
 
 
 def average_tid(layers: Mapping[str, TID]) -> TID:
-    """Return the average over layers (paper, Figure 4)."""
+    """Return the average over layers (paper, Figure 4).
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not layers:
+        raise ValueError("There is no layer to average: no batch norm saw a batch.")
     return TID(*(sum(values) / len(layers) for values in zip(*layers.values(), strict=True)))
 
 

@@ -23,7 +23,17 @@ __all__ = [
 
 
 class FullPrecision(nn.Module):
-    """A module whose buffers stay fp32 (or fp64) when the model is cast to half precision."""
+    """A module whose buffers are fp32 (or fp64), also where the model is in half precision."""
+
+    def register_buffer(self, name: str, tensor: Optional[Tensor], persistent: bool = True) -> None:
+        """Register a buffer, which torch's default dtype may have made a half-precision one."""
+        if tensor is not None:
+            tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        super().register_buffer(name, tensor, persistent)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._apply(lambda tensor: tensor)  # with assign=True buffers are those of the state
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.half()` and the like: statistics in half precision overflow at 65504, and with a small

@@ -171,3 +171,9 @@ def test_epoch_checkpoints_are_in_the_order_of_numbers(tmp_path):
 def test_epoch_checkpoints_of_no_directory(tmp_path):
     with pytest.raises(ValueError, match="nowhere"):
         epoch_checkpoints(tmp_path / "nowhere")
+
+
+def test_a_model_that_is_no_state_is_refused(tmp_path):
+    torch.save({"model": 3}, tmp_path / "three.pt")
+    with pytest.raises(ValueError, match="no fairseq checkpoint"):
+        read_checkpoint(tmp_path / "three.pt")

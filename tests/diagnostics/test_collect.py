@@ -396,3 +396,37 @@ def test_recalibrated_bins(norm, estimate):
 
 def test_ordinary_norms_have_no_bins():
     assert collect_moments(BatchNorm(3).double(), make_padded(), forward_padded)[""].bins is None
+
+
+def test_torchs_norm_called_by_keyword():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            return self.norm(input=x)
+
+    x = torch.randn(8, 3)
+    (moments,) = collect_moments(Model(), [x]).values()
+    torch.testing.assert_close(moments.mean[0], x.mean(0).double())
+
+
+def test_a_lazy_norm_is_refused_and_left_alone():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LazyBatchNorm1d())
+    with pytest.raises(ValueError, match="`1` is a lazy norm"):
+        collect_moments(model, [torch.randn(8, 3)])
+    model(torch.randn(8, 3))
+    assert collect_moments(model, [torch.randn(8, 3)]).keys() == {"1"}
+
+
+def test_with_dropout_no_buffer_moves():
+    model = nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)),
+        nn.InstanceNorm1d(5, track_running_stats=True),
+        BatchNorm(3),
+    )
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    collect_moments(model, torch.randn(2, 4, 5, 3) + 7, dropout=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name

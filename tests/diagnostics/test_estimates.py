@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import oracles
-from rbn_fairseq.diagnostics import ESTIMATES, recalibrate
+from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, recalibrate
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -133,3 +133,20 @@ def test_a_refusal_leaves_all_statistics_alone(model, options, message):
     with pytest.raises(ValueError, match=message):
         recalibrate(model, **{"batches": make_batches(), "forward": forward} | options)
     assert all(map(torch.equal, model.buffers(), before))
+
+
+def test_torchs_norms_are_recalibrated_with_ours():
+    model = nn.Sequential(nn.Linear(3, 3), BatchNorm(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model = model.double()
+    batches = [torch.randn(8, 3, dtype=torch.double) for _ in range(4)]
+    assert recalibrate(model, batches) == 4
+    layers = collect_moments(model, batches)
+    for norm, (mean, var) in (("1", model[1].population.get()),
+                              ("3", (model[3].running_mean, model[3].running_var))):  # fmt: skip
+        torch.testing.assert_close(mean.double(), layers[norm].mean.mean(0), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(var.double(), layers[norm].var.mean(0), rtol=1e-6, atol=1e-6)
+
+
+def test_a_norm_that_runs_twice_sees_no_more_batches():
+    norm = BatchNorm(3)
+    assert recalibrate(nn.Sequential(norm, norm), torch.randn(4, 8, 3)) == 4

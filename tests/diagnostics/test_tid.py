@@ -322,3 +322,8 @@ def test_distances_are_in_units_of_sigma():
     assert of_mean.tolist() == pytest.approx([2, 0])
     assert of_std.tolist() == pytest.approx([math.sqrt(13) / 5, 0.2])
     assert torch.stack(distances(means[0], whole[1], whole)).tolist() == pytest.approx([2, 0])
+
+
+def test_no_layer_has_no_average():
+    with pytest.raises(ValueError, match="no layer"):
+        average_tid({})

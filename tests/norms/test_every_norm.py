@@ -300,3 +300,17 @@ def test_what_moves_no_statistics(name, case, lengths):
         x, valid = x[:0], valid[:0]
     norm, _, before = step(name, x, valid, BLOCKS.get(case, nullcontext))
     assert all(map(torch.equal, norm.buffers(), before))
+
+
+@EVERY
+def test_statistics_are_wide_whatever_makes_them(name):
+    """A half default dtype, or a state in half precision that takes the place of the buffers."""
+    wide = build(name)
+    torch.set_default_dtype(torch.float16)
+    try:
+        norm = build(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    norm.load_state_dict({k: v.half() for k, v in wide.state_dict().items()}, assign=True)
+    for made in (norm, copy.deepcopy(norm).half()):
+        assert all(buffer.dtype == torch.float32 for buffer in made.buffers())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.norms import PowerNorm, PowerNormOptions
+from rbn_fairseq.norms import NormPlace, PowerNorm, PowerNormOptions, build_norm
 from simulations import assert_steps_agree, batch, run
 
 # A warm-up that 60 steps cross, and alphas that differ.
@@ -81,3 +81,9 @@ def test_interrupted_run_goes_on():
     resumed = random_norm()
     resumed.load_state_dict(norm.state_dict())
     assert_steps_agree(resumed, simulation, range(20, 40))
+
+
+def test_a_composition_hands_the_update_over():
+    norm = build_norm(["groupscale", "power"], NormPlace(4, heads=2), {})
+    norm.set_num_updates(7)
+    assert norm[1]._update == 7
