@@ -1,9 +1,11 @@
-"""Norms whose backward is not the derivative of their forward, against step-by-step simulations.
+"""Norms with a state or a backward of their own, against step-by-step simulations.
 
 A simulation has ``step(u, grad, number, options)`` for the real tokens ``u: (n, C)`` of update
-``number``, counted from 1, and returns output and gradients of u, weight and bias; ``state()``
+``number``, counted from 1, and returns output and gradients of u and of the parameters; ``state()``
 returns its running statistics by the names of the norm's buffers.
 """
+
+import copy
 
 import torch
 
@@ -23,7 +25,7 @@ def batch(step, channels=4, shift=0.0):
 
 
 def run(norm, x, valid, upstream, step):
-    """Output and the gradients of x, weight and bias, after ``step`` updates."""
+    """Output and the gradients of x and of the parameters, after ``step`` updates."""
     norm.set_num_updates(step)
     x = x.clone().requires_grad_()
     y = norm(x, ValidTokens(valid))
@@ -31,15 +33,22 @@ def run(norm, x, valid, upstream, step):
 
 
 def assert_steps_agree(norm, simulation, steps, shift=0.0):
+    """The steps of the norm are those of the simulation; every 7th one begins with a new norm,
+    from what a checkpoint has of the old one."""
+    new = copy.deepcopy(norm)
     # fp32's rounding, gathered in the running terms over the steps.
     close = {"rtol": 1e-4, "atol": 1e-4}
     for step in steps:
+        if step % 7 == 6:
+            resumed = copy.deepcopy(new)
+            resumed.load_state_dict(norm.state_dict())
+            norm = resumed
         x, valid, upstream = batch(step, shift=shift)
-        y, dx, dweight, dbias = run(norm, x, valid, upstream, step)
+        y, dx, *rest = run(norm, x, valid, upstream, step)
         u, grad = x[valid].double(), upstream[valid].double()
         wanted = simulation.step(u, grad, step + 1, norm.options)
         assert not dx[~valid].any()
-        for actual, value in zip((y[valid], dx[valid], dweight, dbias), wanted, strict=True):
+        for actual, value in zip((y[valid], dx[valid], *rest), wanted, strict=True):
             torch.testing.assert_close(actual.double(), value, **close)
         for name, value in simulation.state().items():
             buffer = norm.population.get_buffer(name)

@@ -87,17 +87,6 @@ def test_in_the_warm_up_the_backward_is_the_derivative():
         torch.testing.assert_close(one, two)
 
 
-def test_interrupted_run_goes_on():
-    norm = random_norm()
-    simulation = Simulation(norm)
-    # In the warm-up, behind it, behind the correction's start.
-    for start, end in ((0, 8), (8, 20), (20, 40), (40, 45)):
-        assert_steps_agree(norm, simulation, range(start, end))
-        resumed = random_norm()
-        resumed.load_state_dict(norm.state_dict())
-        norm = resumed
-
-
 def test_micro_batches_share_a_slot():
     norm = random_norm()
     for part in (1, 2):

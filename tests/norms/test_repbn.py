@@ -13,7 +13,7 @@ from rbn_fairseq.norms import (
     freeze_statistics,
     record_gaps,
 )
-from simulations import batch, run
+from simulations import assert_steps_agree, batch
 
 ENDS = pytest.mark.parametrize("end", [0, 1, 12])
 
@@ -48,34 +48,10 @@ class Simulation:
         return y.detach(), *torch.autograd.grad(y, (u, *self.leaves), grad)
 
 
-def assert_agrees(norm, simulation, steps):
-    close = {"rtol": 1e-4, "atol": 1e-4}  # fp32's rounding, gathered over the steps
-    for step in steps:
-        x, valid, upstream = batch(step, shift=2)
-        y, dx, *rest = run(norm, x, valid, upstream, step)
-        u, grad = x[valid].double(), upstream[valid].double()
-        wanted = simulation.step(u, grad, step + 1, norm.options)
-        assert not dx[~valid].any()
-        for actual, value in zip((y[valid], dx[valid], *rest), wanted, strict=True):
-            torch.testing.assert_close(actual.double(), value, **close)
-        for name, value in simulation.state().items():
-            buffer = norm.population.get_buffer(name)
-            torch.testing.assert_close(buffer.double(), value, **close)
-
-
 @ENDS
 def test_agrees_with_the_formulas_over_its_schedule(end):
     norm = random_norm(end)
-    assert_agrees(norm, Simulation(norm), range(16))
-
-
-def test_interrupted_run_goes_on():
-    norm = random_norm(12)
-    simulation = Simulation(norm)
-    assert_agrees(norm, simulation, range(6))  # mid-schedule
-    resumed = random_norm(12)
-    resumed.load_state_dict(norm.state_dict())
-    assert_agrees(resumed, simulation, range(6, 14))
+    assert_steps_agree(norm, Simulation(norm), range(16), shift=2)
 
 
 def test_first_values():

@@ -108,14 +108,3 @@ def test_while_frozen_the_backward_is_the_derivative():
     y = u / torch.sqrt((u**2).mean(0) + 1e-5) * leaves[1] + leaves[2]
     for one, two in zip(ours, torch.autograd.grad(y, leaves, upstream[valid]), strict=True):
         torch.testing.assert_close(one, two)
-
-
-def test_interrupted_run_goes_on():
-    norm = random_norm()
-    simulation = Simulation(norm)
-    # In the warm-up, behind it, behind the correction's start.
-    for start, end in ((0, 8), (8, 20), (20, 40), (40, 45)):
-        assert_steps_agree(norm, simulation, range(start, end))
-        resumed = random_norm()
-        resumed.load_state_dict(norm.state_dict())
-        norm = resumed
