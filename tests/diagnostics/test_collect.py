@@ -72,12 +72,6 @@ def make_batches(lengths=((3, 2), (5, 1, 4), (1,))):
     return batches
 
 
-def test_batch_norms_are_named_in_the_models_order(model):
-    assert batch_norms(model) == {"norm1": model.norm1, "norm2": model.norm2}
-    assert list(batch_norms(nn.Sequential(model.norm2, model.norm1))) == ["0", "1"]
-    assert batch_norms(nn.Linear(2, 2)) == {}
-
-
 @pytest.mark.parametrize("mode", [True, False], ids=["from training", "from evaluation"])
 def test_moments_are_those_of_training_without_dropout(model, mode):
     batches = make_batches()

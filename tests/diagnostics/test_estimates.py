@@ -9,10 +9,8 @@ from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, recalibrate
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
-    BatchRenorm,
     MovingAverageBatchNorm,
     PowerNorm,
-    PowerNormOptions,
     UnifiedNorm,
 )
 
@@ -74,35 +72,6 @@ def test_quadratic_means(kind, estimate):
     for name, buffer in norm.named_buffers():
         wanted = expected if name == "population.running_square" else before[name]
         torch.testing.assert_close(buffer, wanted)
-
-
-def test_deviations_of_batch_renorm():
-    norm, batches = BatchRenorm(3).double(), make_batches()
-    recalibrate(norm, batches, forward)
-    mean, var = estimates_by_hand(batches, "mean-of-batches")
-    torch.testing.assert_close(norm.population.running_mean, mean)
-    torch.testing.assert_close(norm.population.running_std, torch.sqrt(var + 1e-5))
-
-
-def test_norms_of_all_kinds_are_estimated_together_each_by_the_batch():
-    model = nn.Sequential(PowerNorm(3, PowerNormOptions(warmup=0)), BatchNorm(3)).double()
-    batches = make_batches()
-    recalibrate(model, batches, forward)
-    inputs = [batch / torch.sqrt(batch.square().mean(0) + 1e-5) for batch in batches]
-    mean, var = estimates_by_hand(inputs, "mean-of-batches")
-    torch.testing.assert_close(model[1].population.running_mean, mean)
-    torch.testing.assert_close(model[1].population.running_var, var)
-
-
-def test_later_layers_see_batches_normalised_by_themselves_without_dropout():
-    model = Network().double()
-    batches = make_batches()
-    recalibrate(model, batches, forward)
-    weight, bias = model.first.weight, model.first.bias
-    inputs = [oracles.batch_norm(batch, weight, bias)[0] for batch in batches]
-    mean, var = estimates_by_hand(inputs, "mean-of-batches")
-    torch.testing.assert_close(model.second.population.running_mean, mean)
-    torch.testing.assert_close(model.second.population.running_var, var)
 
 
 def with_bias(value):

@@ -12,7 +12,7 @@ from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
 )
-from rbn_fairseq.norms import BatchNorm, LengthBins, has_population_norm, record_gaps
+from rbn_fairseq.norms import BatchNorm, LengthBins
 from small_models import (
     BATCH,
     DEEP,
@@ -169,19 +169,3 @@ def test_evaluation(norms, placement, given):
         own = extra["attn"][0][row][at[row]][:, sources[row]]
         # Of scores in fp32, as fairseq's: those of some tens are rounded to 1e-6.
         torch.testing.assert_close(own, weights.mean(0), rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("norms", [NORMS["layer"], NORMS["batch"]], ids=["layer", "batch"])
-def test_penalty_of_gaps_in_the_order_of_the_forward(norms):
-    model, twin, constants = models(norms, PRE)
-    given = sample()
-    _, out = written(twin.train(), given, constants)
-    with record_gaps() as gaps:
-        model.train()(**given["net_input"])
-    assert bool(gaps) == has_population_norm(model)
-    names = [{id(norm): name for name, norm in it.named_modules()} for it in (model, twin)]
-    for gap, seen in zip(gaps, out.seen, strict=True):
-        assert names[0][id(gap.norm)] == names[1][id(seen.norm)]
-        assert_alike(gap.batch_mean, seen.mean)
-        assert_alike(gap.batch_var, seen.var)
-        assert gap.count == sum(map(len, seen.tokens))

@@ -151,8 +151,9 @@ def test_memory_layout_does_not_matter(name, training):
     twin = copy.deepcopy(norm)
     flipped = x.transpose(0, 1).requires_grad_()
     straight = x.transpose(0, 1).contiguous().requires_grad_()
-    upstream = torch.randn(6, 3, C)
-    one, other = gradients(norm, flipped, None, upstream), gradients(twin, straight, None, upstream)
+    upstream = torch.randn(3, 6, C).transpose(0, 1)
+    one = gradients(norm, flipped, None, upstream)
+    other = gradients(twin, straight, None, upstream.contiguous())
     for part, same in zip([one[0], *one[1]], [other[0], *other[1]], strict=True):
         torch.testing.assert_close(part, same, rtol=1e-5, atol=1e-5)
 
@@ -204,12 +205,6 @@ def test_in_torchs_transformer(name, first):
         encoder = torch.nn.TransformerEncoder(layer, 1).eval()
         for module in (layer, encoder):
             torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-5)
-
-
-@EVERY
-def test_prints(name):
-    norm = build(name)
-    assert type(norm).__name__ in repr(norm)
 
 
 @EVERY

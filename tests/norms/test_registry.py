@@ -51,18 +51,11 @@ def probes(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_every_entry_builds_a_norm(name):
+def test_every_entry_says_what_it_is(name):
     entry = NORMS[name]
     assert entry.name == name and entry.summary and entry.source
     assert entry.options_type is NormOptions or entry.options_type.norm == name
     assert all(field.metadata["help"] for field in dataclasses.fields(entry.options_type))
-    norm = build_norm([name], NormPlace(16, heads=4), {})
-    x = torch.randn(3, 2, 16)
-    tokens = ValidTokens(torch.tensor([[True, True], [True, True], [True, False]]))
-    for mode in (True, False):
-        y = norm.train(mode)(x, tokens)
-        assert (y.shape, y.dtype) == (x.shape, x.dtype)
-        assert y.isfinite().all()
 
 
 def test_options_and_sync_reach_the_norm():
