@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq import models as fairseq_models
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,16 +15,10 @@ from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.models.config import config_class, resolve
 from rbn_fairseq.models.kinds import TRANSLATION
 from rbn_fairseq.norms import NORMS, BatchNorm
+from small_models import task
 
 ARCHES = sorted(TRANSLATION.presets)
 GIVEN = {"encoder_layers": 3, "dropout": 0.0, "norm_encoder": "batch", "decoder_embed_dim": 64}
-
-
-def task():
-    dictionary = Dictionary()
-    for index in range(10):
-        dictionary.add_symbol(f"w{index}")
-    return SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
 
 
 def from_argparse(arch, *given):
@@ -161,17 +154,6 @@ def test_sizes_are_fairseqs(arch):
     assert (
         ours.encoder.layers[0].self_attn.num_heads == theirs.encoder.layers[0].self_attn.num_heads
     )
-
-
-def test_an_older_config_still_builds():
-    cfg = from_hydra("rbn_transformer_tiny", norm_encoder="batch")
-    old = OmegaConf.to_container(cfg)
-    for name in [name for name in old if name.startswith("norm_") and name != "norm_encoder"]:
-        del old[name]
-    model = fairseq_models.build_model(DictConfig(old), task(), from_checkpoint=True)
-    assert shapes(model) == shapes(build(cfg))
-    norm = model.encoder.layers[0].final_layer_norm
-    assert isinstance(norm, BatchNorm) and not norm.sync and norm.options.momentum == 0.05
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from rbn_fairseq.models.loss import HAS_CHUNKS, Loss, Wanted, label_smoothed_loss, pack_targets
+from rbn_fairseq.models.loss import HAS_CHUNKS, Wanted, label_smoothed_loss, pack_targets
 from rbn_fairseq.norms import lay_out
 from small_models import real_tokens
 
@@ -70,35 +70,6 @@ def test_fp32_rounds_no_more_than_fairseqs(smoothing):
     theirs = errors(of_fairseq(x, weight, target, smoothing)[0])
     for error, other in zip(ours, theirs, strict=True):
         assert error <= 4 * other + 1e-6, (ours, theirs)
-
-
-def test_no_rows():
-    x, weight, target = problem(0, 4, 9, torch.float)
-    loss, nll = ours_of(x, weight, target, 0.1)
-    assert loss == nll == 0
-    assert all(not it.any() for it in torch.autograd.grad(loss, (x, weight)))
-
-
-def test_without_gradients():
-    x, weight, target = problem(600, 4, 9, torch.double)
-    with torch.no_grad():
-        loss, nll = ours_of(x, weight, target, 0.1)
-    expected = of_fairseq(x, weight, target, 0.1)
-    torch.testing.assert_close((loss, nll), expected, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("tokens", [None, 9])
-def test_rows_whose_target_is_padding_have_no_loss(tokens):
-    """Whether or not their number is known."""
-    x, weight, target = problem(12, 4, 9, torch.double)
-    target[[0, 5, 11]] = -1
-    real = target.ne(-1)
-    found = ours_of(x, weight, target, 0.1, tokens=tokens)
-    expected = ours_of(x[real], weight, target[real], 0.1)
-    assert isinstance(found, Loss)
-    torch.testing.assert_close(tuple(found), tuple(expected), rtol=1e-12, atol=0)
-    dx, _ = torch.autograd.grad(found.loss, (x, weight))
-    assert not dx[~real].any() and dx[real].all()
 
 
 def test_targets_are_in_the_order_of_the_rows():

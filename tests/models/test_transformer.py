@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from fairseq.models.transformer import TransformerModel
 from fairseq.modules import LayerDropModuleList
 from torch import nn
 
@@ -35,23 +34,10 @@ from small_models import (
 )
 
 EVERY = pytest.mark.parametrize("name", NORMS)
-PLACEMENTS = pytest.mark.parametrize("placement", [{}, PRE], ids=["post", "pre"])
 POST_AND_SUB = pytest.mark.parametrize(  # with the number of norms that BATCH makes of them
     "placement, count", [({}, 10), (SUB, 20)], ids=["post", "sub"]
 )
 WITH_SUB = pytest.mark.parametrize("placement", [{}, PRE, SUB], ids=["post", "pre", "sub"])
-
-
-@PLACEMENTS
-def test_state_dict_is_fairseqs_and_population(placement):
-    ours = build(**BATCH, **FINALS, **placement)
-    theirs = build(TransformerModel, **placement).state_dict()
-    expected = set(theirs)
-    for name, part in ours.named_modules():
-        if isinstance(part, BatchNorm):
-            expected |= {f"{name}.population.running_{stat}" for stat in ("mean", "var")}
-    assert set(ours.state_dict()) == expected
-    assert len(expected) > len(theirs)
 
 
 @WITH_SUB
@@ -82,23 +68,6 @@ def test_pads_never_matter(name, placement):
         assert other.keys() == results[0].keys()
         for name, value in results[0].items():
             assert value.isfinite().all() and torch.equal(value, other[name]), name
-
-
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_norms_are_called_with_the_real_tokens(side):
-    model = build(**{f"norm_{side}": "batch"}, **STILL).train()
-    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
-    seen = []
-    for norm in norms:
-        norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-    source, lengths, target = batch()
-    model(source, lengths, target)
-    real = (source if side == "encoder" else target).ne(1)
-    assert len(seen) == len(norms) > 0
-    for x, layout in seen:
-        assert x.shape == (real.sum(), 16)
-        assert sorted(layout.counts) == sorted(real.sum(1).tolist())
-        assert torch.equal(layout.unpack(torch.ones_like(x)).bool()[..., 0], real)
 
 
 @WITH_SUB
@@ -139,33 +108,6 @@ def kinds(model):
         for name, part in model.named_modules()
         if isinstance(part, BatchNorm | LayerNorm)
     }
-
-
-@pytest.mark.parametrize(
-    "plan, places",
-    [
-        ("batch@0:layer", {"0.self_attn_layer_norm", "0.final_layer_norm"}),
-        ("batch@1.ffn:layer", {"1.final_layer_norm"}),
-        ("batch@self:layer", {"0.self_attn_layer_norm", "1.self_attn_layer_norm"}),
-    ],
-)
-def test_plan_is_placed(plan, places):
-    found = kinds(build(norm_encoder=plan))
-    batch_norms = {name for name, kind in found.items() if kind is BatchNorm}
-    assert batch_norms == {f"encoder.layers.{place}" for place in places}
-    assert len(found) == 2 * 2 + 2 * 3  # sites of 2 encoder and 2 decoder layers
-
-
-def test_cross_site_is_the_decoders():
-    found = kinds(build(norm_decoder="batch@0.cross:layer"))
-    assert [name for name, kind in found.items() if kind is BatchNorm] == [
-        "decoder.layers.0.encoder_attn_layer_norm"
-    ]
-
-
-def test_composition_is_placed():
-    norm = build(norm_encoder="batch+layer").encoder.layers[0].final_layer_norm
-    assert [type(part) for part in norm] == [BatchNorm, LayerNorm]
 
 
 def test_finals_are_pre_norms_alone():
