@@ -125,6 +125,21 @@ def data_bin(corpus: Path, shared) -> Path:
 
 
 @pytest.fixture(scope="session")
+def english(corpus: Path, shared) -> Path:
+    """The corpus's English alone; after fairseq-preprocess, in the folder `bin`. Read only."""
+
+    def make(directory: Path) -> None:
+        directory.mkdir()
+        options = []
+        for split in ("train", "valid", "test"):
+            shutil.copy(corpus / f"{split}.en", directory / split)
+            options += [f"--{split}pref", directory / split]
+        runs.call("preprocess", "--only-source", *options, "--destdir", directory / "bin")
+
+    return shared("english", make)
+
+
+@pytest.fixture(scope="session")
 def varied(shared) -> Path:
     """Data of sentences of many lengths, and their text in the folder `text`.
 

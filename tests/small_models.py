@@ -1,12 +1,14 @@
 """Small models, and batches of sentences of chosen lengths."""
 
 import argparse
+from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from torch import Tensor, nn
 from torch.nn import functional
@@ -82,15 +84,13 @@ def build_language_model(model=RBNTransformerLanguageModel, **options):
     return model.build_model(settings, task())
 
 
-def label_task() -> SimpleNamespace:
-    """A task of words and of three labels, as `1`, which has the number 4."""
-    labels = Dictionary()
-    for label in "123":
-        labels.add_symbol(label)
-    words = task().source_dictionary
-    return SimpleNamespace(
-        source_dictionary=words, target_dictionary=labels, provides=lambda what: True
-    )
+def label_task(labels: Iterable[str] = "123") -> SimpleNamespace:
+    """A task of words and of labels, or tags, the first of which has the number 4."""
+    both = task()
+    both.target_dictionary = Dictionary()
+    for label in labels:
+        both.target_dictionary.add_symbol(label)
+    return both
 
 
 def build_classifier(model=RBNTransformerClassifier, **options):
@@ -100,6 +100,18 @@ def build_classifier(model=RBNTransformerClassifier, **options):
     settings = argparse.Namespace(arch="rbn_transformer_classifier", max_source_positions=50)
     vars(settings).update(sizes | options)
     return model.build_model(settings, label_task())
+
+
+def fairseqs_encoder(model, **options):
+    """fairseq's encoder in fp64, with the weights of that of a classifier or tagger."""
+    sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
+    given = {"max_source_positions": 50, **STILL, **sizes, **options}
+    cfg = TransformerConfig.from_namespace(argparse.Namespace(**given))
+    words = task().source_dictionary
+    embedding = nn.Embedding(len(words), cfg.encoder.embed_dim, words.pad())
+    encoder = TransformerEncoderBase(cfg, words, embedding).double()
+    encoder.load_state_dict(model.encoder.state_dict())
+    return encoder
 
 
 def classified(left=False, wider=0):

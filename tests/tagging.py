@@ -2,32 +2,14 @@
 
 import argparse
 import random
-from types import SimpleNamespace
 
 import torch
-from fairseq.data import Dictionary
 
 from rbn_fairseq.models import RBNTransformerTagger
-from small_models import SIZES, sentences, task
+from small_models import SIZES, label_task, sentences
 
 TAGS = ("O", "B-X", "I-X")
 _PLACES = ("amber", "bern", "cork", "delft", "essen")
-
-
-def labels(tags=TAGS):
-    """The dictionary of these tags."""
-    dictionary = Dictionary()
-    for tag in tags:
-        dictionary.add_symbol(tag)
-    return dictionary
-
-
-def tagging_task(tags=TAGS):
-    """A task with words and tags."""
-    words = task().source_dictionary
-    return SimpleNamespace(
-        source_dictionary=words, target_dictionary=labels(tags), provides=lambda what: True
-    )
 
 
 def build_tagger(tags=TAGS, **options):
@@ -36,7 +18,7 @@ def build_tagger(tags=TAGS, **options):
     sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
     settings = argparse.Namespace(arch="rbn_transformer_tagger", max_source_positions=50)
     vars(settings).update(sizes | options)
-    return RBNTransformerTagger.build_model(settings, tagging_task(tags))
+    return RBNTransformerTagger.build_model(settings, label_task(tags))
 
 
 def tagged(lengths, tags=TAGS, wider=0, seed=0):

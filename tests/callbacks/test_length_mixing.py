@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from fairseq import options, tasks
+from fairseq import tasks
 from fairseq.data import LanguagePairDataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+import composing
 import runs
 from rbn_fairseq.callbacks.length_mixing import LengthMixing
 from rbn_fairseq.checkpoints.files import read_checkpoint
@@ -20,9 +20,7 @@ from trainings import training
 
 @functools.cache
 def configuration(*arguments):
-    parser = options.get_training_parser()
-    given = options.parse_args_and_arch(parser, runs.train_arguments(*arguments))
-    return convert_namespace_to_omegaconf(given).task
+    return composing.options_of(runs.train_arguments(*arguments)).task
 
 
 def iterator(data, *arguments, split="train", max_tokens=1000, seed=7, multiple=8, **how):

@@ -25,28 +25,16 @@ TRAIN = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def text(corpus, tmp_path_factory):
-    """English text alone, after fairseq-preprocess."""
-    directory = tmp_path_factory.mktemp("monolingual")
-    for split in ("train", "valid"):
-        (directory / split).write_text((corpus / f"{split}.en").read_text())
-    prefixes = (f"--{split}pref {directory / split}" for split in ("train", "valid"))
-    options = " ".join(prefixes).split()
-    runs.call("preprocess", "--only-source", *options, "--destdir", directory / "bin")
-    return directory / "bin"
-
-
 def lines(directory):
     return [json.loads(line) for line in (directory / "embedding.jsonl").read_text().splitlines()]
 
 
-def test_language_modelling_resumes_bit_for_bit(text, tmp_path):
+def test_language_modelling_resumes_bit_for_bit(english, tmp_path):
     once, twice = tmp_path / "once", tmp_path / "twice"
-    log = runs.call("train", text, *TRAIN, "--max-epoch", 3, "--save-dir", once)
+    log = runs.call("train", english / "bin", *TRAIN, "--max-epoch", 3, "--save-dir", once)
     assert "valid on 'valid' subset" in log or "| valid |" in log
-    runs.call("train", text, *TRAIN, "--max-epoch", 2, "--save-dir", twice)
-    runs.call("train", text, *TRAIN, "--max-epoch", 3, "--save-dir", twice)
+    runs.call("train", english / "bin", *TRAIN, "--max-epoch", 2, "--save-dir", twice)
+    runs.call("train", english / "bin", *TRAIN, "--max-epoch", 3, "--save-dir", twice)
     one, other = (read_checkpoint(path / "checkpoint_last.pt")["model"] for path in (once, twice))
     assert all((value == other[name]).all() for name, value in one.items())
     assert lines(once) == lines(twice) and len(lines(once)) == 3
@@ -54,11 +42,11 @@ def test_language_modelling_resumes_bit_for_bit(text, tmp_path):
     assert first["growth"] is None and second["growth"] == second["norm"] / first["norm"]
 
 
-def test_other_dictionaries_are_refused(text, tmp_path):
-    runs.call("train", text, *TRAIN, "--max-update", 1, "--save-dir", tmp_path)
+def test_other_dictionaries_are_refused(english, tmp_path):
+    runs.call("train", english / "bin", *TRAIN, "--max-update", 1, "--save-dir", tmp_path)
     other = tmp_path / "other"
     other.mkdir()
-    for path in text.iterdir():
+    for path in (english / "bin").iterdir():
         (other / path.name).write_bytes(path.read_bytes())
     words = (other / "dict.txt").read_text().splitlines()
     (other / "dict.txt").write_text("\n".join(reversed(words)) + "\n")

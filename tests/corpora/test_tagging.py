@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 
 import pytest
 
@@ -23,17 +22,6 @@ SIZES = {"train": 30, "valid": 4, "test": 5}
 def files(tmp_path):
     write_tagged(tmp_path / "files", SIZES)
     return [tmp_path / "files" / f"{split}.txt" for split in SIZES]
-
-
-@pytest.fixture
-def no_fairseq(monkeypatch):
-    def copy(text, out, langs, *options, joined):
-        assert langs == ("text", "label") and not joined
-        shutil.copytree(text, out, dirs_exist_ok=True)
-        (out / "dict.text.txt").write_text("a 2\nb 1\n")
-        return 6
-
-    monkeypatch.setattr(build, "binarise", copy)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])

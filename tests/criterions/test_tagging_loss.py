@@ -11,8 +11,8 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from rbn_fairseq.criterions import CRFRBN, RBNPenaltyConfig
 from rbn_fairseq.criterions.penalty import gap_terms
 from rbn_fairseq.norms import record_gaps
-from small_models import STILL, assert_alike
-from tagging import build_tagger, tagged, tagging_task
+from small_models import STILL, assert_alike, label_task
+from tagging import build_tagger, tagged
 
 BIO = ("O", "B-X", "I-X", "B-Y", "I-Y")
 BMES = ("O", "B-X", "M-X", "E-X", "S-X", "S-Y")
@@ -20,7 +20,7 @@ LENGTHS = ([5, 2, 7], [1], [9, 9, 3, 4], [6, 8])
 
 
 def criterion(tags=BIO, sentence_avg=False):
-    return CRFRBN(tagging_task(tags), sentence_avg)
+    return CRFRBN(label_task(tags), sentence_avg)
 
 
 @pytest.mark.parametrize("sentence_avg", [False, True])
@@ -53,7 +53,7 @@ def test_f1_is_that_of_the_whole_set(tags):
     """Summed over batches, whose mean is another number; tags are random, many out of order."""
     tagger = build_tagger(tags, **STILL).eval()
     ours = criterion(tags).eval()
-    words = tagging_task(tags).target_dictionary
+    words = label_task(tags).target_dictionary
     # Random gold tags; what is predicted is the same, but for every third token, and for <unk>, as
     # which an untrained model tags many; it is no entity.
     batches = [tagged(lengths, tags, seed=seed) for seed, lengths in enumerate(LENGTHS)]

@@ -28,38 +28,25 @@ BREAKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def text(corpus, tmp_path_factory):
-    """English text alone, after fairseq-preprocess."""
-    directory = tmp_path_factory.mktemp("monolingual")
-    splits = ("train", "valid", "test")
-    for split in splits:
-        (directory / split).write_text((corpus / f"{split}.en").read_text())
-    prefixes = (f"--{split}pref {directory / split}" for split in splits)
-    options = " ".join(prefixes).split()
-    runs.call("preprocess", "--only-source", *options, "--destdir", directory / "bin")
-    return directory
-
-
 @pytest.fixture(scope="module", params=BREAKS)
-def trained(request, text, tmp_path_factory):
+def trained(request, english, tmp_path_factory):
     """A save directory, how its text is cut, and the log."""
     directory = tmp_path_factory.mktemp(request.param)
     log = runs.call(
-        "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
         *MODEL, *TRAIN, *BREAKS[request.param], "--max-epoch", 3, "--save-dir", directory,
     )  # fmt: skip
     return directory, request.param, log
 
 
-def perplexity(text, directory, cut, split="test"):
+def perplexity(english, directory, cut, split="test"):
     """Of each token given those before it in its block or sentence, one at a time, in fp64."""
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(directory / "checkpoint_best.pt")], arg_overrides={"data": str(text / "bin")}
+        [str(directory / "checkpoint_best.pt")], arg_overrides={"data": str(english / "bin")}
     )
     model = model.double().eval()
-    words = Dictionary.load(str(text / "bin" / "dict.txt"))
-    lines = (text / split).read_text().splitlines()
+    words = Dictionary.load(str(english / "bin" / "dict.txt"))
+    lines = (english / split).read_text().splitlines()
     sentences = [[*(words.index(word) for word in line.split()), words.eos()] for line in lines]
     if cut == "sentences":
         inputs = [[words.eos(), *sentence[:-1]] for sentence in sentences]
@@ -100,18 +87,18 @@ def test_it_learns_and_says_what_it_is(trained):
     assert (tids[-1].get("mean_conditional_tid") is not None) == (cut == "sentences")
 
 
-def test_perplexity(trained, text):
+def test_perplexity(trained, english):
     directory, cut, _ = trained
-    expected, nll = perplexity(text, directory, cut)
+    expected, nll = perplexity(english, directory, cut)
     log = runs.call(
-        "eval_lm", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        "eval_lm", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
         "--path", directory / "checkpoint_best.pt", "--gen-subset", "test", "--cpu",
         "--num-workers", 0, "--no-progress-bar", *BREAKS[cut],
     )  # fmt: skip
     loss, ppl = map(float, re.search(r"Loss \(base 2\): (\S+), Perplexity: (\S+)", log).groups())
     assert loss == pytest.approx(nll, abs=2e-4) and ppl == pytest.approx(expected, abs=0.02)
     valid = rbn(
-        "validate", text / "bin", "--path", directory / "checkpoint_best.pt", "--valid-subset",
+        "validate", english / "bin", "--path", directory / "checkpoint_best.pt", "--valid-subset",
         "test", "--cpu", "--num-workers", 0, "--max-tokens", 512,
         "--json", directory / "score.json",
     ).stdout  # fmt: skip
@@ -122,7 +109,7 @@ def test_perplexity(trained, text):
     assert score["ppl"] == pytest.approx(expected, abs=0.02)
 
 
-def test_measurements(trained, text, tmp_path):
+def test_measurements(trained, english, tmp_path):
     directory, cut, _ = trained
     last = directory / "checkpoint_last.pt"
     assert "last layer" in rbn("tid", last).stdout
@@ -130,59 +117,59 @@ def test_measurements(trained, text, tmp_path):
     assert "recalibrated" in out and "length-conditional" not in out
     costs = {row["statistics"]: row for row in json.loads((tmp_path / "cost.json").read_text())}
     state = read_checkpoint(last)
-    tokens = sum(len(line.split()) + 1 for line in (text / "valid").read_text().splitlines())
+    tokens = sum(len(line.split()) + 1 for line in (english / "valid").read_text().splitlines())
     assert costs["running"]["tokens"] == tokens
     assert costs["running"]["nll"] == pytest.approx(state["extra_state"]["val_loss"], abs=1e-3)
     for verb in ("recalibrate", "fold"):
         rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
     folded = rbn(
-        "validate", text / "bin", "--path", tmp_path / "fold.pt", "--cpu", "--num-workers", 0,
+        "validate", english / "bin", "--path", tmp_path / "fold.pt", "--cpu", "--num-workers", 0,
         "--max-tokens", 512,
     ).stdout  # fmt: skip
     assert float(re.search(r"\| loss ([\d.]+)", folded)[1]) == pytest.approx(
         state["extra_state"]["val_loss"], abs=2e-3
     )
-    found = rbn("doctor", "--checkpoint", last, "--data", text / "bin").stdout
+    found = rbn("doctor", "--checkpoint", last, "--data", english / "bin").stdout
     assert "rbn_transformer_lm_tiny, --norm-decoder batch" in found
     assert "test has 61 lines" in found and "--norm-encoder" not in found
 
 
-def test_the_architecture_chooses_the_task(text, tmp_path):
-    out = rbn("train", text / "bin", *MODEL, *TRAIN, *BREAKS["blocks"], "--check",
+def test_the_architecture_chooses_the_task(english, tmp_path):
+    out = rbn("train", english / "bin", *MODEL, *TRAIN, *BREAKS["blocks"], "--check",
               "--save-dir", tmp_path).stdout  # fmt: skip
     assert "ok: rbn_transformer_lm_tiny" in out
 
 
-def test_mixing_and_an_adaptive_softmax(text, tmp_path):
+def test_mixing_and_an_adaptive_softmax(english, tmp_path):
     options = [*MODEL, *TRAIN, *BREAKS["sentences"]]
     options.remove("--share-decoder-input-output-embed")
     options[options.index("cross_entropy_rbn")] = "adaptive_loss_rbn"
     log = runs.call(
-        "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
         *options, "--adaptive-softmax-cutoff", "10,20", "--length-mixing", 4, "--max-epoch", 2,
         "--ddp-backend", "legacy_ddp", "--save-dir", tmp_path,
     )  # fmt: skip
     assert "length mixing: 4 buckets" in log
     losses = [float(loss) for loss in re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)]
-    _, nll = perplexity(text, tmp_path, "sentences", "valid")
+    _, nll = perplexity(english, tmp_path, "sentences", "valid")
     assert losses[1] < losses[0] and losses[1] == pytest.approx(nll, abs=1e-3)
 
 
 @pytest.mark.parametrize("by", ["options", "hydra"])
-def test_the_recipe_with_an_adaptive_softmax_trains(text, tmp_path, by):
+def test_the_recipe_with_an_adaptive_softmax_trains(english, tmp_path, by):
     small = {"adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20"}
     if by == "options":
         sizes = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
         done = rbn(
-            "train", text / "bin", "--recipe", "wikitext103_pre", *sizes, "--arch",
+            "train", english / "bin", "--recipe", "wikitext103_pre", *sizes, "--arch",
             "rbn_transformer_lm_tiny_pre", "--cpu", "--num-workers", 0, "--max-update", 2,
             "--no-tid", "--save-dir", tmp_path,
         )  # fmt: skip
     else:
         sizes = [f"model.{name}='{value}'" for name, value in small.items()]
         done = rbn(
-            "hydra-train", "--config-name", "wikitext103_post", f"task.data={text / 'bin'}", *sizes,
-            "model._name=rbn_transformer_lm_tiny",
+            "hydra-train", "--config-name", "wikitext103_post", f"task.data={english / 'bin'}",
+            *sizes, "model._name=rbn_transformer_lm_tiny",
             "common.cpu=true", "dataset.num_workers=0", "optimization.max_update=2",
             "task.no_tid=true", f"hydra.run.dir={tmp_path}",
         )  # fmt: skip
@@ -191,10 +178,10 @@ def test_the_recipe_with_an_adaptive_softmax_trains(text, tmp_path, by):
     assert model["adaptive_softmax_cutoff"] == "10,20" and model["tie_adaptive_weights"]
 
 
-def test_another_criterion_is_refused(text, tmp_path):
+def test_another_criterion_is_refused(english, tmp_path):
     with pytest.raises(ValueError, match="adaptive_loss_rbn"):
         runs.call(
-            "train", text / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
-            *MODEL[:2], "--adaptive-softmax-cutoff", "10,20", *TRAIN[:-1], *BREAKS["sentences"],
-            "--max-update", 1, "--save-dir", tmp_path,
+            "train", english / "bin", "--user-dir", runs.USER_DIR,
+            "--task", "language_modeling_rbn", *MODEL[:2], "--adaptive-softmax-cutoff", "10,20",
+            *TRAIN[:-1], *BREAKS["sentences"], "--max-update", 1, "--save-dir", tmp_path,
         )  # fmt: skip

@@ -1,42 +1,22 @@
 """Features of encoder layers, against a hand-made forward through the same layers."""
 
-import argparse
-from types import SimpleNamespace
-
 import pytest
 import torch
-from fairseq.data import Dictionary
 
+import small_models
 from rbn_fairseq.callbacks.conditioning_monitor import record_features
-from rbn_fairseq.models import RBNTransformerModel
+from small_models import DEEP, HYBRID, PERI, PRE, STILL, SUB
 
-PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 PLACEMENTS = {
-    "post": {},
-    "deepnorm": {"norm_placement": "deepnorm"},
-    "pre": PRE,
-    "sub": PRE | {"norm_placement": "sub"},
-    "peri": PRE | {"norm_placement": "peri"},
-    "hybrid": PRE | {"norm_placement": "hybrid"},
-}
+    "post": {}, "deepnorm": DEEP, "pre": PRE, "sub": SUB, "peri": PERI, "hybrid": HYBRID,
+}  # fmt: skip
 PAD = 1
 WITH_PADS = torch.tensor([[5, 6, 7, 8, 2], [9, 2, PAD, PAD, PAD], [4, 4, 2, PAD, PAD]])
 WITHOUT_PADS = torch.tensor([[5, 6, 2], [7, 7, 2]])
 
 
 def build(**options):
-    dictionary = Dictionary()
-    for index in range(20):
-        dictionary.add_symbol(f"w{index}")
-    task = SimpleNamespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    settings = argparse.Namespace(
-        arch="rbn_transformer", max_source_positions=9, max_target_positions=9
-    )
-    sizes = {"embed_dim": 8, "ffn_embed_dim": 12, "layers": 3, "attention_heads": 2}
-    for side in ("encoder", "decoder"):
-        vars(settings).update({f"{side}_{name}": size for name, size in sizes.items()})
-    vars(settings).update({"dropout": 0.0, "attention_dropout": 0.0} | options)
-    return RBNTransformerModel.build_model(settings, task).train()
+    return small_models.build(**STILL, encoder_layers=3, **options).train()
 
 
 def encode(model, words):

@@ -1,22 +1,18 @@
 """The classifier: fairseq's encoder and a linear layer, and nothing of padding."""
 
-import argparse
-
 import pytest
 import torch
-from fairseq.models.transformer import TransformerConfig, TransformerEncoder
 from torch.nn import functional
 
-import oracles
 from rbn_fairseq.models.config import config_class
 from rbn_fairseq.models.kinds import CLASSIFIER
 from small_models import (
-    SIZES,
     STILL,
     assert_alike,
     assert_same_gradients,
     build_classifier,
     classified,
+    fairseqs_encoder,
     gradients,
     label_task,
     randomise,
@@ -36,23 +32,11 @@ OPTIONS = {
 EVERY = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
-def fairseqs(model, options):
-    """fairseq's encoder with the same weights."""
-    sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
-    given = {"max_source_positions": 50, **STILL, **sizes, **options}
-    cfg = TransformerConfig.from_namespace(argparse.Namespace(**given))
-    words = label_task().source_dictionary
-    embedding = torch.nn.Embedding(len(words), cfg.encoder.embed_dim, words.pad())
-    encoder = TransformerEncoder(cfg, words, embedding).double()
-    encoder.load_state_dict(model.encoder.state_dict())
-    return encoder
-
-
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @EVERY
 def test_it_is_fairseqs_encoder_and_a_linear_layer(options, training):
     model = randomise(build_classifier(**STILL, **options)).double().train(training)
-    encoder = fairseqs(model, options).train(training)
+    encoder = fairseqs_encoder(model, **options).train(training)
     sample = classified()
     tokens = sample["net_input"]["src_tokens"]
     out = encoder(tokens, sample["net_input"]["src_lengths"])["encoder_out"][0]  # (T, B, C)
@@ -87,22 +71,6 @@ def test_padding_makes_no_difference(norm, training, left, wider):
         assert_alike(other_state[name], value, name)
 
 
-def test_batch_norm_is_over_the_real_tokens_of_all_texts():
-    model = build_classifier(**STILL, norm_encoder="batch@0.self:layer", encoder_layers=1)
-    model = model.double().train()
-    seen = []
-    norm = model.encoder.layers[0].self_attn_layer_norm
-    norm.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach()))
-    model(**classified()["net_input"])
-    (rows,) = seen
-    assert len(rows) == classified()["net_input"]["src_lengths"].sum()
-    mean, var = oracles.moments(rows)
-    torch.testing.assert_close(norm.population.get()[0].double(), 0.05 * mean, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(
-        norm.population.get()[1].double(), 0.95 + 0.05 * var, rtol=1e-4, atol=1e-6
-    )
-
-
 @torch.no_grad()
 def test_nll_is_of_classes_counted_from_0():
     model = build_classifier(**STILL).double().eval()
@@ -111,13 +79,11 @@ def test_nll_is_of_classes_counted_from_0():
     logs = logits.log_softmax(1)
     labels = label_task().target_dictionary
     each = [row[int(labels[i]) - 1] for row, i in zip(logs, sample["target"][:, 0], strict=True)]
-    assert {labels[i] for i in sample["target"][:, 0]} == {
-        "1",
-        "2",
-        "3",
-    }  # one has padding's number
+    # One has padding's number.
+    assert {labels[i] for i in sample["target"][:, 0]} == {"1", "2", "3"}
     nll, texts = model.nll(sample, labels.pad())
-    assert_alike(nll, -sum(each)) and texts == len(each)
+    assert_alike(nll, -sum(each))
+    assert texts == len(each)
 
 
 def test_architectures():

@@ -1,18 +1,22 @@
 """The tagger: its encoder is fairseq's, and its CRF that of all sequences of tags, one by one."""
 
-import argparse
 from itertools import product
 
 import pytest
 import torch
-from fairseq.models.transformer import TransformerConfig, TransformerEncoderBase
-from torch import nn
 
 from rbn_fairseq.models import RBNTransformerTagger
 from rbn_fairseq.models.config import config_class
 from rbn_fairseq.models.kinds import TAGGER
-from small_models import STILL, assert_alike, assert_same_gradients, gradients, randomise
-from tagging import TAGS, build_tagger, tagged, tagging_task
+from small_models import (
+    STILL,
+    assert_alike,
+    assert_same_gradients,
+    fairseqs_encoder,
+    gradients,
+    randomise,
+)
+from tagging import TAGS, build_tagger, tagged
 
 pytestmark = pytest.mark.usefixtures("double_softmax")
 
@@ -68,25 +72,11 @@ def test_loss_and_best_tags_are_those_of_all_sequences(options, training):
     assert_alike(nll, output.nll.sum())
 
 
-def fairseqs(tagger, **options):
-    """fairseq's encoder with the weights of ours."""
-    words = tagging_task().source_dictionary
-    settings = argparse.Namespace(max_source_positions=50)
-    sizes = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
-    vars(settings).update({f"encoder_{name}": size for name, size in sizes.items()})
-    vars(settings).update(STILL | options)
-    cfg = TransformerConfig.from_namespace(settings)
-    embedding = nn.Embedding(len(words), 16, words.pad())
-    encoder = TransformerEncoderBase(cfg, words, embedding).double()
-    encoder.load_state_dict(tagger.encoder.state_dict())
-    return encoder
-
-
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("wider", [0, 2])
 def test_emissions_are_those_of_fairseqs_encoder(options, wider):
     tagger = model(**options)
-    theirs = fairseqs(tagger, **options)
+    theirs = fairseqs_encoder(tagger, **options)
     known, given = tagged(LENGTHS), tagged(LENGTHS, wider=wider)
     x = theirs.train()(known["net_input"]["src_tokens"])["encoder_out"][0].transpose(0, 1)
     projection = tagger.output_projection

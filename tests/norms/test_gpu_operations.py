@@ -22,6 +22,16 @@ SHAPES = {
 }
 
 
+@pytest.fixture
+def device():
+    """Where batch norm takes a GPU's operations: a GPU, or the CPU with stand-ins for them."""
+    if torch.cuda.is_available():
+        yield "cuda"
+    else:
+        with gpu_operations.on_the_cpu():
+            yield "cpu"
+
+
 def upstream_of(x, penalty=True):
     """Gradients that arrive at y, and with a penalty at batch mean and batch variance."""
     return torch.randn(x.shape).to(x.dtype), *torch.randn(2 * penalty, x.shape[-1])
