@@ -72,11 +72,6 @@ def test_doctor(rbn_run, data_bin, tmp_path):
     assert bad.exit_code == 1 and "dictionaries are not those" in bad.output
 
 
-def test_too_few_epochs(capsys, rbn_run, tmp_path):
-    line = user_error(capsys, "average", rbn_run, "--last", 6, "--output", tmp_path / "out.pt")
-    assert "--last 6" in line and "1, 2, 3" in line
-
-
 @pytest.mark.parametrize("verb", ["tid", "recalibrate"])
 def test_checkpoint_of_plain_fairseq(capsys, plain_run, data_bin, tmp_path, verb):
     path = plain_run / "checkpoint_last.pt"

@@ -91,6 +91,22 @@ def test_data_may_come_last(data_bin, tmp_path):
         (options("--arch", "rbn_transformer_tinny"), ["Did you mean `rbn_transformer_tiny`"]),
         (options("--optimizer", "adm"), ["--optimizer", "Did you mean `adam`", "adagrad"]),
         (options("--max-update", "many"), ["--max-update", "many"]),
+        (options(without=["--optimizer"]), ["give --optimizer", "--recipe"]),
+        (
+            options("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric"),
+            ["no `accuracy`", "--report-accuracy"],
+        ),
+        *(
+            (
+                options("--arch", arch, "--task", task, without=["--arch"]),
+                [f"--arch {arch} is for --task {right}, not {task}: leave --task out"],
+            )
+            for arch, task, right in (
+                ("rbn_transformer_tiny", "language_modeling_rbn", "translation_rbn"),
+                ("rbn_transformer_lm_tiny", "translation_rbn", "language_modeling_rbn"),
+                ("rbn_transformer_tagger", "text_classification_rbn", "sequence_tagging_rbn"),
+            )
+        ),
         (["another", *options()], ["another"]),
         (["--norm", "ln", *options()], ["--norm ln", "--recipe"]),
     ],
@@ -137,18 +153,6 @@ def test_a_part_that_is_missing():
         assert line.startswith("The data in `/a(b)/data` have no part `tset`")
 
 
-def test_no_optimizer(capsys, data_bin, tmp_path):
-    arguments = (*options(without=["--optimizer"]), "--save-dir", tmp_path / "run")
-    line = user_error(capsys, "train", data_bin, *arguments)
-    assert "give --optimizer" in line and "--recipe" in line
-
-
-def test_a_score_that_no_validation_has(capsys, data_bin, tmp_path):
-    by = ("--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric")
-    line = user_error(capsys, "train", data_bin, *options(*by), "--save-dir", tmp_path / "run")
-    assert "no `accuracy`" in line and "--report-accuracy" in line
-
-
 def test_a_divergence(capsys, data_bin, tmp_path):
     huge = ("--optimizer", "sgd", "--lr", "1e30", "--max-update", "9")
     arguments = (*options(*huge), "--save-dir", tmp_path / "run")
@@ -180,20 +184,6 @@ def test_what_an_optimizer_cannot_go_on_with(capsys, plain_run, data_bin, tmp_pa
     line = user_error(capsys, "train", data_bin, *tiny)
     assert f"{what} does not match" in line and "--reset-optimizer" in line
     assert (directory / "checkpoint_last.pt").exists()
-
-
-@pytest.mark.parametrize(
-    ("architecture", "task", "right"),
-    [
-        ("rbn_transformer_tiny", "language_modeling_rbn", "translation_rbn"),
-        ("rbn_transformer_lm_tiny", "translation_rbn", "language_modeling_rbn"),
-        ("rbn_transformer_tagger", "text_classification_rbn", "sequence_tagging_rbn"),
-    ],
-)
-def test_an_architecture_of_another_task(capsys, data_bin, architecture, task, right):
-    arguments = options("--arch", architecture, "--task", task, without=("--arch",))
-    line = user_error(capsys, "train", data_bin, *arguments)
-    assert f"--arch {architecture} is for --task {right}, not {task}: leave --task out" in line
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ print(json.dumps([results, [name for name in sys.modules if "." not in name]]))
 
 
 def verbs(command=None, path=()):
-    """Yield every verb, as words."""
+    """Yield every verb, as words, and its command."""
     command = command or typer.main.get_command(app)
     for name, verb in sorted(getattr(command, "commands", {}).items()):
-        yield (*path, name)
+        yield (*path, name), verb
         yield from verbs(verb, (*path, name))
 
 
@@ -52,7 +52,7 @@ def test_help_and_typos_import_nothing_slow():
         (("trian",), 2, "Did you mean 'train'"),
         (("tid", "x", "--batche", "3"), 2, "--batches"),
         (("train",), 2, "DATA-BIN is missing"),
-        *[((*verb, "-h"), 0, "Usage: rbn") for verb in verbs()],
+        *[((*verb, "-h"), 0, "Usage: rbn") for verb, _ in verbs()],
     ]
     command = [sys.executable, "-c", PROGRAM, json.dumps([arguments for arguments, *_ in calls])]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
@@ -65,10 +65,7 @@ def test_help_and_typos_import_nothing_slow():
 def test_defaults_that_are_written_twice():
     """As the command line cannot ask the modules that know them."""
     found = {}
-    for verb in verbs():
-        command = typer.main.get_command(app)
-        for name in verb:
-            command = command.commands[name]
+    for _, command in verbs():
         for parameter in command.params:
             found.setdefault(parameter.name, set()).add(parameter.default)
     assert found["population"] == {ESTIMATES[0]} == {POPULATIONS[0]}
@@ -103,10 +100,7 @@ def test_a_failed_command_ends_its_processes(monkeypatch):
 
 def test_the_same_thing_has_the_same_name_in_every_verb():
     given = {}
-    for verb in verbs():
-        command = typer.main.get_command(app)
-        for name in verb:
-            command = command.commands[name]
+    for verb, command in verbs():
         given[verb] = {it for parameter in command.params for it in parameter.opts}
     names = set().union(*given.values())
     # One name each for what is written, the data, the device, and leave to write over a file.

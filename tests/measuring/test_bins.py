@@ -305,12 +305,6 @@ def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
     assert nll["running-global"] == pytest.approx(nll["recalibrated"], rel=1e-6)
 
 
-def test_cost_tells_of_bins_of_few_tokens(ordinary, varied, caplog):
-    """16 of them."""
-    assert rbn("cost", ordinary).exit_code == 0
-    assert "the statistics of that bin will be poor" in caplog.text
-
-
 def test_fold_leaves_them(mixed, varied, tmp_path):
     result = rbn("fold", mixed, "--output", tmp_path / "folded.pt")
     assert result.exit_code == 0, result.exception
