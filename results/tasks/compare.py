@@ -106,7 +106,8 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
     panels[0].legend(handles=keys, frameon=False, fontsize="small")
     panels[1].legend(
         handles=[plt.Line2D([], [], marker="o", linestyle="", color="black", fillstyle=style,
-                            label=name) for name, style in (("BN", "full"), ("RBN", "none"))],
+                            label=norm.upper())
+                 for norm, style in (("bn", "full"), ("rbn", "none")) if norm in wide["valid"]],
         frameon=False, fontsize="small",
     )  # fmt: skip
     figure.savefig(path, dpi=150)
