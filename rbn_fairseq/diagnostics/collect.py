@@ -109,7 +109,7 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
         if any(map(is_lazy, norm.parameters())):
             raise ValueError(f"`{name}` is a lazy norm: run the model once before it is measured.")
     modes = {module: module.training for module in model.modules()}
-    # All of dropout's mode that is not a batch norm, such as instance and spectral norms, moves.
+    # In training mode other modules move theirs, too, such as instance and spectral norms.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if dropout else []
     tracking = [
         norm

@@ -19,15 +19,20 @@ from small_models import STILL, build, sample, task
 LENGTHS = [([5, 5], [3, 5]), ([2, 4], [6, 1])]  # of each process's sentences
 
 
-def gradients(rank, wrapped=True):
+def gradients_of(model, criterion, rank, wrapped):
     """Gradients of two sentences that only this process has."""
+    seen = ModuleProxyWrapper(DistributedDataParallel(model)) if wrapped else model
+    assert getattr(seen, "gives_loss", False) == HAS_CHUNKS or not wrapped
+    criterion.train()(seen, sample(LENGTHS[rank]))[0].backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def gradients(rank, wrapped=True):
+    """Those of the loss; alone, of fairseq's own criterion."""
     model = build(share_all_embeddings=True, **STILL).double()
     kind = LabelSmoothedCrossEntropyRBN if wrapped else LabelSmoothedCrossEntropyCriterion
-    criterion = kind(task(), sentence_avg=False, label_smoothing=0.1).train()
-    seen = ModuleProxyWrapper(DistributedDataParallel(model)) if wrapped else model
-    assert getattr(seen, "gives_loss", False) or not wrapped
-    criterion(seen, sample(LENGTHS[rank]))[0].backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    criterion = kind(task(), sentence_avg=False, label_smoothing=0.1)
+    return gradients_of(model, criterion, rank, wrapped)
 
 
 @pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
@@ -46,9 +51,7 @@ def penalised(rank, wrapped=True):
     model = build(share_all_embeddings=True, norm_encoder="batch", **STILL).double()
     criterion = LabelSmoothedCrossEntropyRBN(task(), sentence_avg=False, label_smoothing=0.1)
     criterion.rbn = RBNPenaltyConfig(rbn_mean_weight=3.0, rbn_std_weight=2.0)
-    seen = ModuleProxyWrapper(DistributedDataParallel(model)) if wrapped else model
-    criterion.train()(seen, sample(LENGTHS[rank]))[0].backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return gradients_of(model, criterion, rank, wrapped)
 
 
 def test_the_penalty_reaches_both_processes(tmp_path):
