@@ -15,6 +15,7 @@ import pandas as pd
 
 TASKS = {
     "ptb": ("Penn Treebank, words", "#0072B2"),
+    "ptb_pre": ("Penn Treebank, Pre-Norm", "#56B4E9"),
     "conll": ("CoNLL-2003, entities", "#D55E00"),
     "resume": ("Resume, entities", "#009E73"),
     "imdb": ("IMDB, labels", "#CC79A7"),

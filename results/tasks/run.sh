@@ -7,6 +7,7 @@
 #
 #   ptb      a language model of 3 layers, width 128: blocks of 32 tokens; sentences in batches of like
 #            length; the same sentences in batches of 16 lengths. An hour and a quarter a seed.
+#   ptb_pre  the same in Pre-Norm
 #   conll    entities of CoNLL-2003, 2 layers, width 128, and a CRF; batches of like length, and shuffled.
 #            20 minutes a seed.
 #   resume   the same of Resume, 15 minutes
@@ -45,7 +46,7 @@ start() { # NAME OPTIONS...: train in the background, once one of two cores is f
 samplers() { # SIDE SEED NAME...: the norms on each sampler; its options are the array NAME, the model's `model`
     local side=$1 seed=$2 name
     local batch=("--norm-$side" batch)
-    local penalty=("${batch[@]}" --rbn-mean-weight 60 --norm-batch-eps-mode clamp --rbn-convention official)
+    local penalty=("${batch[@]}" "${weights[@]}" --norm-batch-eps-mode clamp --rbn-convention official)
     for name in "${@:3}"; do
         local -n sampler=$name
         local options=(--seed "$seed" "${model[@]}" "${sampler[@]}")
@@ -74,12 +75,18 @@ tagger=(
     --lr 0.002 --warmup-updates 300 --max-tokens 1000
     --best-checkpoint-metric f1 --maximize-best-checkpoint-metric
 )
+weights=(--rbn-mean-weight 60) # the authors', of Post-Norm
+placement=()
+if [[ $task == *_pre ]]; then
+    weights=(--rbn-mean-weight 0.1 --rbn-std-weight 0.01)
+    placement=(--decoder-normalize-before)
+fi
 for seed in "$@"; do
     case $task in
-        ptb)
+        ptb | ptb_pre)
             updates=1980 # 4 epochs of sentences, 3.8 of blocks
             model=(
-                --arch rbn_transformer_lm_tiny --decoder-layers 3 --decoder-ffn-embed-dim 512
+                "${placement[@]}" --arch rbn_transformer_lm_tiny --decoder-layers 3 --decoder-ffn-embed-dim 512
                 --share-decoder-input-output-embed --dropout 0.3 --criterion cross_entropy_rbn
                 --lr 0.002 --warmup-updates 500 --max-tokens 2000
             )
@@ -101,7 +108,7 @@ for seed in "$@"; do
             samplers encoder "$seed" sorted shuffled
             ;;
         *)
-            echo "TASK must be ptb, conll, resume or imdb, with or without -rbn, but is '$part'" >&2
+            echo "TASK must be ptb, ptb_pre, conll, resume or imdb, with or without -rbn, but is '$part'" >&2
             exit 2
             ;;
     esac
