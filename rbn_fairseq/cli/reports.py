@@ -3,7 +3,7 @@
 import os
 import shlex
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -165,7 +165,10 @@ def table(
 
     out = console()
     for group in group_runs(_read_runs(runs)):
-        text = "\n".join([f"{group.title}\n", *map(to_markdown, paper_tables(group, {}))])
+        tables = paper_tables(group, {})
+        notes = dict.fromkeys(f"{note}\n" for table in tables for note in table.notes)
+        drawn = (to_markdown(replace(table, notes=())) for table in tables)
+        text = "\n".join([f"{group.title}\n", *drawn, *notes])
         out.print(Markdown(text)) if out.is_terminal else typer.echo(text)
 
 

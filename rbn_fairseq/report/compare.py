@@ -29,6 +29,7 @@ _NAMES = {
     "rbn_convention": "convention",
     "rbn_target_tid": "target TID",
     "length_mixing": "length mixing",
+    "sample_break_mode": "break mode",
     "init_from": "from",
 }
 _FIRST = ("LN", "BN", "RBN")

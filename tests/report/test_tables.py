@@ -102,6 +102,7 @@ def test_scores_of_an_evaluation(make):
     assert row["BLEU (tokenised)"] == "32.00" and row["BLEU - LN's"] == "+2.00"
     assert row["without recalibration"] == "30.50"
     assert "TID of the last layer" in fourth
+    assert result.output.count("Mean over seeds") == 1, "notes once for all tables"
 
 
 def test_given_length(main, blocks):
