@@ -31,6 +31,7 @@ STATISTICS = (
     "running",
     "running-global",
     "recalibrated",
+    "recalibrated-dropout",
     "pooled",
     "length-conditional",
     "batch",
@@ -38,6 +39,7 @@ STATISTICS = (
 )
 _ESTIMATES = {
     "recalibrated": "mean-of-batches",
+    "recalibrated-dropout": "mean-of-batches",
     "pooled": "pooled",
     "length-conditional": "mean-of-batches",
 }
@@ -73,6 +75,7 @@ def likelihood(model: Any, samples: Iterable[dict[str, Any]], padding: int) -> L
 def compare_statistics(
     model: Any,
     layers: Mapping[str, LayerMoments],
+    dropped: Mapping[str, LayerMoments],
     valid: Callable[[str], Iterable[dict[str, Any]]],
     padding: int,
     bins: Optional[LengthBins] = None,
@@ -83,6 +86,9 @@ def compare_statistics(
     - ``running-global``: those of all lengths, of a model whose norms have bins of lengths.
     - ``recalibrated``, ``pooled``: estimates from training batches in their place,
       ``mean-of-batches`` and ``pooled`` of :func:`~rbn_fairseq.diagnostics.population`.
+    - ``recalibrated-dropout``: the first of them with dropout on in the training batches, as the
+      running statistics were gathered. Dropout raises a variance (Li et al., 2019, Understanding
+      the Disharmony between Dropout and Batch Normalization by Variance Shift).
     - ``length-conditional``: ``recalibrated`` by bins of sentence lengths, in the encoder's batch
       norms.
     - ``batch``: every validation batch normalises with its own statistics, and nothing moves.
@@ -91,6 +97,7 @@ def compare_statistics(
     Args:
         model: one of the plugin's; a copy of it is what runs.
         layers: batch statistics of training batches, of every norm with running statistics.
+        dropped: those of the same batches with dropout on.
         valid: from one of these names to the validation batches for it, on the model's device.
         padding: index of padding in the target dictionary.
         bins: of sentence lengths, those that ``layers`` were collected with; without them there
@@ -113,7 +120,8 @@ def compare_statistics(
                 by_length = name == "length-conditional"
                 settings.enter_context(binned(model, bins if by_length else None))
             if name in _ESTIMATES:
-                set_population(population_norms(model), layers, _ESTIMATES[name])
+                measured = dropped if name == "recalibrated-dropout" else layers
+                set_population(population_norms(model), measured, _ESTIMATES[name])
             if name.startswith("batch"):
                 settings.enter_context(measuring(model, dropout=False))
             likelihoods[name] = likelihood(model, valid(name), padding)
@@ -143,14 +151,20 @@ def cost_of_checkpoint(
 ) -> list[dict[str, Any]]:
     """Return the discrepancy cost of a checkpoint, a record for each way of normalising.
 
-    By ``number`` training batches (0 = all).
+    By ``number`` training batches (0 = all). Seeds torch's random numbers, for dropout.
     """
     model, bins = session.model, bins_to_compare(session)
     training = draw_batches(session.iterator.frozen_batches, number, seed)
-    samples = collate(session.dataset, progress(training, "training batches"), model)
-    with binned(model, bins):
+
+    def moments(dropout: bool) -> dict[str, LayerMoments]:
+        label = f"training batches{', dropout' * dropout}"
+        samples = collate(session.dataset, progress(training, label), model)
         norms = population_norms(model)
-        layers = collect_moments(model, samples, session.adapter.run_norms, norms=norms)
+        return collect_moments(model, samples, session.adapter.run_norms, dropout, norms)
+
+    torch.manual_seed(seed)  # of dropout
+    with binned(model, bins):
+        layers, dropped = moments(dropout=False), moments(dropout=True)
     dataset, iterator = session.validation()
     lengths = session.adapter.source_lengths(dataset)
     random = compose(bucketed_batches(iterator), RANDOM, seed, lengths)
@@ -160,7 +174,7 @@ def cost_of_checkpoint(
         return collate(dataset, progress(batches, name), model)
 
     padding = session.task.target_dictionary.pad()
-    records = cost_records(compare_statistics(model, layers, valid, padding, bins))
+    records = cost_records(compare_statistics(model, layers, dropped, valid, padding, bins))
     for record in records:
         if bins is not None and record["statistics"] == "length-conditional":
             record |= {"length_bins": len(bins.centres), "length_edges": bins.edges.tolist()}

@@ -150,10 +150,11 @@ def test_cost(rbn_run, tmp_path):
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
     torch.save(state, path)
     output, lines = measured("cost", path, "--batches", 12, tmp_path=tmp_path)
-    names = ["running", "recalibrated", "pooled", "length-conditional", "batch", "batch-random"]
+    names = ["running", "recalibrated", "recalibrated-dropout", "pooled", "length-conditional",
+             "batch", "batch-random"]  # fmt: skip
     assert [line["statistics"] for line in lines] == names
     nll = {line["statistics"]: line["nll"] for line in lines}
-    assert len(set(nll.values())) == 6
+    assert len(set(nll.values())) == 7
     for line in lines:
         binned = (3, [4, 6, 10, 12]) if line["statistics"] == "length-conditional" else (None, None)
         assert (line.get("length_bins"), line.get("length_edges")) == binned

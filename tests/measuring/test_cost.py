@@ -55,15 +55,17 @@ def training(session):
 
 
 def moments(session, bins=None, model=None):
+    """Return batch statistics without and with dropout."""
     model = model or session.model
+    run = EncoderDecoder().run_norms
     with binned(model, bins):
         norms = population_norms(model)
-        return collect_moments(model, training(session), EncoderDecoder().run_norms, norms=norms)
+        return [collect_moments(model, training(session), run, on, norms) for on in (False, True)]
 
 
 def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
     found = compare_statistics(
-        session.model, moments(session), lambda name: samples(session), padding
+        session.model, *moments(session), lambda name: samples(session), padding
     )
     log = runs.call(
         "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
@@ -105,7 +107,7 @@ def test_batch_is_a_population_that_is_the_batchs(session, padding):
         one = likelihood(model.eval(), [sample], padding)
         total, tokens = total + one.nll * one.tokens, tokens + one.tokens
     found = compare_statistics(
-        session.model, moments(session), lambda name: samples(session), padding
+        session.model, *moments(session), lambda name: samples(session), padding
     )
     assert found["batch"].nll == pytest.approx(total / tokens, rel=1e-5)  # fp32
     assert found["batch"].nll != pytest.approx(found["running"].nll, rel=1e-4)
@@ -119,9 +121,31 @@ def test_estimates_take_the_place_of_the_running_statistics(session, padding, na
     recalibrate(model, training(session), EncoderDecoder().run_norms, estimate)
     expected = likelihood(model.eval(), samples(session), padding)
     found = compare_statistics(
-        session.model, moments(session), lambda name: samples(session), padding
+        session.model, *moments(session), lambda name: samples(session), padding
     )
     assert found[name] == expected
+
+
+def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, padding):
+    torch.manual_seed(1)
+    found = compare_statistics(
+        session.model, *moments(session), lambda name: samples(session), padding
+    )
+    torch.manual_seed(1)
+    model = copy.deepcopy(session.model).train()
+    norms = batch_norms(model).values()
+    seen = []
+    for sample in training(session):
+        for norm in norms:
+            norm.population.momentum = 1.0
+        with torch.no_grad():
+            model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
+        seen.append([[part.double() for part in norm.population.buffers()] for norm in norms])
+    for norm, statistics in zip(norms, zip(*seen, strict=True), strict=True):
+        norm.population.set(*(sum(parts) / len(seen) for parts in zip(*statistics, strict=True)))
+    expected = likelihood(model.eval(), samples(session), padding)
+    assert found["recalibrated-dropout"].nll == pytest.approx(expected.nll, rel=1e-6)  # fp32
+    assert abs(found["recalibrated"].nll - expected.nll) > 1e-4 * expected.nll
 
 
 def test_each_way_has_its_batches(session, padding):
@@ -131,9 +155,9 @@ def test_each_way_has_its_batches(session, padding):
         asked.append(name)
         return samples(session, number=len(asked))
 
-    found = compare_statistics(session.model, moments(session, BINS), valid, padding, BINS)
+    found = compare_statistics(session.model, *moments(session, BINS), valid, padding, BINS)
     assert asked == list(found) == WITHOUT_BINS
-    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60, 60]
+    assert [value.sentences for value in found.values()] == [20, 40, 60, 60, 60, 60, 60]
 
 
 def test_length_conditional_is_recalibrated_by_length(session, padding):
@@ -141,7 +165,7 @@ def test_length_conditional_is_recalibrated_by_length(session, padding):
     set_length_bins(model, BINS)
     recalibrate(model, training(session), EncoderDecoder().run_norms)
     expected = likelihood(model.eval(), samples(session), padding)
-    arguments = moments(session, BINS), lambda name: samples(session), padding
+    arguments = *moments(session, BINS), lambda name: samples(session), padding
     found = compare_statistics(session.model, *arguments, BINS)
     assert found["length-conditional"] == expected != found["recalibrated"]
     without = compare_statistics(session.model, *arguments)
@@ -195,7 +219,7 @@ def test_leaves_the_model_alone(session, padding, mode):
         norm.population.set(torch.rand_like(norm.weight), 2 + torch.rand_like(norm.weight))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     generator = torch.get_rng_state()
-    layers, norms = moments(session, BINS, model), batch_norms(model)
+    both, norms = moments(session, BINS, model), batch_norms(model)
 
     def valid(way, name):
         if name == way:
@@ -204,9 +228,9 @@ def test_leaves_the_model_alone(session, padding, mode):
 
     for way in ("length-conditional", "batch"):  # after other statistics have been set
         with pytest.raises(KeyError):
-            compare_statistics(model, layers, partial(valid, way), padding, BINS)
+            compare_statistics(model, *both, partial(valid, way), padding, BINS)
         assert batch_norms(model) == norms
-    compare_statistics(model, layers, lambda name: samples(session), padding, BINS)
+    compare_statistics(model, *both, lambda name: samples(session), padding, BINS)
     assert batch_norms(model) == norms
     assert all(part.training == mode for part in model.modules())
     assert torch.equal(generator, torch.get_rng_state())
@@ -214,8 +238,9 @@ def test_leaves_the_model_alone(session, padding, mode):
 
 
 def test_cost_is_against_both_ways_of_batching():
-    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 4.5, 3.625, 3.5, 3.75)]
+    values = [Likelihood(nll, 10, 2) for nll in (4.0, 4.25, 3.75, 4.5, 3.625, 3.5, 3.75)]
     records = cost_records(dict(zip(WITHOUT_BINS, values, strict=True)))
-    assert [record["cost"] for record in records] == [0.5, 0.75, 1.0, 0.125, 0.0, 0.25]
-    assert [record["cost_random"] for record in records] == [0.25, 0.5, 0.75, -0.125, -0.25, 0.0]
+    assert [record["cost"] for record in records] == [0.5, 0.75, 0.25, 1.0, 0.125, 0.0, 0.25]
+    against_random = [0.25, 0.5, 0.0, 0.75, -0.125, -0.25, 0.0]
+    assert [record["cost_random"] for record in records] == against_random
     assert {(record["tokens"], record["sentences"]) for record in records} == {(10, 2)}
