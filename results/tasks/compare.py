@@ -101,7 +101,7 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
     panels[0].set_ylabel("validation loss minus LN's (bits)")
     keys = [plt.Line2D([], [], marker="o", linestyle="", color=colour,
                        label=f"{name}, n = {points[task]}")
-            for task, (name, colour) in TASKS.items()]  # fmt: skip
+            for task, (name, colour) in TASKS.items() if task in points]  # fmt: skip
     keys += [plt.Line2D([], [], marker=marker, linestyle="", color="black", label=name)
              for name, marker in dict(SAMPLERS.values()).items()]  # fmt: skip
     panels[0].legend(handles=keys, frameon=False, fontsize="small")
