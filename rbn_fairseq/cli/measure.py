@@ -124,9 +124,9 @@ def cost(
     """Measure the likelihood lost by inferring with other statistics than those of training.
 
     Of the validation data, with dropout off and without label smoothing: with the running
-    statistics, with statistics estimated anew on training batches, for all sentences and for
-    those of like length, and with each batch's own, for batches made as in training and for
-    batches of random sentences.
+    statistics, with statistics estimated anew on training batches, without dropout and with it,
+    for all sentences and for those of like length, and with each batch's own, for batches made as
+    in training and for batches of random sentences.
     """
     from rich.table import Table
 
