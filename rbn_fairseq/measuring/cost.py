@@ -162,7 +162,7 @@ def cost_of_checkpoint(
         norms = population_norms(model)
         return collect_moments(model, samples, session.adapter.run_norms, dropout, norms)
 
-    torch.manual_seed(seed)  # of dropout
+    torch.manual_seed(seed)  # for dropout's masks
     with binned(model, bins):
         layers, dropped = moments(dropout=False), moments(dropout=True)
     dataset, iterator = session.validation()

@@ -20,6 +20,7 @@ from rbn_fairseq.measuring.cost import (
     STATISTICS,
     Likelihood,
     compare_statistics,
+    cost_of_checkpoint,
     cost_records,
     likelihood,
 )
@@ -134,10 +135,10 @@ def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, pad
     torch.manual_seed(1)
     model = copy.deepcopy(session.model).train()
     norms = batch_norms(model).values()
+    for norm in norms:
+        norm.population.momentum = 1.0
     seen = []
     for sample in training(session):
-        for norm in norms:
-            norm.population.momentum = 1.0
         with torch.no_grad():
             model.encoder(sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"])
         seen.append([[part.double() for part in norm.population.buffers()] for norm in norms])
@@ -146,6 +147,14 @@ def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, pad
     expected = likelihood(model.eval(), samples(session), padding)
     assert found["recalibrated-dropout"].nll == pytest.approx(expected.nll, rel=1e-6)  # fp32
     assert abs(found["recalibrated"].nll - expected.nll) > 1e-4 * expected.nll
+
+
+def test_the_seed_decides_on_dropout(session):
+    records = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        records.append(cost_of_checkpoint(session, 3, seed=7))
+    assert records[0] == records[1]
 
 
 def test_each_way_has_its_batches(session, padding):

@@ -179,7 +179,8 @@ def test_numbers_of_sentences_make_groups_but_of_language_models(tmp_path):
     parts = [run("resumed", 40, data="a:b"), run("at-once", 400, data="a:b")]
     assert len(group_runs(parts)) == 1
     modes = [run("blocks", 50, sample_break_mode="none"), run("eos", 400, sample_break_mode="eos")]
-    assert len(group_runs(modes)) == 1
+    (one,) = group_runs(modes)
+    assert set(one.runs["detail"]) == {"break mode none", "break mode eos"}
 
 
 def test_of_two_runs_with_one_seed_the_longer_counts(make, group):

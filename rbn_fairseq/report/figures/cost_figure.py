@@ -17,7 +17,7 @@ _WAYS = {
     "running": "running statistics",
     "running-global": "running, all lengths",
     "recalibrated": "recalibrated",
-    "recalibrated-dropout": "with dropout",
+    "recalibrated-dropout": "recalibrated, dropout on",
     "pooled": "pooled",
     "length-conditional": "length-conditional",
     "batch-random": "random batches' own",
@@ -46,7 +46,7 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
         "Validation nll with population statistics minus that with each batch's own (batches as "
         f"trained), in {group.metric.unit}: what TID costs. Below 0: the population's are "
         "better. Running: the exponential average of training; recalibrated: mean of batches with "
-        "the final weights, without dropout and with it; pooled: over all tokens. Each run's last "
+        "the final weights, dropout off, and on; pooled: over all tokens. Each run's last "
         "checkpoint that was measured; means over seeds, each of which is a point. "
         "Length-conditional: as recalibrated, for each bin of sentence lengths."
     )
