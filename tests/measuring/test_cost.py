@@ -145,7 +145,7 @@ def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, pad
     for norm, statistics in zip(norms, zip(*seen, strict=True), strict=True):
         norm.population.set(*(sum(parts) / len(seen) for parts in zip(*statistics, strict=True)))
     expected = likelihood(model.eval(), samples(session), padding)
-    assert found["recalibrated-dropout"].nll == pytest.approx(expected.nll, rel=1e-6)  # fp32
+    assert found["recalibrated-dropout"].nll == pytest.approx(expected.nll, rel=1e-5)  # fp32
     assert abs(found["recalibrated"].nll - expected.nll) > 1e-4 * expected.nll
 
 
