@@ -19,7 +19,8 @@ def user_error(capsys, *arguments):
     with mock.patch.object(sys, "argv", ["rbn", *map(str, arguments)]):
         with pytest.raises(SystemExit) as stop:
             cli.main()
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert stop.value.code == 2, err
+    lines = [line for line in err.splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("rbn: error: "), lines
     return lines[0]

@@ -1,5 +1,7 @@
 """The verbs of ``rbn``."""
 
+import inspect
+import re
 from typing import Annotated
 
 import typer
@@ -64,3 +66,7 @@ _PLAIN = (
 for verb in _PLAIN:
     app.command()(verb)
 app.add_typer(prepare.app, name="prepare")
+for group in (app, prepare.app):
+    for command in group.registered_commands:  # Typer would keep a docstring's line ends
+        text = inspect.cleandoc(command.help or command.callback.__doc__)
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)

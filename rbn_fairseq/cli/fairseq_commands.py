@@ -27,6 +27,7 @@ _KNOWN_WARNINGS = (
     r"The strict flag in the compose API is deprecated",
     r"'pin_memory' argument is set as true but no accelerator is found",
     r"`torch\.cuda\.amp\.\w+\(args\.\.\.\)` is deprecated",
+    r"Using (?:a )?non-full backward hooks? ",
     r"Support for mismatched key_padding_mask and attn_mask is deprecated",
 )
 

@@ -1,6 +1,7 @@
 """The command `rbn`: what it prints, what it refuses and how."""
 
 import dataclasses
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -39,6 +40,18 @@ def test_norms_fit_the_terminal(monkeypatch):
     lines = re.sub(r"\x1b\[[\d;]*m", "", rbn("norms").output).splitlines()
     assert max(map(len, lines)) == 80  # and, as the last test has it, nothing is cut
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("verb", ["cost", "prepare iwslt14"])
+def test_help_fills_the_terminal(monkeypatch, verb):
+    """A line ends where the next word would not fit, or a paragraph."""
+    monkeypatch.setenv("COLUMNS", "60")
+    text = re.split("Usage.*\n|╭", rbn(*verb.split(), "--help").output)[1].strip()
+    lines = [line.strip() for line in text.splitlines()]
+    for line, following in itertools.pairwise(lines):
+        if line and following:
+            assert len(f"{line} {following.split()[0]}") > 58, line  # a space on both sides
+    assert len(lines) > 5
 
 
 def test_options_are_those_of_the_plugin():
