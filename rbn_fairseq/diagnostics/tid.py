@@ -147,7 +147,12 @@ def conditional_tid(
     Returns:
         Mean and Variance TID; ``None`` without lengths, where there is only one group, or for an
         estimate that has no such groups.
+
+    Raises:
+        ValueError: if ``groups`` is below 1.
     """
+    if groups < 1:
+        raise ValueError(f"groups must be at least 1, but is {groups}.")
     if moments.length is None or estimate not in ESTIMATES:
         return None
     batches_by_length = _groups(moments.length, groups)

@@ -268,6 +268,8 @@ def test_where_it_is_not_told():
     assert conditional_tid(moments_of(batches)) is None  # no lengths
     assert conditional_tid(picked(moments, [1])) is None  # no batch to be compared with
     assert conditional_tid(moments, estimate="running") is None
+    with pytest.raises(ValueError, match="groups must be at least 1, but is 0"):
+        conditional_tid(moments, 0)
 
 
 @pytest.mark.parametrize("channels", [1, 5, 513])
