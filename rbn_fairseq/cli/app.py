@@ -68,5 +68,5 @@ for verb in _PLAIN:
 app.add_typer(prepare.app, name="prepare")
 for group in (app, prepare.app):
     for command in group.registered_commands:  # Typer would keep a docstring's line ends
-        text = inspect.cleandoc(command.help or command.callback.__doc__)
+        text = inspect.cleandoc(command.help or command.callback.__doc__ or "")
         command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)

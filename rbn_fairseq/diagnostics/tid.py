@@ -140,7 +140,7 @@ def conditional_tid(
 
     Args:
         moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.
-        groups: their number, at most; each has at least two batches.
+        groups: their number, at most, so 2 or more; each has at least two batches.
         estimate: the population, see :func:`~rbn_fairseq.diagnostics.population`;
             ``mean-of-batches`` or ``pooled``.
 

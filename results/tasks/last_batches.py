@@ -1,8 +1,8 @@
 """Prints how long the sentences are that running statistics remember when `run.sh ptb` ends.
 
-A running average with momentum m gives the batch of k updates before the weight m (1 - m)^k.
-Printed for each seed: the mean sentence length of batches, in tokens, with these weights, and of
-all batches alike. Of sentences sorted by length.
+For sentences sorted by length. A running average with momentum m gives the batch of k updates
+before the weight m (1 - m)^k. Printed for each seed: the mean sentence length of a batch, in
+tokens, by these weights, and over all batches alike.
 
 Usage: python results/tasks/last_batches.py BIN SEED...
 """
@@ -10,13 +10,13 @@ Usage: python results/tasks/last_batches.py BIN SEED...
 import argparse
 
 import torch
-from fairseq.data import data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import setup_task
 
 import rbn_fairseq
 
-MOMENTUM, MAX_TOKENS, LAST_EPOCH = 0.05, 2000, 4
+# As in run.sh; the momentum is the norm's default.
+MOMENTUM, MAX_TOKENS, UPDATES, LAST_EPOCH = 0.05, 2000, 1980, 4
 
 
 def lengths(data: str, seed: int) -> torch.Tensor:
@@ -28,9 +28,10 @@ def lengths(data: str, seed: int) -> torch.Tensor:
     task = setup_task(settings)
     task.load_dataset("train")
     dataset = task.dataset("train")
-    with data_utils.numpy_seed(seed):
-        ordered = dataset.ordered_indices()
+    ordered = dataset.ordered_indices()  # of one length in any order: lengths alone count here
     batches = dataset.batch_by_size(ordered, max_tokens=MAX_TOKENS, required_batch_size_multiple=8)
+    if LAST_EPOCH * len(batches) != UPDATES:
+        raise SystemExit(f"{data} has {len(batches)} batches: not those of `run.sh ptb`")
     epochs = EpochBatchIterator(dataset, dataset.collater, batches, seed=seed, epoch=LAST_EPOCH)
     epoch = epochs.next_epoch_itr(shuffle=True)
     return torch.stack([batch["net_input"]["src_lengths"].double().mean() for batch in epoch])
@@ -44,6 +45,6 @@ if __name__ == "__main__":
     rbn_fairseq.register()
     for seed in arguments.seeds:
         of_batches = lengths(arguments.data, seed)
-        weights = MOMENTUM * (1 - MOMENTUM) ** torch.arange(len(of_batches)).flip(0)
+        weights = (1 - MOMENTUM) ** torch.arange(len(of_batches)).flip(0)
         remembered = (weights / weights.sum() * of_batches).sum()
         print(f"seed {seed}: {remembered:.1f} tokens, all batches {of_batches.mean():.1f}")
