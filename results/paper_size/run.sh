@@ -22,7 +22,8 @@ run() { # NAME OPTIONS...
     timeout --signal INT "$seconds" rbn train "$bin" --recipe iwslt14_post --save-dir "$out" \
         --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update 20000 --max-update 20000 \
         --save-interval-updates 500 --keep-interval-updates 1 --keep-last-epochs 1 --tid-batches 50 \
-        --log-interval 50 --log-format json --no-progress-bar "$@" >/dev/null
+        --log-interval 50 --log-format json --no-progress-bar "$@" >/dev/null ||
+        grep -qs "done training" "$out/train.log" # ended, and was stopped on its way out
     cd "$out"
     if [[ $out == */bn-* && ! -f cost.jsonl ]]; then
         rbn cost checkpoint_last.pt --batches 50 --json cost.jsonl
