@@ -89,7 +89,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "Make room and give the same command again: a training resumes from its last checkpoint.",
     ),
     (
-        r"MemoryError|out of memory|can't allocate memory|std::bad_alloc|Unable to allocate",
+        r"MemoryError|out of memory|(?:can't|Cannot) allocate memory|bad_alloc|Unable to allocate",
         "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
         "the same update), or a smaller model.",
     ),

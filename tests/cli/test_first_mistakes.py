@@ -250,6 +250,13 @@ def test_no_memory():
     assert "not enough memory" in explain(raised.value)
 
 
+def test_no_memory_for_a_process():
+    """As of a worker that reads data, in the midst of training."""
+    code = "def train_step():\n    raise error\ntrain_step()\n"
+    refused = raised(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), code)
+    assert "not enough memory" in explain(refused)
+
+
 HYDRA = ("hydra-train", "--config-name")
 
 
