@@ -23,7 +23,7 @@ run() { # NAME OPTIONS...
         --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update 20000 --max-update 20000 \
         --save-interval-updates 500 --keep-interval-updates 1 --keep-last-epochs 1 --tid-batches 50 \
         --log-interval 50 --log-format json --no-progress-bar "$@" >/dev/null ||
-        grep -qs "done training" "$out/train.log" # ended, and was stopped on its way out
+        tail -n 1 "$out/train.log" | grep -q "done training" # ended, and was stopped on its way out
     cd "$out"
     if [[ $out == */bn-* && ! -f cost.jsonl ]]; then
         rbn cost checkpoint_last.pt --batches 50 --json cost.jsonl
