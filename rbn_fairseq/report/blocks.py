@@ -63,7 +63,7 @@ class Table:
             return value
         digits = 1 if self.is_paper(place, column) else self.digits.get(column)
         if digits is None:
-            return f"{value:g}"
+            return f"{value:.0f}" if value % 1 == 0 else f"{value:g}"
         text = f"{value:+.{digits}f}" if column in self.signed else f"{value:.{digits}f}"
         spread, seeds = row.get(column + SPREAD), row.get(column + SEEDS)
         if spread is not None and not math.isnan(spread):

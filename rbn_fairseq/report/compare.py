@@ -33,7 +33,7 @@ _NAMES = {
     "init_from": "from",
 }
 _FIRST = ("LN", "BN", "RBN")
-_KINDS = ("compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
+_KINDS = ("test", "compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Group:
             ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
             in which series of the same norm and placement differ, in words), ``label`` (norm and
             detail), ``recipe`` (all settings but the norm's and the training's length, as text),
-            ``length``, ``epochs`` (of the last validation), and of :class:`Run` ``seconds``,
+            ``length``, ``epochs`` (the last one), and of :class:`Run` ``seconds``,
             ``parameters`` and ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of score.
@@ -87,7 +87,8 @@ class Group:
     def scored(self) -> str:
         """The score in words."""
         name = self.metric.name
-        return f"{name} ({self.score_kind})" if name == "BLEU" else name
+        told = name == "BLEU" or self.score_kind not in _KINDS  # of another part than the test set
+        return f"{name} ({self.score_kind})" if told else name
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -101,7 +102,7 @@ class Group:
 
         That has the same placement and recipe, if possible as long a training, and the same seed;
         where there is none of that seed, all of its seeds are there, a row each. Columns ``run``,
-        ``series`` and ``baseline``, a run's name.
+        ``series``, ``baseline`` (a run's name) and ``of_seed``, whether that has the run's seed.
         """
         layer = self.runs[self.runs["norm"] == "LN"]
         rows = []
@@ -111,12 +112,13 @@ class Group:
             if not len(alike):
                 continue
             long = alike[alike.length == first.length]
-            base = alike[alike.series == (long if len(long) else alike).series.iloc[0]]
+            longest = alike.sort_values("epochs", ascending=False, kind="stable")
+            base = alike[alike.series == (long if len(long) else longest).series.iloc[0]]
             for run, seed in runs.seed.items():
                 same = base[base.seed == seed]
                 baselines = same if len(same) else base
-                rows += [(run, series, baseline) for baseline in baselines.index]
-        return pd.DataFrame(rows, columns=["run", "series", "baseline"])
+                rows += [(run, series, baseline, len(same) > 0) for baseline in baselines.index]
+        return pd.DataFrame(rows, columns=["run", "series", "baseline", "of_seed"])
 
 
 # Grouping.
@@ -216,7 +218,7 @@ def _scores(runs: Sequence[Run], key: str) -> pd.DataFrame:
 def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
-            {**vars(setup), "epochs": run.last_epoch or 0, "seconds": run.seconds,
+            {**vars(setup), "epochs": run.last_epoch, "seconds": run.seconds,
              "parameters": run.parameters, "starts": run.starts}
             for run, setup in members
         ],
@@ -280,8 +282,12 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
     shared = frame[here == seeds]
     last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
-    last = last.drop_duplicates(["run", "epoch"], keep="last")
-    return last.groupby("series")[value].agg(["mean", "std", "count"])
+    return by_epoch(last).groupby("series")[value].agg(["mean", "std", "count"])
+
+
+def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return of each run and epoch the last row: there may be validations within epochs."""
+    return frame.drop_duplicates(["run", "epoch"], keep="last")
 
 
 def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
@@ -290,7 +296,7 @@ def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") 
     Columns ``run``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits per target
     token, positive = worse) and those of :data:`IDENTITY`.
     """
-    values = group.frames[frame].drop_duplicates(["run", "epoch"], keep="last")
+    values = by_epoch(group.frames[frame])
     values = values.reindex(columns=["run", "epoch", column])
     theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
     number = group.pairs.groupby("run")["baseline"].size()

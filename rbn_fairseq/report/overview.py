@@ -8,7 +8,13 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from rbn_fairseq.report.blocks import Table
-from rbn_fairseq.report.compare import Group, at_last_epoch, gaps_by_epoch, last_layer
+from rbn_fairseq.report.compare import (
+    Group,
+    at_last_epoch,
+    by_epoch,
+    gaps_by_epoch,
+    last_layer,
+)
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import as_text
 
@@ -52,11 +58,17 @@ def _interval(values: "pd.Series[float]") -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def _against_layer_norm(gaps: "pd.Series[float]") -> str:
-    """Say a difference to LN, and how sure it is; of one seed nothing, two are told one by one."""
+def _against_layer_norm(gaps: "pd.Series[float]", paired: bool) -> str:
+    """Say a difference to LN, and how sure it is; of one seed nothing, two are told one by one.
+
+    Unless ``paired``, LN lacks some of the seeds: differences to the mean of those that it has are
+    not independent, and have no interval.
+    """
     side, away = ("below", -gaps) if gaps.mean() < 0 else ("above", gaps)
     sure = ""
-    if len(gaps) == 2:
+    if len(gaps) > 1 and not paired:
+        sure = f" ({len(gaps)} seeds, of which LN lacks some: no interval)"
+    elif len(gaps) == 2:
         sure = f" (two seeds: {' and '.join(f'{gap:.3f}' for gap in away)})"
     elif len(gaps) > 2:
         low, high = _interval(away)
@@ -73,8 +85,11 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
     baselines = group.pairs.loc[group.pairs["series"].isin(values), "baseline"]
     several = group.runs.loc[baselines, "series"].nunique() > 1
     verdict = "gains most on the LN of its settings" if several else "is ahead in validation loss"
+    of_series = group.pairs.groupby("series")
+    paired, layers = of_series["of_seed"].all(), of_series["baseline"].nunique()
     told = [
-        f"{labels[one]} is {_against_layer_norm(values[one])}" for one in (first, *later)[:_NAMED]
+        f"{labels[one]} is {_against_layer_norm(values[one], paired[one])}"
+        for one in (first, *later)[:_NAMED]
     ]
     if len(values) > _NAMED:
         told.append(f"{len(values) - _NAMED} more are in the tables")
@@ -82,32 +97,38 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
     if several and best == "LN":
         head = f"None gains on the LN of its settings after epoch {epoch}."
     apart = (values[first] - values[later[0]]).dropna() if best != "LN" and later else []
+    level = []
     if len(apart) > 2:
         second, (low, high) = labels[later[0]], _interval(apart)
         bounds = f"{low:.3f} to {high:.3f}".replace("-", "−")
         told.append(f"{best} minus {second}: 95 % CI {bounds}")
-        if low <= 0 <= high:
-            head = f"{best} and {second} are level after epoch {epoch}."
-    few = min(map(len, values.values())) < 3
+        level += [second] if low <= 0 <= high else []
+    if len(values[first]) > 2 and paired[first]:
+        low, high = _interval(values[first])
+        layer = "the LN of its settings" if several else "LN"
+        level += [layer] if low <= 0 <= high else []
+    if level:
+        *others, last = labels[first], *level
+        head = f"{', '.join(others)} and {last} are level after epoch {epoch}."
+    few = min(min(len(gaps), layers[one]) for one, gaps in values.items()) < 3
     chance = " Fewer than three seeds: how much of this is chance is not known." if few else ""
     return f"{head} In {group.metric.unit}, {'; '.join(told)}.{chance}"
 
 
 def _still_falls(valid: pd.DataFrame, epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
     """Warn of a ranking while losses fall faster than they differ."""
-    valid = valid[valid["series"].isin(values)]
-    before, after = (
-        valid.loc[valid["epoch"] == one, "nll_loss"].mean() for one in (epoch - 1, epoch)
-    )
-    if before - after > max(abs(gaps.mean()) for gaps in values.values()):
-        return f"Losses still fell by {before - after:.2f} in the last epoch: the order may change."
+    valid = valid[valid["series"].isin(values) & (valid["epoch"] <= epoch)]
+    means = valid.groupby("epoch")["nll_loss"].mean()
+    fell = -means.diff().get(epoch, 0.0)
+    if fell > max(abs(gaps.mean()) for gaps in values.values()):
+        return f"Losses still fell by {fell:.2f} since the validation before: the order may change."
     return ""
 
 
 def _losses(group: Group, placement: str) -> str:
     """Compare the losses of a placement's settings, and say which are not compared."""
     labels, valid = group.series["label"], group.frames["valid"]
-    valid = valid[valid["placement"] == placement].drop_duplicates(["run", "epoch"], keep="last")
+    valid = by_epoch(valid[valid["placement"] == placement])
     last = valid.drop_duplicates("run", keep="last").set_index("run")["nll_loss"].astype(float)
     lost = last.index[~np.isfinite(last)]
     valid = valid[~valid["run"].isin(lost)]
@@ -122,11 +143,17 @@ def _losses(group: Group, placement: str) -> str:
         texts += filter(None, [_still_falls(valid, epoch, values)])
     else:
         means = pd.Series({labels[one]: values[one].mean() for one in values}).sort_values()
+        why = "No LN and another norm have the same settings"
+        if group.pairs["run"].isin(valid["run"]).any():
+            why = "No epoch has a finite loss of an LN and of another norm with its settings"
         losses = "; ".join(f"{label} {mean:.3f}" for label, mean in means.head(_NAMED + 1).items())
         texts = [
-            f"Validation loss after epoch {epoch}, in {group.metric.unit}: {losses}. No LN "
-            "and another norm have the same settings, so no differences are shown."
+            f"Validation loss after epoch {epoch}, in {group.metric.unit}: {losses}. {why}, so no "
+            "differences are shown."
         ]
+    alone = {*valid.loc[valid["norm"] != "LN", "series"]} - {*group.pairs["series"]}
+    if len(gaps) and alone:
+        texts.append(f"Not compared, as no LN has their settings: {', '.join(labels[[*alone]])}.")
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()
     if len(short):
         texts.append(f"Not compared, with far fewer epochs: {', '.join(short)}.")
@@ -209,7 +236,7 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
     common, differ = _split(settings)
     by_series = runs.groupby("series")
     numbers = {
-        "seeds": by_series["seed"].agg(lambda seeds: ", ".join(f"{s:g}" for s in seeds.dropna())),
+        "seeds": by_series["seed"].agg(lambda seeds: ", ".join(f"{s:.0f}" for s in seeds.dropna())),
         "parameters": by_series["parameters"].first(),
         "updates": group.frames["valid"].groupby("series")["update"].max().reindex(series.index),
     }

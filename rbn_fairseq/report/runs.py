@@ -36,10 +36,10 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "cost": (
         {"statistics": str, "nll": _NUMBER, "cost": _NUMBER, "update": int},
-        ("cost_random",),
+        ("cost_random", "checkpoint"),
     ),
 }  # fmt: skip
-_TEXTS = ("layer", "place", "statistics", "population", "batching", "dropout")
+_TEXTS = ("checkpoint", "layer", "place", "statistics", "population", "batching", "dropout")
 _MEASUREMENT = ["epoch", "update", "population", "batching", "dropout"]
 
 
@@ -89,9 +89,9 @@ class Run:
     problems: tuple[str, ...] = ()
 
     @property
-    def last_epoch(self) -> Optional[int]:
-        """The epoch of the last validation."""
-        return int(self.valid.epoch.iloc[-1]) if len(self.valid) else None
+    def last_epoch(self) -> int:
+        """The last epoch that ended or was validated; 0 before."""
+        return int(max([0, *self.valid["epoch"], *self.train["epoch"]]))
 
 
 # The log.
@@ -134,8 +134,7 @@ def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFra
             if kind == "train_" and not any(name.startswith(kind) for name in values):
                 continue
             row = _numbers(values, kind)
-            if kind == "valid_":
-                row.setdefault("nll_loss", row["loss"])
+            row.setdefault("nll_loss", row["loss"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
@@ -224,6 +223,14 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
             "or dropout than most."
         )
     return tid[trained].astype({"epoch": int}).reset_index(drop=True)
+
+
+def _read_cost(directory: Path, problems: list[str]) -> pd.DataFrame:
+    """Read what TID costs; the training's own checkpoints after averages of the same update."""
+    cost = _read_lines(directory, "cost", "cost", problems)
+    names = cost["checkpoint"].fillna("checkpoint.pt").astype(str)
+    own = names.str.contains(r"checkpoint[^/]*\.pt$")
+    return cost.iloc[own.to_numpy().argsort(kind="stable")].reset_index(drop=True)
 
 
 def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
@@ -316,7 +323,7 @@ def read_run(name: str, directory: Path) -> Run:
         tid=_of_training(_read_tid(directory, "tid", problems), problems),
         batching=_read_tid(directory, "tid_batching", problems),
         conditioning=_read_lines(directory, "conditioning", "conditioning", problems),
-        cost=_read_lines(directory, "cost", "cost", problems),
+        cost=_read_cost(directory, problems),
         scores=scores,
         averaged_scores=averaged_scores,
         config=config,

@@ -158,6 +158,15 @@ def as_text(value: Any) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _as_chosen(name: str, value: Any) -> Any:
+    """Return a setting's value in one form, where there are several of the same meaning."""
+    if name == "optimizer.adam_betas":
+        return str(value).replace(" ", "")
+    if name == "task.length_mixing" and value is not None:
+        return str(value)
+    return value
+
+
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
@@ -176,7 +185,10 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
     }
     names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
-    flat = {name: flat[name] for name in names}
+    flat = {name: _as_chosen(name, flat[name]) for name in names}
+    start = config.get("checkpoint") or {}
+    weights = start.get("finetune_from_model") or start.get("continue_once")
+    flat["first weights"] = PurePath(weights).name if weights else None
     processes = config["distributed_training"]["distributed_world_size"]
     flat["micro-batches an update"] = [
         value * processes for value in config["optimization"]["update_freq"]
@@ -253,7 +265,7 @@ def _describe(run: Run) -> Setup:
     before = [model[name] for name in (f"{side}_normalize_before" for side in _SIDES)
               if name in model]  # fmt: skip
     return Setup(
-        special or ("Pre-Norm" if before[0] else "Post-Norm"),
+        special or ("Pre-Norm" if any(before[:1]) else "Post-Norm" if before else ""),
         _norm_name(model, penalised) if _plans(model) else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),

@@ -64,6 +64,10 @@ def test_a_model_that_is_not_ours(tmp_path):
     (directory / "run.json").write_text(json.dumps({"config": cfg}))
     setup = describe(read_run("x", directory))
     assert (setup.norm, setup.placement) == ("transformer", "Pre-Norm")
+    cfg["model"] = {"_name": "lstm", "dropout": 0.1}  # which has no placement
+    (directory / "run.json").write_text(json.dumps({"config": cfg}))
+    setup = describe(read_run("x", directory))
+    assert (setup.norm, setup.placement) == ("lstm", "")
 
 
 def test_a_model_that_holds_the_whole_command_line(tmp_path, make, group):
@@ -221,6 +225,26 @@ def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
     longer = {"optimization.max_epoch": 30}
     one = group([make("long", changes=longer), make("same"), make("bn3", "BN")])
     assert list(one.pairs["baseline"]) == ["same"]
+    lengths = [{"optimization.max_epoch": length} for length in (1, 30)]
+    runs = [make("few", changes=lengths[0], nll=(5.0,)), make("many", changes=lengths[1])]
+    assert list(group([*runs, make("bn4", "BN")]).pairs["baseline"]) == ["many"]
+
+
+def test_settings_that_mean_the_same(make, group):
+    """Recipes and command lines write betas otherwise, older run.json the length mixing."""
+    ways = (("(0.9, 0.98)", "16"), ("(0.9,0.98)", 16))
+    changes = [{"optimizer.adam_betas": betas, "task.length_mixing": mixing}
+               for betas, mixing in ways]  # fmt: skip
+    one = group([make("ln", changes=changes[0]), make("bn", "BN", changes=changes[1])])
+    assert list(one.pairs["baseline"]) == ["ln"]
+
+
+def test_fine_tuned_models_are_a_setting_of_their_own(tmp_path, make, group):
+    tuned = configuration(2)
+    tuned["checkpoint"] = {"finetune_from_model": "/elsewhere/parent.pt"}
+    run = read_run("tuned", write_run(tmp_path / "tuned", tuned))
+    one = group([make("scratch"), run])
+    assert list(one.series["detail"]) == ["", "first weights parent.pt"]
 
 
 def test_scores_that_cannot_be_compared(make, group, tmp_path):

@@ -201,3 +201,23 @@ def test_a_curve_that_ends_early_has_no_mean_there(make, blocks):
     (bold,) = [line for line in axes.get_lines() if line.get_label() == "LN"]
     assert bold.get_xydata().tolist() == [[1, 4.0]]
     assert json.dumps([line.get_color() for line in axes.get_lines()]).count("#0072B2") == 3
+
+
+def test_validations_within_epochs(make, blocks):
+    run = make("bn", "BN")
+    log = run.directory / "train.log"
+    rows = log.read_text().splitlines(keepends=True)
+    middle = (
+        rows[2].replace("num_updates 200", "num_updates 150").replace("nll_loss 4.0", "nll_loss 9")
+    )
+    assert "valid | epoch 002" in middle
+    log.write_text("".join([*rows[:2], middle, *rows[2:]]))
+    made = blocks([read_run("bn", run.directory)])
+    nll = numbers(made["figure1"], quantity="valid.nll_loss")
+    assert nll["value"].tolist() == [5.0, 4.0, 3.5]
+
+
+def test_weights_of_the_penalty_before_a_validation(make, blocks):
+    runs = [make(f"r{weight}", "RBN", weights=(weight, 0), nll=(), tid=(0.1, 0.1))
+            for weight in (1, 2, 3)]  # fmt: skip
+    assert "figure5" not in blocks(runs)

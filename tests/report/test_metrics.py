@@ -69,3 +69,11 @@ def test_a_score_of_another_task_is_not_counted(language_models, tmp_path):
     (tmp_path / "ln" / "score.json").write_text('{"sacrebleu": {"bleu": 30.0}}')
     (group,) = group_runs([read_run("ln", tmp_path / "ln"), language_models[1]])
     assert group.scores["run"].tolist() == ["rbn"]
+
+
+def test_a_score_of_another_part_is_told(language_models, tmp_path):
+    for name in ("ln", "rbn"):
+        path = tmp_path / name / "score.json"
+        path.write_text(path.read_text().replace('"test"', '"valid"'))
+    (group,) = group_runs([read_run(name, tmp_path / name) for name in ("ln", "rbn")])
+    assert group.scored == "PPL (valid)"

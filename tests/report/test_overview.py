@@ -32,7 +32,7 @@ def test_what_seeds_cannot_tell(make, group):
     assert "which includes 0" in findings(group(runs))[0]
     runs += seeds(make, "rbn", "RBN", (3.5, 4.4, 3.9))
     text, *_ = findings(group(runs))
-    assert text.startswith("RBN and BN are level after epoch 2.")
+    assert text.startswith("RBN, BN and LN are level after epoch 2.")
     low, high = stats.ttest_1samp([3.5 - 3.9, 4.4 - 4.3, 3.9 - 4.0], 0).confidence_interval(0.95)
     assert f"RBN minus BN: 95 % CI {low:.3f} to {high:.3f}".replace("-", "−") in text
     runs = [*runs[:6], *seeds(make, "pn", "power", (3.2, 3.5, 3.3))]
@@ -44,13 +44,39 @@ def test_what_seeds_cannot_tell(make, group):
     text, *_ = findings(group(one))
     assert text.startswith("LN is ahead") and "BN is 0.500 above LN" in text
     assert "Fewer than three seeds" in text
+    runs = [*seeds(make, "n", "LN", (4.0, 4.2, 4.1)), *seeds(make, "m", "BN", (4.1, 4.1, 4.2))]
+    assert findings(group(runs))[0].startswith("BN and LN are level after epoch 2.")
+
+
+def test_seeds_that_layer_norm_lacks_make_no_interval(make, group):
+    runs = [*seeds(make, "ln", "LN", LAYER[:1]), *seeds(make, "bn", "BN", (4.10, 4.12, 4.11))]
+    text, *_ = findings(group(runs))
+    assert "BN is 0.110 above LN (3 seeds, of which LN lacks some: no interval)" in text
+    assert "Fewer than three seeds" in text
+
+
+def test_what_has_no_layer_norm_of_its_settings_is_named(make, group):
+    other = {"optimization.lr": [0.1]}
+    runs = [make("ln"), make("bn", "BN"), make("rbn", "RBN", changes=other, nll=(2.0, 2.0, 2.0))]
+    assert "Not compared, as no LN has their settings: RBN." in findings(group(runs))[0]
+    assert "No LN and another norm have the same" in findings(group([runs[0], runs[2]]))[0]
+    running = [make("new", nll=(), tid=(0.1, 0.1)), make("bn2", "BN")]
+    assert "No epoch has a finite loss of an LN and" in findings(group(running))[0]
 
 
 def test_losses_that_still_fall(make, group):
     early = [make("x", nll=(5.0, 4.0)), make("y", "BN", nll=(4.8, 3.9))]
-    assert "still fell by 0.90 in the last epoch" in findings(group(early))[0]
+    assert "still fell by 0.90 since the validation before" in findings(group(early))[0]
     late = [make("v", nll=(4.1, 4.0)), make("w", "BN", nll=(3.6, 3.5))]
     assert "still fell" not in findings(group(late))[0]
+    seldom = []
+    for name, kind, last in (("s", "LN", 4.0), ("t", "BN", 3.9)):
+        run = make(name, kind, nll=(5.0, 4.5, last))
+        log = run.directory / "train.log"
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if "valid | epoch 002" not in line))
+        seldom.append(read_run(name, run.directory))
+    assert "still fell by 1.10 since the validation before" in findings(group(seldom))[0]
 
 
 def test_what_is_not_compared(make, group, tmp_path):

@@ -44,6 +44,15 @@ def test_log_of_the_json_form(tmp_path):
     assert any("1 lines" in problem for problem in run.problems)
 
 
+def test_a_loss_without_label_smoothing_is_the_likelihood(tmp_path):
+    """As criterions log it that have no other."""
+    rows = [{"epoch": 1, f"{kind}_loss": "3.5", f"{kind}_num_updates": "10"}
+            for kind in ("valid", "train")]  # fmt: skip
+    (tmp_path / "train.log").write_text(json_lines(*rows))
+    run = read_run("x", tmp_path)
+    assert list(run.valid["nll_loss"]) == list(run.train["nll_loss"]) == [3.5]
+
+
 def test_both_forms_of_a_real_run(data_bin, tmp_path):
     for form in ("simple", "json"):
         log = trainings.train(
@@ -140,6 +149,15 @@ def test_other_measurements(tmp_path):
     run = read_run("x", directory)
     assert list(run.conditioning["c_80"]) == [math.inf] and list(run.cost["nll"]) == [4.0]
     assert len([problem for problem in run.problems if "left out" in problem]) == 2
+
+
+def test_an_average_stands_behind_the_checkpoint_of_its_update(tmp_path):
+    directory = write_run(tmp_path / "run", configuration())
+    cost = {"update": 9, "statistics": "running", "nll": 4.0}
+    lines = [cost | {"checkpoint": "checkpoint_last.pt", "cost": 0.5},
+             cost | {"checkpoint": "average.pt", "cost": 0.1}]  # fmt: skip
+    write_lines(directory / "cost.jsonl", lines)
+    assert list(read_run("x", directory).cost["cost"]) == [0.1, 0.5]  # the last one counts
 
 
 def test_a_run_whose_settings_changed(make):

@@ -164,3 +164,19 @@ def test_csv_has_full_precision(main, tmp_path):
     with (tmp_path / "out/tables/table4.csv").open() as file:
         by_name = {row[""]: row for row in csv.DictReader(file)}
     assert float(by_name["Post-BN"]["mean TID, %"]) == pytest.approx(2.0, rel=1e-15)
+
+
+def test_validations_are_not_the_last_epoch(make, blocks):
+    """With --validate-interval 2: three epochs are made, and two validated."""
+    run = make("ln")
+    log = run.directory / "train.log"
+    rows = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(row for row in rows if "valid | epoch 003" not in row))
+    table = blocks([read_run("ln", run.directory)])["summary"]
+    assert table.texts()["epochs"].tolist() == ["3"]
+    assert not any("Fewer epochs" in note for note in table.notes)
+
+
+def test_long_seeds_are_told_apart(make, blocks):
+    runs = [make(f"ln{seed}", seed=seed) for seed in (20240101, 20240102)]
+    assert blocks(runs)["summary"].texts()["seed"].tolist() == ["20240101", "20240102"]

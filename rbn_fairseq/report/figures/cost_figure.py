@@ -84,8 +84,10 @@ def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours)
 
 def _by_epoch(group: Group) -> pd.DataFrame:
     """Return nll by run, way and epoch, of checkpoints that were saved at the end of one."""
-    valid = group.frames["valid"][["run", "update", "epoch"]].drop_duplicates(["run", "update"])
-    cost = group.frames["cost"].merge(valid, on=["run", "update"])
+    ends = pd.concat(
+        [group.frames[name][["run", "update", "epoch"]] for name in ("valid", "train")]
+    )
+    cost = group.frames["cost"].merge(ends.drop_duplicates(["run", "update"]), on=["run", "update"])
     cost = cost.drop_duplicates(["run", "statistics", "epoch"], keep="last")
     return cost.sort_values(["series", "seed", "epoch"], kind="stable")
 

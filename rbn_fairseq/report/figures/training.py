@@ -1,7 +1,7 @@
 """Losses, scores and the conditioning of layers' inputs through training."""
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import Group, gaps_by_epoch
+from rbn_fairseq.report.compare import Group, by_epoch, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import BY_LENGTH
@@ -9,7 +9,7 @@ from rbn_fairseq.report.setups import BY_LENGTH
 
 def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Validation nll as difference to layer norm's, and itself, by epoch."""
-    valid, unit = group.frames["valid"], group.metric.unit
+    valid, unit = by_epoch(group.frames["valid"]), group.metric.unit
     gaps = gaps_by_epoch(group)
     grid = [
         [
@@ -45,7 +45,7 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
     )
     grid = [
         [
-            panel(group, group.frames[frame], placement, heading, column, unit, colours,
+            panel(group, by_epoch(group.frames[frame]), placement, heading, column, unit, colours,
                   quantity=f"{frame}.{column}", not_a_number=unit == nll,
                   differences=gaps_by_epoch(group, frame, column))
             for heading, frame, column, unit in quantities

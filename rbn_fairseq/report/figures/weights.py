@@ -51,6 +51,9 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     means = means[["mean", "count"]].set_axis([name, "seeds"], axis=1)
     columns = ["placement", "setting", "lambda", "nu", name, "seeds"]
     maps = [grid.join(means, how="inner")[columns] for grid in grids]
+    maps = [cells for cells in maps if len(cells)]
+    if not maps:
+        return [Missing(title, "The runs have no validation yet.")]
     caption = (
         f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
         "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
