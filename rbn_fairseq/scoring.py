@@ -50,8 +50,8 @@ def read_generated(path: Path) -> tuple[list[str], list[str]]:
     """Read references and best hypotheses of fairseq-generate, ordered by the sentences' numbers.
 
     Raises:
-        ValueError: if the file is missing, or a sentence lacks its reference or hypothesis (the
-            command was stopped, or the target side is not in the data).
+        ValueError: if the file is missing, or lacks a sentence, its reference or its hypothesis
+            (the command was stopped, or the target side is not in the data).
     """
     fields: dict[int, dict[str, str]] = {}
     for line in read_lines(path):
@@ -62,14 +62,20 @@ def read_generated(path: Path) -> tuple[list[str], list[str]]:
             fields.setdefault(int(index), {}).setdefault(kind, text)
     if not fields:
         raise ValueError(f"`{path}` holds no translations: is it the output of fairseq-generate?")
-    for index, kinds in fields.items():
-        if not {"T", "D"} <= kinds.keys():
+    for index in range(max(fields) + 1):
+        if not {"T", "D"} <= fields.get(index, {}).keys():
             raise ValueError(
                 f"`{path}` lacks T-{index}, the sentence's reference, or D-{index}, its "
-                "hypothesis. Was fairseq-generate stopped?"
+                "hypothesis. Was fairseq-generate stopped, or did it leave sentences out?"
             )
     ordered = [fields[index] for index in sorted(fields)]
     return [kinds["T"] for kinds in ordered], [kinds["D"] for kinds in ordered]
+
+
+def _language(lang: str) -> str:
+    """Return the code by which sacreBLEU and Moses know a language."""
+    code = re.split("[-_]", lang)[0]
+    return {"zho": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}.get(code, code)
 
 
 def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
@@ -78,10 +84,9 @@ def detokenise(sentences: Sequence[str], lang: str) -> list[str]:
     Raises:
         ValueError: if ``lang`` is no code of a language, which Moses would take for any other.
     """
-    code = re.fullmatch(r"([a-z]{2,3})([-_]\w+)?", lang)
-    if code is None:
+    if not re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", lang):
         raise ValueError(f"--lang must be the code of a language such as en, but is `{lang}`.")
-    moses = MosesDetokenizer(lang=code[1])
+    moses = MosesDetokenizer(lang=_language(lang))
     return [moses.detokenize(sentence.split()) for sentence in sentences]
 
 
@@ -146,7 +151,7 @@ def bleu(
             f"{len(hypotheses)} translations cannot be scored against {len(references)} references."
         )
     try:
-        metric = BLEU(tokenize=tokenize, trg_lang=lang, force=True)
+        metric = BLEU(tokenize=tokenize, trg_lang=_language(lang), force=True)
     except RuntimeError as error:  # a tokeniser that is not installed
         raise ValueError(f"sacreBLEU cannot score `{lang}`: {error}") from error
     score = metric.corpus_score(list(hypotheses), [list(references)])
@@ -186,7 +191,7 @@ def paired_bootstrap(
             f"{len(hypotheses)} translations, {len(others)} others and {len(references)} "
             "references cannot be compared: the numbers must be the same."
         )
-    metrics = {"BLEU": BLEU(tokenize=tokenize, trg_lang=lang, force=True)}
+    metrics = {"BLEU": BLEU(tokenize=tokenize, trg_lang=_language(lang), force=True)}
     systems = [("other", others), ("own", hypotheses)]
     test = PairedTest(systems, metrics, [list(references)], test_type="bs", n_samples=samples)
     other, tested = test()[1]["BLEU"]

@@ -9,7 +9,12 @@ shift
 for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
-    grep -E "fairseq_cli.train \| done training|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" >"$to/train.log"
+    grep -E "fairseq_cli.train \| done training|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" >"$to/train.part" || {
+        rm -r "$to/train.part"
+        echo "$run: no epoch has ended, nothing is kept" >&2
+        continue
+    }
+    mv "$to/train.part" "$to/train.log"
     if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host, no command
         sed -E -e '/^ *"command": /d' -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
     fi

@@ -84,7 +84,11 @@ install_torch() {
 make_venv() {
     local stamp wanted python has='' found=
     wanted="$(cat pyproject.toml rbn_fairseq/version.py) $PWD"
-    ! .venv/bin/python -m pip --version &>/dev/null || has=$(python_of .venv/bin/python)
+    if .venv/bin/python -c '' 2>/dev/null; then # one of yours, perhaps, which is not wiped
+        .venv/bin/python -m pip --version &>/dev/null || .venv/bin/python -m ensurepip &>/dev/null ||
+            die "there is no pip in .venv: install it there, or remove .venv"
+        has=$(python_of .venv/bin/python)
+    fi
     if [[ ! $has ]] || [[ ${PYTHON:-} && $(python_of "$(find_python)") != "$has" ]]; then
         python=$(find_python)
         "$python" -m venv --clear .venv ||

@@ -165,7 +165,7 @@ def run(
     if preset != "small":  # which has its own
         command.append(f"optimization.update_freq=[{_BATCHES[benchmark] // gpus}]")
     command.append(f"distributed_training.distributed_world_size={gpus}")
-    goes_on = any(text.startswith("optimization.max_update=") for text in overrides)
+    goes_on = any(text.lstrip("+").startswith("optimization.max_update=") for text in overrides)
     for seed in numbers:
         directory = runs / f"{placement}-{norm}-seed{seed}"
         if not (dry_run or goes_on) and _is_finished(directory / "checkpoint_last.pt"):
@@ -208,6 +208,7 @@ def evaluate(
     """
     from omegaconf import OmegaConf
 
+    from rbn_fairseq.checkpoints.files import epoch_checkpoints
     from rbn_fairseq.recipes import compose_settings
     from rbn_fairseq.scoring import fetch_references
 
@@ -238,6 +239,8 @@ def evaluate(
         if (directory / ".hydra" / "config.yaml").is_file():
             settings = OmegaConf.load(directory / ".hydra" / "config.yaml")
         last = min(_AVERAGED, settings["optimization"].get("max_epoch") or _AVERAGED)
+        if settings["optimization"].get("max_update"):  # may end it sooner
+            last = min(last, len(epoch_checkpoints(directory)) or last)
         averaging = ["average", str(directory), "--last", str(last), "--output", str(average)]
         _execute([*averaging, "--overwrite"], dry_run)
         results = {average: scores}

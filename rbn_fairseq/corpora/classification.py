@@ -16,7 +16,7 @@ from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
 
-_BREAK = re.compile(r"<br\s*/?>|\\n")  # of HTML; of the archives of Zhang et al., in CSV
+_BREAK = re.compile(r"<br\s*/?>")
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 _LONGEST = 1 << 30  # characters of a field
 
@@ -38,7 +38,8 @@ def _rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST)
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
-        yield from ((reader.line_num, row) for row in reader)
+        for row in reader:  # the archives of Zhang et al. write line breaks so
+            yield reader.line_num, [field.replace(r"\n", " ") for field in row]
     except csv.Error as error:
         raise ValueError(
             f"Line {reader.line_num} of `{path}` is no CSV ({error}): expected is a class number "

@@ -22,7 +22,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read a file of UTF-8, or one compressed by gzip (``.gz``), line by line.
+    """Read a file of UTF-8, or one compressed by gzip (``.gz``), line by line, without a BOM.
 
     Raises:
         ValueError: if there is no such file, it is not UTF-8, or compressed data are damaged.
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> Iterator[str]:
         try:
             for number, line in enumerate(file, 1):
                 try:
-                    yield line.removesuffix(b"\n").decode("utf-8")
+                    yield line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(
                         f"Line {number} of `{path}` is not UTF-8. Convert it: iconv -f LATIN1 -t "

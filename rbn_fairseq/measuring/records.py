@@ -143,7 +143,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines; none where there is no file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 def write_records(path: Path, records: list[dict[str, Any]]) -> None:

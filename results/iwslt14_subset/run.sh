@@ -5,20 +5,21 @@
 # and lower-cased as fairseq's prepare-iwslt14.sh does; WORK is for data and checkpoints. Takes
 # about 4.5 minutes an epoch and run on one core, and goes on where it was cut off.
 set -euo pipefail
-text=$1 work=$2
+text=$(realpath "$1")
+mkdir -p "$2" && work=$(realpath "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export OMP_NUM_THREADS=1
 export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
 
 if [[ ! -d $work/bin ]]; then
-    mkdir -p "$work"
     subword-nmt learn-joint-bpe-and-vocab --input "$text"/train.{de,en} -s 3600 \
         -o "$work/code" --write-vocabulary "$work"/vocab.{de,en}
     for part in {train,valid,test}.{de,en}; do
         subword-nmt apply-bpe -c "$work/code" <"$text/$part" >"$work/$part"
     done
     fairseq-preprocess -s de -t en --trainpref "$work/train" --validpref "$work/valid" \
-        --testpref "$work/test" --destdir "$work/bin" --joined-dictionary
+        --testpref "$work/test" --destdir "$work/bin.part" --joined-dictionary
+    mv "$work"/bin{.part,}
 fi
 
 train() { # NAME OPTIONS...

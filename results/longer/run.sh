@@ -12,6 +12,7 @@ epochs=8
 go_on() { # NAME OPTIONS...
     local from=$work/$1 to=$work/long-$1
     if [[ ! -d $to ]]; then
+        rm -rf "$to.part"
         mkdir "$to.part"
         cp "$from"/{checkpoint_{last,best}.pt,*.jsonl,train.log} "$to.part"
         mv "$to.part" "$to"

@@ -29,7 +29,7 @@ train_fairseq() { # NAME OPTIONS...
 for seed in "$@"; do
     train_fairseq "fairseq-seed$seed" --seed "$seed" &
     train "ln-mixing16-seed$seed" --seed "$seed" --length-mixing 16
-    wait
+    wait $!
 done
 
 bash results/keep.sh results/quality/runs "$work"/{fairseq,ln-mixing16}-seed[0-9]

@@ -39,7 +39,8 @@ translations() { # NAME
             --num-workers 0 >"$run/$subset.txt"
     done
     rbn score "$run/test.txt" --lang en --reference "$text/test.en" --json "$run/score.json" --overwrite
-    python results/sampler/translations.py "$run"/{valid,test}.txt "$text" >"$run/translations.json"
+    python results/sampler/translations.py "$run"/{valid,test}.txt "$text" >"$run/translations.part"
+    mv "$run"/translations.{part,json}
 }
 
 run() { # NAME OPTIONS...
@@ -47,7 +48,10 @@ run() { # NAME OPTIONS...
     if [[ ! $1 =~ ^(ln|none|fixln)- ]]; then
         if ((epochs == 12)); then cost "$1" checkpoint{4,8,12}.pt; else cost "$1" "checkpoint$epochs.pt"; fi
     fi
-    [[ -f $work/$1/weights.jsonl ]] || python results/sampler/weights.py "$work/$1" >"$work/$1/weights.jsonl"
+    if [[ ! -f $work/$1/weights.jsonl ]]; then
+        python results/sampler/weights.py "$work/$1" >"$work/$1/weights.part"
+        mv "$work/$1"/weights.{part,jsonl}
+    fi
     translations "$1"
 }
 
@@ -63,8 +67,10 @@ four() { # SUFFIX OPTIONS...: the grid
 }
 
 ablation() { # NAME: of statistics by groups of tokens
-    [[ -f $work/$1/ablation.jsonl ]] ||
-        python results/sampler/ablation.py "$work/$1" checkpoint{4,12}.pt >"$work/$1/ablation.jsonl"
+    if [[ ! -f $work/$1/ablation.jsonl ]]; then
+        python results/sampler/ablation.py "$work/$1" checkpoint{4,12}.pt >"$work/$1/ablation.part"
+        mv "$work/$1"/ablation.{part,jsonl}
+    fi
 }
 
 controls=(--user-dir results/sampler/controls)

@@ -12,5 +12,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
 runs=$PWD/runs/wmt16
-[[ ${1:-} != --runs ]] || runs=$(from_caller "$2")
+case ${1:-} in
+    '') ;;
+    --runs) runs=$(from_caller "${2:?--runs takes a directory}") ;;
+    --runs=*) runs=$(from_caller "${1#--runs=}") ;;
+    *) die "unknown option $1: see --help" ;;
+esac
 call_rbn table "$runs"/*/

@@ -310,6 +310,15 @@ def test_only_what_is_out_of_date_is_evaluated_again(bn_run, places, commands):
     assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM
 
 
+def test_what_its_updates_ended_early_is_averaged_over_fewer_epochs(bn_run, places, commands):
+    settings = bn_run / ".hydra" / "config.yaml"
+    settings.write_text(settings.read_text() + "  max_update: 1000\n")
+    for epoch in (1, 2):
+        (bn_run / f"checkpoint{epoch}.pt").write_text("")
+    assert rbn("evaluate", "iwslt14", "bn", "post", 1, *places).exit_code == 0
+    assert commands[0][commands[0].index("--last") + 1] == "2"
+
+
 @pytest.mark.parametrize("verb", ["recalibrate", "generate", "score"])
 def test_what_failed_is_done_again(bn_run, places, commands, verb):
     """And nothing after it."""
@@ -353,7 +362,8 @@ def test_what_has_all_its_updates_is_not_trained_again(tmp_path, places, command
     write(1, 100_000)
     write(2, 99_999)
     assert train() == ["2", "3"]
-    assert train("--", "optimization.max_update=100001") == ["1", "2", "3"]
+    for more in ("optimization", "++optimization"):
+        assert train("--", f"{more}.max_update=100001") == ["1", "2", "3"]
     assert train("--", "common.fp16=true") == ["2", "3"]
     (tmp_path / "runs" / "pre-rbn-seed1" / "checkpoint_last.pt").write_bytes(b"x")
     assert train() == ["1", "2", "3"]

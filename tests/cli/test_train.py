@@ -325,7 +325,10 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     text = (tmp_path / "run" / "train.log").read_text()
     assert text.count('{"epoch": ') == 4  # two updates, an epoch, a validation
     # What is committed of a run in results/ has all that a report reads.
-    succeed("../results/keep.sh", tmp_path / "kept", tmp_path / "run")
+    (tmp_path / "early").mkdir()  # one that ended before its first epoch did
+    (tmp_path / "early" / "train.log").write_text("begin training epoch 1\n")
+    succeed("../results/keep.sh", tmp_path / "kept", tmp_path / "early", tmp_path / "run")
+    assert not (tmp_path / "kept" / "early" / "train.log").exists()
     kept = read_run("run", tmp_path / "kept" / "run")
     assert kept.valid.equals(told.valid) and kept.train.equals(told.train) and not kept.problems
     assert kept.config["model"] == told.config["model"]

@@ -28,6 +28,11 @@ def test_last_line_without_a_line_feed(tmp_path):
     assert list(read_lines(tmp_path / "text")) == ["a", "b"]
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n")
+    assert list(read_lines(tmp_path / "text")) == ["a", "\ufeffb"]
+
+
 def test_not_utf8(tmp_path):
     (tmp_path / "text").write_bytes(b"a\nb\xe4\n")
     with pytest.raises(ValueError, match="Line 2 of `.*text` is not UTF-8"):

@@ -24,6 +24,13 @@ def test_later_records_go(path):
     assert [file.name for file in path.parent.iterdir()] == ["measured.jsonl"]
 
 
+def test_empty_lines_are_passed_over(path):
+    write_records(path, [record(0)])
+    path.write_text(f"\n{path.read_text()}\n")
+    write_records(path, [record(10)])
+    assert read_records(path) == [record(0), record(10)]
+
+
 def test_numbers_that_are_none(path):
     write_records(path, [{"update": 0, "singular": math.inf, "broken": math.nan}])
     (found,) = read_records(path)

@@ -44,8 +44,10 @@ def test_paths_are_those_of_the_caller(stand_in, tmp_path):
 def test_runs_of_the_table(stand_in, tmp_path):
     for name in ("a", "b c"):
         (tmp_path / "r" / name).mkdir(parents=True)
-    out = succeed("wmt16/table.sh", "--runs", "r", cwd=tmp_path, path=stand_in)
-    assert out.splitlines() == [str(ROOT), "table", f"{tmp_path}/r/a/", f"{tmp_path}/r/b c/"]
+    for given in (("--runs", "r"), ("--runs=r",)):
+        out = succeed("wmt16/table.sh", *given, cwd=tmp_path, path=stand_in)
+        assert out.splitlines() == [str(ROOT), "table", f"{tmp_path}/r/a/", f"{tmp_path}/r/b c/"]
+    assert "--seed" in refusal("wmt16/table.sh", "--seed", 1, cwd=tmp_path, path=stand_in)
 
 
 @pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])

@@ -10,7 +10,8 @@ from shell import ROOT, refusal, succeed
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
     *"import torch"*) grep -qs torch== "$LOG.all" ;;
-    *"pip --version") ;;
+    *"pip --version") [[ ! -f $LOG.nopip ]] ;;
+    *ensurepip) [[ $(<"$LOG.nopip") ]] && rm "$LOG.nopip" ;;
     *print*) echo "VERSION" ;;
     *"import sys"*) ;;
     "-m venv "*) rm -rf .venv "$LOG.all" && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
@@ -82,3 +83,16 @@ def test_another_python(project, monkeypatch):
 def test_no_such_python(project, monkeypatch):
     monkeypatch.setenv("PYTHON", "python3.9")
     assert "PYTHON=python3.9" in refusal(project / "make.sh", "", path=project / "tools")
+
+
+def test_an_environment_without_pip_is_not_made_anew(project):
+    """As `uv venv` leaves it."""
+    add_driver(project)
+    make(project)
+    (project / ".venv" / "mine").write_text("")
+    (project / "pyproject.toml").write_text("two")
+    (project / "log.nopip").write_text("")  # nor is there ensurepip
+    assert "no pip in .venv" in refusal(project / "make.sh", "", path=project / "tools")
+    (project / "log.nopip").write_text("can be had")
+    assert make(project)[0] == ["."]
+    assert (project / ".venv" / "mine").exists()
