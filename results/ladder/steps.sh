@@ -2,7 +2,8 @@
 # of which the seeds are left: the steps of all, which do nothing where WORK has their output.
 # shellcheck shell=bash
 text=$(realpath "$1") bin=$(realpath "$2")
-mkdir -p "$3" && work=$(realpath "$3")
+work=$3/$(basename "$(dirname "$(realpath "$0")")") # names of runs are those of others
+mkdir -p "$work" && work=$(realpath "$work")
 shift 3
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 export OMP_NUM_THREADS=1

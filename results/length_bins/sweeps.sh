@@ -6,7 +6,7 @@
 # has not seen, in OTHER, where other.py and binarise.sh put them. A line a number goes to
 # WORK/sweeps.csv, and to results/length_bins.
 set -euo pipefail
-bin=$1 other=$2 work=$3
+bin=$(realpath "$1") other=$(realpath "$2") work=$(realpath "$3")/ladder
 shift 3
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export OMP_NUM_THREADS=1

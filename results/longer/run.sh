@@ -10,7 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"
 
 epochs=8
 go_on() { # NAME OPTIONS...
-    local from=$work/$1 to=$work/long-$1
+    local from=${work%/*}/ladder/$1 to=$work/long-$1
     if [[ ! -d $to ]]; then
         rm -rf "$to.part"
         mkdir "$to.part"

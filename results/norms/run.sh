@@ -80,7 +80,7 @@ for seed in "$@"; do
     done <<<"$settings$controls"
 done
 while [[ -n $(jobs -p) ]]; do wait -n; done
-bash results/keep.sh results/norms/runs "$work"/*-seed[0-9]
+bash results/keep.sh results/norms/runs "$work"/*-seed*
 
 timed=() # with schedules that are over
 over=$(sed -E 's/(warmup|start|end) [0-9]+/\1 0/g' <<<"$settings")

@@ -136,4 +136,4 @@ for seed in "$@"; do
     esac
 done
 
-bash results/keep.sh results/sampler/runs "$work"/*-seed[0-9]
+bash results/keep.sh results/sampler/runs "$work"/*-seed*

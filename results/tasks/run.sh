@@ -13,13 +13,12 @@
 #   resume   the same of Resume, 15 minutes
 #   imdb     labels of reviews, the paper's model, batches of like length, and shuffled. 20 minutes a seed.
 set -euo pipefail
-part=$1 bin=$(realpath "$2")
-mkdir -p "$3" && work=$(realpath "$3")
+part=$1 task=${1%-rbn} bin=$(realpath "$2")
+mkdir -p "$3/$task" && work=$(realpath "$3")/$task
 shift 3
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export OMP_NUM_THREADS=1
 export MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=4000000000
-task=${part%-rbn}
 
 train() { # NAME OPTIONS...
     local out=$work/$1
@@ -114,4 +113,4 @@ for seed in "$@"; do
     esac
 done
 
-bash results/keep.sh results/tasks/"$task" "$work"/*-seed[0-9]
+bash results/keep.sh results/tasks/"$task" "$work"/*-seed*
