@@ -239,7 +239,7 @@ def evaluate(
         if (directory / ".hydra" / "config.yaml").is_file():
             settings = OmegaConf.load(directory / ".hydra" / "config.yaml")
         last = min(_AVERAGED, settings["optimization"].get("max_epoch") or _AVERAGED)
-        if settings["optimization"].get("max_update"):  # may end it sooner
+        if not dry_run and settings["optimization"].get("max_update"):  # may end it sooner
             last = min(last, len(epoch_checkpoints(directory)) or last)
         averaging = ["average", str(directory), "--last", str(last), "--output", str(average)]
         _execute([*averaging, "--overwrite"], dry_run)
