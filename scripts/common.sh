@@ -28,6 +28,16 @@ from_caller() {
     fi
 }
 
+# runs_given DEFAULT [--runs DIR]: where the runs of a table are; it has no other option.
+runs_given() {
+    case ${2:-} in
+        '') echo "$1" ;;
+        --runs) from_caller "${3:?--runs takes a directory}" ;;
+        --runs=*) from_caller "${2#--runs=}" ;;
+        *) die "unknown option $2: see --help" ;;
+    esac
+}
+
 # supported PYTHON: whether it is a Python that this project supports.
 supported() {
     command -v "$1" >/dev/null 2>&1 &&

@@ -151,9 +151,10 @@ def _losses(group: Group, placement: str) -> str:
             f"Validation loss after epoch {epoch}, in {group.metric.unit}: {losses}. {why}, so no "
             "differences are shown."
         ]
-    alone = {*valid.loc[valid["norm"] != "LN", "series"]} - {*group.pairs["series"]}
-    if len(gaps) and alone:
-        texts.append(f"Not compared, as no LN has their settings: {', '.join(labels[[*alone]])}.")
+    others = valid.loc[valid["norm"] != "LN", "series"]
+    alone = labels[sorted({*others} - {*group.pairs["series"]})]
+    if len(gaps) and len(alone):
+        texts.append(f"Not compared, as no LN has their settings: {', '.join(alone)}.")
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()
     if len(short):
         texts.append(f"Not compared, with far fewer epochs: {', '.join(short)}.")

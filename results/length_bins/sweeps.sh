@@ -4,7 +4,7 @@
 # Measures on what results/ladder/run.sh BIN left in WORK: 4 bins in every epoch, and on the last
 # checkpoints other numbers of bins, and validation sets of lengths and of texts that the training
 # has not seen, in OTHER, where other.py and binarise.sh put them. A line a number goes to
-# WORK/sweeps.csv, and to results/length_bins.
+# WORK/ladder/sweeps.csv, and to results/length_bins.
 set -euo pipefail
 bin=$(realpath "$1") other=$(realpath "$2") work=$(realpath "$3")/ladder
 shift 3

@@ -11,11 +11,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
-runs=$PWD/runs/wmt16
-case ${1:-} in
-    '') ;;
-    --runs) runs=$(from_caller "${2:?--runs takes a directory}") ;;
-    --runs=*) runs=$(from_caller "${1#--runs=}") ;;
-    *) die "unknown option $1: see --help" ;;
-esac
+runs=$(runs_given "$PWD/runs/wmt16" "$@")
 call_rbn table "$runs"/*/
