@@ -1,6 +1,7 @@
 """Callbacks, and the one mixin that runs them in any fairseq task."""
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Callback:
         """Act before a validation, at the end of an epoch or within it."""
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
-        """Act before the validation that ends an epoch.
+        """Act before the validation that ends an epoch, or the training by ``--max-update``.
 
         fairseq has no other sign of an epoch's end: without a validation
         (``--disable-validation``, ``--validate-interval``) this is not called.
@@ -293,7 +294,8 @@ class WithCallbacks(FairseqTask):
         """Begin a validation; fairseq has no other sign of the end of an epoch."""
         super().begin_valid_epoch(epoch, model)
         self._call("on_validation")
-        if self.training.batches.end_of_epoch():
+        most = self.training.cfg.optimization.max_update or math.inf
+        if self.training.batches.end_of_epoch() or self.training.updates >= most:
             self._call("on_epoch_end", epoch, model)
 
     def state_dict(self) -> dict[str, Any]:

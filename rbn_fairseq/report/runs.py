@@ -211,7 +211,10 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
 
 
 def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
-    """Return the course of a training: batches as trained, at known epochs, all measured alike."""
+    """Return the course of a training: batches as trained, at known epochs, all measured alike.
+
+    Of several measurements within an epoch it has the last.
+    """
     trained = tid["batching"].eq("as-trained") & tid["epoch"].notna()
     ways = tid[trained].drop_duplicates(_MEASUREMENT).groupby(["population", "dropout"], sort=False)
     if len(ways):
@@ -222,7 +225,9 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
             "`tid.jsonl`: left out measurements at unknown epochs, or of other batches, population "
             "or dropout than most."
         )
-    return tid[trained].astype({"epoch": int}).reset_index(drop=True)
+    tid = tid[trained].astype({"epoch": int})
+    last = tid["update"] == tid.groupby("epoch")["update"].transform("max")
+    return tid[last].reset_index(drop=True)
 
 
 def _read_cost(directory: Path, problems: list[str]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import runs
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.measuring.batches import draw_batches
+from rbn_fairseq.report.runs import read_run
 from trainings import training
 
 BATCH = ("--norm-encoder", "batch")
@@ -112,14 +113,19 @@ def test_disabled_validation_without_the_monitor(data_bin, tmp_path, options):
     assert not (tmp_path / "tid.jsonl").exists()
 
 
-def test_validation_within_an_epoch_adds_no_record(data_bin, tmp_path):
+def test_within_an_epoch_only_the_end_of_the_training_adds_a_record(data_bin, tmp_path):
     log = runs.train(
         data_bin, tmp_path, *BATCH, "--validate-interval-updates", 5, "--max-update", 12,
         "--tid-batches", 3, "--no-epoch-checkpoints",
     )  # fmt: skip
-    # After 5, 10 and 12 updates, of 20 an epoch.
+    # After 5, 10 and 12 updates, of 15 an epoch.
     assert log.count("begin validation on") == 3
-    assert {row["epoch"] for row in runs.tid_rows(tmp_path)} == {0}
+    measured = {(row["epoch"], row["update"]) for row in runs.tid_rows(tmp_path)}
+    assert measured == {(0, 0), (1, 12)}
+    assert read_run("", tmp_path).tid["update"].unique().tolist() == [0, 12]
+    runs.train(data_bin, tmp_path, *BATCH, "--max-epoch", 1, "--tid-batches", 3)
+    assert {row["update"] for row in runs.tid_rows(tmp_path)} == {0, 12, 15}
+    assert read_run("", tmp_path).tid["update"].unique().tolist() == [0, 15]
 
 
 def test_without_an_update_after_a_resume(data_bin, rbn_run, tmp_path):
