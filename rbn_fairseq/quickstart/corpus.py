@@ -171,14 +171,14 @@ def _build(
     text.mkdir()
     pieces.mkdir()
     write_pairs(text, "train", langs, parts["train"])
-    characters = set().union(*(side for pair in parts["train"] for side in pair))
+    characters = len(set().union(*(side for pair in parts["train"] for side in pair)))
+    many = characters > _VOCABULARY / 4  # a script of its own for words or syllables
     sentencepiece.SentencePieceTrainer.train(
         input=[str(text / f"train.{lang}") for lang in langs],
         model_prefix=str(model.with_suffix("")),
-        vocab_size=_VOCABULARY,
+        vocab_size=_VOCABULARY + many * characters,  # all that are covered must be in it
         hard_vocab_limit=False,  # a small text has fewer pieces
-        # All of them, unless the script has so many that they would fill the vocabulary.
-        character_coverage=1.0 if len(characters) < _VOCABULARY / 4 else 0.9995,
+        character_coverage=0.9995 if many else 1.0,
         minloglevel=2,
     )
     encode = sentencepiece.SentencePieceProcessor(model_file=str(model)).encode

@@ -47,11 +47,13 @@ def _epochs_done(log: Path) -> float:
     return float(epochs[-1]) if epochs else 0.0
 
 
-def _job(name: str, out: Path, epochs: int) -> Job:
+def _job(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Job:
     """Return the commands of a run."""
     directory, data = out / name, str(out / "data" / "bin")
     averaged = directory / _AVERAGE
     device = () if torch.cuda.is_available() else ("--cpu",)
+    # fairseq itself finds only those without a hyphen.
+    pair = ("--source-lang", langs[0], "--target-lang", langs[1])
     options = (*_RECIPE, *device, *NORMS[name], "--max-epoch", str(epochs))
     note, begun = directory / "begun.json", json.dumps(options)
     if note.exists() and note.read_text(encoding="utf-8") != begun:
@@ -63,9 +65,9 @@ def _job(name: str, out: Path, epochs: int) -> Job:
     average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged), "--overwrite", "--recalibrate")
     generate = ("generate", data, "--path", str(averaged), *device, "--beam", "5")
-    generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
+    generate += (*pair, "--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
     commands = {
-        directory / "train.out": ("train", data, "--save-dir", str(directory), *options),
+        directory / "train.out": ("train", data, *pair, "--save-dir", str(directory), *options),
         directory / "average.out": average,
         directory / "generate.txt": generate,
     }
@@ -140,7 +142,8 @@ def quickstart(
         list(read_lines(test / f"test.{lang}")) for lang in (source_lang, target_lang)
     )
     copying = bleu(source, reference, lang=target_lang)
-    jobs = [_job(name, out, epochs) for name in NORMS]
+    langs = (source_lang, target_lang)
+    jobs = [_job(name, out, langs, epochs) for name in NORMS]
     if any(job.left() for job in jobs):
         console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
         run_jobs(jobs, workers, console)

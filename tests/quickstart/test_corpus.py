@@ -79,3 +79,13 @@ def test_no_sentence_is_in_two_parts(monkeypatch):
     parts = split_pages(same)
     sources = [pair[0] for pairs in parts.values() for pair in pairs]
     assert len(sources) == len(set(sources))
+
+
+def test_a_script_of_more_characters_than_pieces(tmp_path):
+    letters = [chr(0x4E00 + i) for i in range(3500)]
+    sentences = ["".join(letters[i::35]) for i in range(35)]
+    pairs = [(sentence, f"sentence {i}") for i, sentence in enumerate(sentences * 2)]
+    counts = corpus._build(tmp_path, dict.fromkeys(SPLITS, pairs), ("zh-Hans", "en"))
+    assert counts == dict.fromkeys(SPLITS, 70)
+    words = (tmp_path / "bin" / "dict.zh-Hans.txt").read_text().split()[::2]
+    assert len(set(letters) & set(words)) > 3400  # 0.9995 of all occurrences

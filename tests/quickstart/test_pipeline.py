@@ -94,7 +94,7 @@ def test_other_text_is_refused(done, text, tmp_path):
 
 
 def test_another_number_of_epochs(tmp_path):
-    pipeline._job("layer", tmp_path, 2)
-    assert len(pipeline._job("layer", tmp_path, 2).left()) == 3
+    pipeline._job("layer", tmp_path, ("de", "en"), 2)
+    assert len(pipeline._job("layer", tmp_path, ("de", "en"), 2).left()) == 3
     with pytest.raises(ValueError, match="--epochs.*--output"):
-        pipeline._job("layer", tmp_path, 3)
+        pipeline._job("layer", tmp_path, ("de", "en"), 3)
