@@ -65,7 +65,10 @@ statistics='^(bn(_high(er)?)?|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre
 
 run() { # NAME OPTIONS...
     train "$1" --lr-scheduler polynomial_decay --max-update 3408 --total-num-update 3408 \
-        --length-mixing 16 --tid-batches 100 "${@:2}" || return 0 # it diverged: its row stays empty
+        --length-mixing 16 --tid-batches 100 "${@:2}" || {
+        [[ -f $work/$1/crash.pt ]] # it diverged: its row stays empty
+        return
+    }
     [[ ! $1 =~ $statistics ]] || cost "$1" "checkpoint$epochs.pt"
     translate "$1" score "checkpoint$epochs.pt"
     [[ ! $1 =~ ^(ln|fixnorm) ]] || python results/sampler/weights.py "$work/$1" >"$work/$1/weights.jsonl"
