@@ -2,12 +2,13 @@
 
 import csv
 import random
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
+
+import regex
 
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import Corpus, check_files
@@ -16,8 +17,9 @@ from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
 
-_BREAK = re.compile(r"<br\s*/?>")
-_TOKEN = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+_BREAK = regex.compile(r"<br\s*/?>")
+_LETTER = r"[\w\p{N}]"  # with combining marks, which are no letters to Python's own module
+_TOKEN = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|[^\w\p{{N}}\s]")
 _LONGEST = 1 << 30  # characters of a field
 
 
@@ -75,7 +77,7 @@ def read_texts(path: Path) -> Iterator[_Row]:
         columns = columns or len(row)
         label = "_".join(row[0].split())
         if kind == ".csv":
-            good = len(row) > 1 and re.fullmatch("[1-9][0-9]*", label, re.ASCII)
+            good = len(row) > 1 and regex.fullmatch("[1-9][0-9]*", label)
             wanted = "a class number from 1 and at least one field of text"
         else:
             good = len(row) in (2, 3) and label

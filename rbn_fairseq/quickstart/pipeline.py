@@ -64,8 +64,8 @@ def _job(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Job:
     write_whole(note, begun)
     average = ("average", str(directory), "--last", str(min(_AVERAGED, epochs)))
     average += ("--output", str(averaged), "--overwrite", "--recalibrate")
-    generate = ("generate", data, "--path", str(averaged), *device, "--beam", "5")
-    generate += (*pair, "--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
+    generate = ("generate", data, *pair, "--path", str(averaged), *device, "--beam", "5")
+    generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
     commands = {
         directory / "train.out": ("train", data, *pair, "--save-dir", str(directory), *options),
         directory / "average.out": average,
