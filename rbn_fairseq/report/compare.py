@@ -275,14 +275,15 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
         value: name of the column.
 
     Returns:
-        By series: ``mean``, ``std`` (n - 1), ``count``.
+        By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.
     """
     frame = frame[frame[value].notna()]
     seeds = frame.groupby("series")["run"].transform("nunique")
     here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
     shared = frame[here == seeds]
     last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
-    return by_epoch(last).groupby("series")[value].agg(["mean", "std", "count"])
+    by_series = by_epoch(last).groupby("series")
+    return by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
 
 
 def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:

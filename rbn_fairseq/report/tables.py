@@ -61,7 +61,8 @@ def _cells(group: Group) -> pd.DataFrame:
         **{name: at_last_epoch(last, name) for name in _TID.values()},
     }
     parts = [
-        mean.assign(std=mean["std"].where(mean["count"] > 2))
+        mean[of_seeds]
+        .assign(std=mean["std"].where(mean["count"] > 2))
         .astype({"count": "Int64"})
         .set_axis([name, name + SPREAD, name + SEEDS], axis=1)
         for name, mean in means.items()
@@ -107,6 +108,17 @@ def _signatures(group: Group) -> list[str]:
     return [f"{group.scored}: `{'`, `'.join(signatures)}`."] if signatures else []
 
 
+def _earlier(group: Group) -> list[str]:
+    """Name the series whose seeds share fewer epochs than those of others."""
+    epochs = at_last_epoch(group.frames["valid"], "nll_loss")["epoch"]
+    earlier = epochs[epochs < epochs.max()].sort_index()
+    if not len(earlier):
+        return []
+    names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
+    told = ", ".join(names.str.strip() + " at epoch " + earlier.map("{:g}".format))
+    return [f"Valid nll at epoch {epochs.max():g}; where a seed ended earlier, {told}."]
+
+
 def _table(
     group: Group,
     number: int,
@@ -130,6 +142,8 @@ def _table(
     ]
     if any(group.metric.name in column for column in frame):
         notes += [*_signatures(group), _GAPS.format(unit=group.metric.unit)]
+    if "valid nll" in frame:
+        notes += _earlier(group)
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
