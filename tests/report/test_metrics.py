@@ -12,15 +12,20 @@ from rbn_fairseq.report.tables import paper_tables
 from run_directories import configuration, write_run
 
 
+def language_model(plan, weight=0.0):
+    cfg = configuration(data="data/ptb/bin")
+    cfg["task"]["_name"] = "language_modeling_rbn"
+    cfg["model"] = {"_name": "rbn_transformer_lm_ptb", "norm_decoder": plan}
+    cfg["criterion"]["rbn_mean_weight"] = weight
+    return cfg
+
+
 @pytest.fixture
 def language_models(tmp_path):
     """Layer norm and RBN of a language model, with perplexities of 50 and 45."""
     runs = []
     for name, plan, weight, perplexity in (("ln", "layer", 0.0, 50.0), ("rbn", "batch", 0.1, 45.0)):
-        cfg = configuration(data="data/ptb/bin")
-        cfg["task"]["_name"] = "language_modeling_rbn"
-        cfg["model"] = {"_name": "rbn_transformer_lm_ptb", "norm_decoder": plan}
-        cfg["criterion"]["rbn_mean_weight"] = weight
+        cfg = language_model(plan, weight)
         write_run(tmp_path / name, cfg, tid=(0.009, 0.011) if weight else None)
         score = {"test": {"ppl": perplexity, "loss": 5.5}}
         (tmp_path / name / "score.json").write_text(json.dumps(score))
@@ -44,6 +49,18 @@ def test_language_models(language_models):
     assert any("PPL" in getattr(block, "numbers", "") for block in pages)
     told = " ".join(map(repr, pages))
     assert "bits per token" in told and "target token" not in told  # as in translation
+
+
+def test_bottom_layers_of_a_language_model(tmp_path, blocks):
+    plans = {"ln": "layer", "part": "batch@0-1:layer", "bn": "batch"}
+    runs = []
+    for number, (name, plan) in enumerate(plans.items()):
+        tid = (0.01, 0.02 * number) if number else None
+        write_run(tmp_path / name, language_model(plan), nll=(5.0, 4.0 + number), tid=tid)
+        runs.append(read_run(name, tmp_path / name))
+    left = blocks(runs)["figure3_left"].numbers
+    assert left["L"].tolist() == [0, 2, 3] and left["nll_gap"].tolist() == [0, 1, 2]
+    assert left["var_tid_percent"].tolist() == pytest.approx([0, 2, 4])
 
 
 @pytest.mark.parametrize(

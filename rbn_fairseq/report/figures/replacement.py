@@ -31,14 +31,16 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         line.sort_values("bottom").assign(setting=detail)
         for placement in group.placements
         for detail, line in variants(
-            measured[measured["placement"] == placement], ("model.norm_encoder",)
+            measured[measured["placement"] == placement],
+            ("model.norm_encoder", "model.norm_decoder"),  # the other has layer norm alone
         )
         if len(line) > 1
     ]
     if not sweeps:
         hint = (
             "Needs two runs that differ in how many bottom layers have batch norm: "
-            "`--norm-encoder batch@0-1:layer` for L = 2, and so on."
+            "`--norm-encoder batch@0-1:layer` for L = 2, and so on (`--norm-decoder` of a "
+            "language model)."
         )
         return [Missing(title, hint)]
     scored = all(line["score"].notna().all() for line in sweeps)
@@ -52,7 +54,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     gap = f"{group.metric.key if scored else kind}_gap"
     numbers = numbers.rename(columns={"bottom": "L", kind: gap})
     caption = (
-        "Batch norm in the bottom L encoder layers, layer norm above (L = 0 is layer norm, with "
+        "Batch norm in the bottom L layers (of an encoder, if there is one), layer norm above (L = 0 is layer norm, with "
         "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
         "positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the two highly correlated."
     )
