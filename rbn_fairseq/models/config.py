@@ -240,6 +240,7 @@ def resolve(cfg: Any, kind: ModelKind = TRANSLATION) -> RBNConfig:
     if "decoder" in kind.sides:
         full.decoder_input_dim = full.decoder_input_dim or full.decoder_embed_dim
         full.decoder_output_dim = full.decoder_output_dim or full.decoder_embed_dim
+    full.checkpoint_activations |= full.offload_activations  # of what is computed again
     _check(kind, full)
     return _nested(kind, full)
 
@@ -251,6 +252,14 @@ def _check(kind: ModelKind, full: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not go with {kind.name}, whose norms are "
                 "planned for fairseq's plain layers. Leave it out."
             )
+    if getattr(full, "merge_src_tgt_embed", False):
+        raise ValueError(
+            "--merge-src-tgt-embed: fairseq could not read the checkpoints, whose dictionary is "
+            "not the data's. Preprocess with --joined-dictionary, and give --share-all-embeddings."
+        )
+    for side in kind.sides:
+        if getattr(full, f"{side}_layers") < 1:
+            raise ValueError(f"--{side}-layers must be at least 1.")
     for name in ("share_all_embeddings", "share_decoder_input_output_embed"):
         if getattr(full, name, False) and getattr(full, "adaptive_softmax_cutoff", None):
             raise ValueError(  # fairseq would look for the embedding in what it loads

@@ -173,6 +173,7 @@ def test_a_stack_alone_has_other_scales():
             "--share-decoder-input-output-embed does not go with --adaptive-softmax-cutoff",
         ),
         ({"base_layers": 1}, "--base-layers does not go with rbn_transformer_lm"),
+        ({"decoder_layers": 0}, "--decoder-layers must be at least 1"),
     ],
 )
 def test_refused(options, message):

@@ -25,11 +25,14 @@ from small_models import (
     SUB,
     batch,
     build,
+    build_classifier,
+    build_language_model,
     everywhere,
     randomise,
     sample,
     task,
 )
+from tagging import build_tagger
 
 AGAIN = {"checkpoint_activations": True}
 RANDOM = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
@@ -131,6 +134,15 @@ def kept(option):
 def test_activations_are_let_go_and_computed_again(option):
     assert kept(()) == ([True] * 4, 4)
     assert kept((option,)) == ([False] * 4, 8)
+
+
+def test_what_is_offloaded_is_computed_again_in_every_kind_of_model():
+    for make in (build, build_language_model, build_classifier, build_tagger):
+        model = make(offload_activations=True)
+        stack = model.encoder if hasattr(model, "encoder") else model.decoder
+        assert stack.layers[0].recompute and stack.layers[0].offload
+    with pytest.raises(ValueError, match="--offload-activations.*`power`"):
+        build_language_model(norm_decoder="power", offload_activations=True)
 
 
 def test_offloaded_are_the_inputs_of_the_layers(monkeypatch):

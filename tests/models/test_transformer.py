@@ -214,6 +214,8 @@ def test_dropped_layers_keep_their_statistics(monkeypatch, encoder, decoder):
         ({"cross_self_attention": True}, ["--cross-self-attention"]),
         ({"encoder_layers_to_keep": "0"}, ["--encoder-layers-to-keep"]),
         ({"quant_noise_pq": 0.1}, ["--quant-noise-pq"]),
+        ({"merge_src_tgt_embed": True}, ["--merge-src-tgt-embed", "--joined-dictionary"]),
+        ({"encoder_layers": 0}, ["--encoder-layers must be at least 1"]),
     ],
 )  # fmt: skip
 def test_errors_name_the_option(options, words):

@@ -54,8 +54,9 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     gap = f"{group.metric.key if scored else kind}_gap"
     numbers = numbers.rename(columns={"bottom": "L", kind: gap})
     caption = (
-        "Batch norm in the bottom L layers (of an encoder, if there is one), layer norm above (L = 0 is layer norm, with "
-        "neither TID nor gap): variance TID of the last batch norm, and the gap to layer norm; "
+        "Batch norm in the bottom L layers (of an encoder, if there is one), layer norm above "
+        "(L = 0 is layer norm, with neither TID nor gap): variance TID of the last batch norm, and "
+        "the gap to layer norm; "
         "positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the two highly correlated."
     )
     draw = partial(_draw_sweeps, numbers, gap, unit)
