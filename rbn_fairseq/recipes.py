@@ -39,6 +39,12 @@ def directory() -> Path:
     return inside if inside.is_dir() else package.parent / "configs"
 
 
+def setting(name: str, value: str, several: bool = False) -> str:
+    """Return ``name=value`` for Hydra, to which some characters of a path have a meaning."""
+    quoted = "'" + value.replace("'", "\\'") + "'"
+    return f"{name}=[{quoted}]" if several else f"{name}={quoted}"
+
+
 def names(group: str = "") -> list[str]:
     """Return the names of all recipes, or of the files of a group."""
     files = sorted(path.stem for path in (directory() / group).glob("*.yaml"))
@@ -61,10 +67,13 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     """Return the path of a recipe or a group's file by its name, or of a file of the user's.
 
     Raises:
-        ValueError: if there is none; the message lists the known names.
+        ValueError: if there is none; the message lists the known names. Or if settings of the
+            user's recipe would be lost.
     """
     path = Path(name)
     if path.suffix == ".yaml" and path.is_file():
+        if not group:
+            _refuse_lost(path)
         return path.absolute()
     if path.suffix == ".yml" and path.is_file():
         raise ValueError(f"{option}: Hydra reads `.yaml` alone. Rename `{name}`.")
@@ -74,6 +83,32 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise ValueError(f"{option}: there is no `{name}`.{hint} There are {', '.join(known)}.")
     return directory() / group / f"{name}.yaml"
+
+
+def _read(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+
+
+def _refuse_lost(path: Path) -> None:
+    """Refuse settings of a recipe to which ``base``, where it comes later, gives other values."""
+    try:
+        own = dict(_read(path))
+    except (YAMLError, ValueError, TypeError):  # is told where it is composed
+        return
+    order = [name for name in own.get("defaults") or () if name in ("_self_", "base")]
+    if order != ["_self_", "base"]:
+        return
+    lost = [
+        f"{section}.{key}"
+        for section, values in _read(directory() / "base.yaml").items()
+        for key, value in values.items()
+        if isinstance(own.get(section), dict) and own[section].get(key, value) != value
+    ]
+    if lost:
+        raise ValueError(
+            f"`{path}`: its {', '.join(lost)} would be lost, since `base`, which it takes in "
+            "behind itself, sets the same. Give such settings on the command line instead."
+        )
 
 
 def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
@@ -119,7 +154,7 @@ def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, An
     """
     overrides = list(overrides)
     if path.parent != directory():
-        overrides.append(f"hydra.searchpath=[file://{directory()}]")
+        overrides.append(setting("hydra.searchpath", f"file://{directory()}", several=True))
     GlobalHydra.instance().clear()
     stored = ConfigStore.instance().repo
     # The version is set for the whole process, and that of fairseq, which comes next, is 1.1.

@@ -205,7 +205,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
     trains several. Without --config-dir, a name is one of `rbn recipes`, or a file.
     """
-    from rbn_fairseq.recipes import choose, directory, find
+    from rbn_fairseq.recipes import choose, directory, find, setting
 
     log_as_fairseq()
     arguments = list(context.args)
@@ -231,10 +231,10 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
     added = []
     if recipe.parent != directory():
-        added.append(f"hydra.searchpath=[file://{directory()}]")  # what recipes take in
+        added.append(setting("hydra.searchpath", f"file://{directory()}", several=True))
     settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
-    if not any(setting.startswith("common.user_dir=") for setting in settings):
-        added.append(f"common.user_dir={plugin_options([], user_dir)[1]}")
+    if not any(given.startswith("common.user_dir=") for given in settings):
+        added.append(setting("common.user_dir", plugin_options([], user_dir)[1]))
     # Hydra reads settings in one row, and takes one behind --info for its value.
     place = arguments.index(settings[0]) if settings else 0
     arguments[place:place] = added

@@ -12,6 +12,7 @@ from fairseq.dataclass.initialize import add_defaults, hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 import composing
@@ -110,6 +111,31 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"--norm: .*as `norm/rbn\.yaml`"):
         recipes.compose_recipe("mine.yaml", {"norm": "rbn.yaml"})
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
+
+
+def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
+    mine = tmp_path / "mine.yaml"
+    text = rbn("recipes", "default").stdout
+    mine.write_text(text + "\ncommon: {seed: 7, cpu: false, bf16: true}\n")
+    told = user_error(capsys, "train", "bin", "--recipe", str(mine))
+    assert "its common.seed would be lost" in told and "on the command line" in told
+    assert told == user_error(capsys, "hydra-train", "--config-name", str(mine), "task.data=bin")
+    for harmless in ("seed: 1", "bf16: true"):
+        mine.write_text(f"{text}\ncommon: {{{harmless}}}\n")
+        assert recipes.find(str(mine)) == mine
+    mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")
+    assert ("--seed", "7") in recipes.compose_recipe(str(mine), {})[0]
+
+
+def test_a_package_below_a_path_that_hydra_would_read(tmp_path, monkeypatch):
+    odd = tmp_path / "My, 'Project' (k=v)"
+    shutil.copytree(ROOT / "configs", odd)
+    monkeypatch.setattr(recipes, "directory", lambda: odd)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text((odd / "default.yaml").read_text())
+    assert recipes.compose_recipe(str(mine), {"norm": "ln"})[1] == "ln"
+    given = OverridesParser.create().parse_override(recipes.setting("common.user_dir", str(odd)))
+    assert given.value() == str(odd)
 
 
 def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
