@@ -82,16 +82,30 @@ class Resume(Callback):
                 "--reset-optimizer to go on from its epoch with a new one, or start a new training "
                 "from its weights: --finetune-from-model or --init-from, and another --save-dir."
             )
-        if start == last:
-            refuse_other_dictionaries(self.training.task, state)
+        refuse_other_dictionaries(self.training.task, state)
+        if start == last and cfg.reset_optimizer:
+            self._keep_records(int(state["optimizer_history"][-1]["num_updates"]))
+
+    def _keep_records(self, updates: int) -> None:
+        """Set aside what was measured before a new optimizer, which counts updates from 0."""
+        for name in ("tid", "conditioning"):
+            path = self.training.save_dir / f"{name}.jsonl"
+            if path.exists():
+                kept = path.rename(path.with_name(f"{name}-before-reset-at-{updates}.jsonl"))
+                logger.warning("updates are counted from 0 again: `%s` is now `%s`", path, kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of --patience."""
         return {"patience": dict(_patience())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read the state of --patience; fairseq alone would start its count anew."""
-        _patience().update(state["patience"])
+        """Read the state of --patience; fairseq alone would start its count anew.
+
+        It does so with the best checkpoint, too, where the meters or the optimizer are reset.
+        """
+        chosen = self.training.cfg.checkpoint
+        if not (chosen.reset_meters or chosen.reset_optimizer):
+            _patience().update(state["patience"])
 
     def after_save(self) -> None:
         """Wait until the checkpoints are on the disk."""

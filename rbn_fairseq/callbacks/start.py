@@ -42,7 +42,13 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse to choose the best checkpoint by no BLEU, or by the lowest score."""
+        """Refuse to validate on the training data, and to choose by no BLEU or the worst score."""
+        trained, given = self.training.train_subset, self.training.cfg.dataset.valid_subset
+        if trained in given.split(","):
+            raise ValueError(
+                f"--valid-subset {given}: a validation on `{trained}` would take its "
+                "iterator, and end the epoch. Copy that part under another name."
+            )
         chosen = self.training.cfg.checkpoint
         metric = chosen.best_checkpoint_metric
         if metric == "bleu" and not getattr(self.training.cfg.task, "eval_bleu", False):

@@ -53,6 +53,7 @@ class TIDMonitor(Callback):
     """
 
     options = TIDMonitorConfig
+    _begins = False  # the first epoch, whose first update has not been tried yet
 
     def on_model(self, model: nn.Module) -> None:
         """Check that there will be an end of an epoch to measure at."""
@@ -64,9 +65,14 @@ class TIDMonitor(Callback):
             )
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Measure once before training."""
-        if epoch == 1 and self.training.batches.iterations_in_epoch == 0:
+        """Note whether training may begin."""
+        self._begins = epoch == 1 and self.training.batches.iterations_in_epoch == 0
+
+    def on_attempt(self, model: nn.Module) -> None:
+        """Measure once before training; only now it is known how many updates were made."""
+        if self._begins and self.training.updates == 0:
             self._measure(0, 0, model)
+        self._begins = False
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
         """Measure TID."""

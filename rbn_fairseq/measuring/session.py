@@ -56,8 +56,9 @@ class Session:
         """Return the validation data and an iterator over batches of them, made as in training.
 
         fairseq's own are sorted by length and cut at the training's --max-tokens and --batch-size,
-        not at those of the validation; after a training with --length-mixing they are mixed. Each
-        sentence is in one. Of several validation sets it is the first.
+        not at those of the validation, but where a sentence is longer; after a training with
+        --length-mixing they are mixed. Each sentence is in one. Of several validation sets it is
+        the first.
         """
         options = self.cfg.dataset
         subset = options.valid_subset.split(",")[0]
@@ -65,17 +66,21 @@ class Session:
         dataset = self.task.dataset(subset)
         longest = self.task.max_positions(), self.model.max_positions()
         invalid = options.skip_invalid_size_inputs_valid_test
-        iterator = _iterate(self.task, dataset, self.cfg, longest, ignore_invalid_inputs=invalid)
+        how = {"ignore_invalid_inputs": invalid}
+        if options.max_tokens and not invalid:
+            sizes = map(dataset.num_tokens, range(len(dataset)))
+            how["max_tokens"] = max(options.max_tokens, *sizes)
+        iterator = _iterate(self.task, dataset, self.cfg, longest, **how)
         if self.mixing != 1 and iterator.frozen_batches:
             mix(iterator, self.mixing, self.adapter.tokens(dataset))
         return dataset, iterator
 
 
 def _iterate(task: Any, dataset: Any, cfg: Any, longest: tuple[Any, ...], **how: Any) -> Any:
-    """Return fairseq's iterator, with batches as large as the training's."""
+    """Return fairseq's iterator, with batches as large as the training's unless ``how`` says so."""
+    how = {"max_tokens": cfg.dataset.max_tokens, **how}
     return task.get_batch_iterator(
         dataset=dataset,
-        max_tokens=cfg.dataset.max_tokens,
         max_sentences=cfg.dataset.batch_size,
         max_positions=utils.resolve_max_positions(*longest),
         seed=cfg.common.seed,

@@ -34,9 +34,16 @@ def test_other_dictionary_of_the_same_size_is_refused(rbn_run, data_bin, tmp_pat
     shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path / "save")
     with pytest.raises(ValueError, match="dictionaries of the data directory"):
         runs.train(other, tmp_path / "save", "--norm-encoder", "batch", "--max-epoch", 4)
-    start = ("--init-from", rbn_run / "checkpoint_last.pt", "--max-update", 1)
-    with pytest.raises(ValueError, match="dictionaries of the data directory"):
-        runs.train(other, tmp_path / "new", "--norm-encoder", "batch", *start)
+    for option in ("--init-from", "--restore-file", "--finetune-from-model"):
+        start = (option, rbn_run / "checkpoint_last.pt", "--max-update", 1)
+        with pytest.raises(ValueError, match="dictionaries of the data directory"):
+            runs.train(other, tmp_path / "new", "--norm-encoder", "batch", *start)
+
+
+def test_a_validation_on_the_training_data_is_refused(data_bin, tmp_path):
+    with pytest.raises(ValueError, match="--valid-subset valid,train: .*under another name"):
+        runs.train(data_bin, tmp_path, "--valid-subset", "valid,train", "--max-update", 1)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("weight", ["--rbn-mean-weight", "--rbn-std-weight"])

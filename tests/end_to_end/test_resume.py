@@ -71,6 +71,8 @@ def test_patience_is_counted_on(data_bin, tmp_path):
     log = runs.train(data_bin, tmp_path, *options, "--max-epoch", 5)
     assert "hasn't improved for last 2 runs" in log
     assert max(epoch_checkpoints(tmp_path)) == 3
+    runs.train(data_bin, tmp_path, *options, "--max-epoch", 5, "--reset-meters")
+    assert max(epoch_checkpoints(tmp_path)) == 5  # the best is forgotten
 
 
 def test_training_is_the_same_without_the_monitor(data_bin, tmp_path, whole):
