@@ -23,7 +23,7 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
     typed = sys.stdin.isatty()
     if typed:
         typer.echo("Type a sentence and press return; Ctrl-D ends.", err=True)
-    sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+    sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
     lines = (line.rstrip("\r\n") for line in sys.stdin)
     try:
         while chunk := list(islice(lines, 1 if typed else _AT_A_TIME)):

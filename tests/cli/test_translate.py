@@ -1,5 +1,6 @@
 """`rbn translate`: raw sentences come to what `rbn generate` makes of the prepared ones."""
 
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.cli.app import app
+from rbn_fairseq.cli.translate import _chunks
 from rbn_fairseq.corpora.build import apply_merges, learn_merges
 from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.translator import open_translator
@@ -47,6 +49,11 @@ def test_pieces_of_the_data(trained, corpus):
     raw = [line.title() for line in (corpus / "test.de").read_text().splitlines()]
     said = CliRunner().invoke(app, ["translate", str(trained / "run")], input="\n".join(raw) + "\n")
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
+
+
+def test_a_byte_order_mark_is_no_text(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfgut\nsehr\n")))
+    assert list(_chunks([])) == [["gut", "sehr"]]
 
 
 def test_other_encodings(trained):
