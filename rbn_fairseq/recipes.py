@@ -67,8 +67,8 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     """Return the path of a recipe or a group's file by its name, or of a file of the user's.
 
     Raises:
-        ValueError: if there is none; the message lists the known names. Or if settings of the
-            user's recipe would be lost.
+        ValueError: if there is none; the message lists the known names. Or if ``base`` would
+            overwrite settings of the user's recipe.
     """
     path = Path(name)
     if path.suffix == ".yaml" and path.is_file():
@@ -92,17 +92,17 @@ def _read(path: Path) -> Any:
 def _refuse_lost(path: Path) -> None:
     """Refuse settings of a recipe to which ``base``, where it comes later, gives other values."""
     try:
-        own = dict(_read(path))
+        recipe = dict(_read(path))
     except (YAMLError, ValueError, TypeError):  # is told where it is composed
         return
-    order = [name for name in own.get("defaults") or () if name in ("_self_", "base")]
+    order = [name for name in recipe.get("defaults") or () if name in ("_self_", "base")]
     if order != ["_self_", "base"]:
         return
     lost = [
         f"{section}.{key}"
         for section, values in _read(directory() / "base.yaml").items()
         for key, value in values.items()
-        if isinstance(own.get(section), dict) and own[section].get(key, value) != value
+        if isinstance(recipe.get(section), dict) and recipe[section].get(key, value) != value
     ]
     if lost:
         raise ValueError(

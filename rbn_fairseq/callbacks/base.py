@@ -131,6 +131,7 @@ class Callback:
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:
         """Act before the validation that ends an epoch, or the training by ``--max-update``.
 
+        That may be within an epoch, which ends again where the training is resumed.
         fairseq has no other sign of an epoch's end: without a validation
         (``--disable-validation``, ``--validate-interval``) this is not called.
         """

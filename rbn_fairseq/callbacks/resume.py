@@ -4,7 +4,9 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
+
+from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.files import is_archive, is_whole, read_checkpoint, refuse_folded
@@ -45,7 +47,10 @@ class Resume(Callback):
     - A checkpoint that was saved outlasts a power cut.
     - A checkpoint is refused where the dictionaries are not those that it was trained with, where
       it was folded, or where it lacks what the training would go on with.
+    - What was measured before ``--reset-optimizer`` is kept under another name.
     """
+
+    _reset_at: Optional[int] = None  # number of updates of the checkpoint
 
     def check(self, model_cfg: Any) -> None:
         """Check the checkpoint that the training starts from, on the first process.
@@ -83,16 +88,18 @@ class Resume(Callback):
                 "from its weights: --finetune-from-model or --init-from, and another --save-dir."
             )
         refuse_other_dictionaries(self.training.task, state)
-        if start == last and cfg.reset_optimizer:
-            self._keep_records(int(state["optimizer_history"][-1]["num_updates"]))
+        if cfg.reset_optimizer and start.resolve().parent == last.resolve().parent:
+            self._reset_at = int(state["optimizer_history"][-1]["num_updates"])
 
-    def _keep_records(self, updates: int) -> None:
+    def on_attempt(self, model: nn.Module) -> None:
         """Set aside what was measured before a new optimizer, which counts updates from 0."""
-        for name in ("tid", "conditioning"):
+        for name in ("tid", "conditioning") if self._reset_at is not None else ():
             path = self.training.save_dir / f"{name}.jsonl"
-            if path.exists():
-                kept = path.rename(path.with_name(f"{name}-before-reset-at-{updates}.jsonl"))
-                logger.warning("updates are counted from 0 again: `%s` is now `%s`", path, kept)
+            aside = path.with_name(f"{name}-before-reset-at-{self._reset_at}.jsonl")
+            if path.exists() and not aside.exists():
+                path.rename(aside)
+                logger.warning("updates are counted from 0 again: `%s` is now `%s`", path, aside)
+        self._reset_at = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of --patience."""

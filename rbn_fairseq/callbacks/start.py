@@ -42,7 +42,10 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse to validate on the training data, and to choose by no BLEU or the worst score."""
+        """Refuse validations on the training data.
+
+        And to choose the best checkpoint by BLEU that is not computed, or by the lowest score.
+        """
         trained, given = self.training.train_subset, self.training.cfg.dataset.valid_subset
         if trained in given.split(","):
             raise ValueError(

@@ -70,8 +70,8 @@ class TIDMonitor(Callback):
 
     def on_attempt(self, model: nn.Module) -> None:
         """Measure once before training; only now it is known how many updates were made."""
-        if self._begins and self.training.updates == 0:
-            self._measure(0, 0, model)
+        if self._begins and self.training.updates == 0 and self.training.model is not None:
+            self._measure(0, 0, self.training.model)  # not wrapped, as at the end of epochs
         self._begins = False
 
     def on_epoch_end(self, epoch: int, model: nn.Module) -> None:

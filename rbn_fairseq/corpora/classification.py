@@ -18,8 +18,9 @@ from rbn_fairseq.measuring.adapters import LABEL, TEXT
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
 
 _BREAK = regex.compile(r"<br\s*/?>")
-_LETTER = r"[\w\p{N}]"  # with combining marks, which are no letters to Python's own module
-_TOKEN = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|[^\w\p{{N}}\s]")
+# A word begins with no combining mark, and may have some; another character keeps its own.
+_WORD = r"(?!\p{M})[\w\p{N}]+"
+_TOKEN = regex.compile(rf"{_WORD}(?:['’]{_WORD})*|[^\w\p{{N}}\s]\p{{M}}*|\p{{M}}+")
 _LONGEST = 1 << 30  # characters of a field
 
 

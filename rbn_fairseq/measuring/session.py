@@ -56,9 +56,9 @@ class Session:
         """Return the validation data and an iterator over batches of them, made as in training.
 
         fairseq's own are sorted by length and cut at the training's --max-tokens and --batch-size,
-        not at those of the validation, but where a sentence is longer; after a training with
-        --length-mixing they are mixed. Each sentence is in one. Of several validation sets it is
-        the first.
+        not at those of the validation; where a sentence is longer than --max-tokens, all at its
+        length. After a training with --length-mixing they are mixed. Each sentence is in one. Of
+        several validation sets it is the first.
         """
         options = self.cfg.dataset
         subset = options.valid_subset.split(",")[0]
@@ -67,9 +67,12 @@ class Session:
         longest = self.task.max_positions(), self.model.max_positions()
         invalid = options.skip_invalid_size_inputs_valid_test
         how = {"ignore_invalid_inputs": invalid}
-        if options.max_tokens and not invalid:
-            sizes = map(dataset.num_tokens, range(len(dataset)))
-            how["max_tokens"] = max(options.max_tokens, *sizes)
+        if options.max_tokens:
+            sentences = dataset.ordered_indices()
+            if invalid:
+                most = utils.resolve_max_positions(*longest)
+                sentences, _ = dataset.filter_indices_by_size(sentences, most)
+            how["max_tokens"] = max(options.max_tokens, *map(dataset.num_tokens, sentences))
         iterator = _iterate(self.task, dataset, self.cfg, longest, **how)
         if self.mixing != 1 and iterator.frozen_batches:
             mix(iterator, self.mixing, self.adapter.tokens(dataset))

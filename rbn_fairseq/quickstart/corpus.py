@@ -176,7 +176,7 @@ def _build(
     sentencepiece.SentencePieceTrainer.train(
         input=[str(text / f"train.{lang}") for lang in langs],
         model_prefix=str(model.with_suffix("")),
-        vocab_size=_VOCABULARY + many * characters,  # all that are covered must be in it
+        vocab_size=_VOCABULARY + (characters if many else 0),  # it must have all that are covered
         hard_vocab_limit=False,  # a small text has fewer pieces
         character_coverage=0.9995 if many else 1.0,
         minloglevel=2,

@@ -115,8 +115,11 @@ def _earlier(group: Group) -> list[str]:
     if not len(earlier):
         return []
     names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
-    told = ", ".join(names.str.strip() + " at epoch " + earlier.map("{:g}".format))
-    return [f"Valid nll at epoch {epochs.max():g}; where a seed ended earlier, {told}."]
+    listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
+    return [
+        f"Valid nll is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
+        f"reached: {listed}."
+    ]
 
 
 def _table(

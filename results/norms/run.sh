@@ -64,6 +64,7 @@ fixnorm_higher --norm-unit-embeddings --lr 0.008
 statistics='^(bn(_high(er)?)?|rbn|brn|p?repbn|pn|pn_ls|mabn|un|rms_bn|wn|cwn|pre_bn|pre_repbn)-' # names of those that have them
 
 run() { # NAME OPTIONS...
+    rm -f "$work/$1/crash.pt"
     train "$1" --lr-scheduler polynomial_decay --max-update 3408 --total-num-update 3408 \
         --length-mixing 16 --tid-batches 100 "${@:2}" || {
         [[ -f $work/$1/crash.pt ]] # it diverged: its row stays empty

@@ -74,6 +74,7 @@ def test_damaged_gzip(tmp_path, content):
         ("It's GREAT,<br /><br/>isn’t it?", "it's great , isn’t it ?"),
         (r"5/5 C:\new-made...", r"5 / 5 c : \ new - made . . ."),
         ("<unk> \u2028\t x\x85y", "< unk > x y"),
+        ("I ❤\ufe0flove", "i ❤\ufe0f love"),
         ("नमस्ते, cafe\u0301 8½!", "नमस्ते , cafe\u0301 8½ !"),
         ("", ""),
     ],

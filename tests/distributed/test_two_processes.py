@@ -23,6 +23,9 @@ def test_stop_and_resume(forked, data_bin, tmp_path, setting):
         "--max-update", 8,
     )  # fmt: skip
     launch(forked, data_bin, tmp_path / "whole", *options)
+    measured = runs.tid_rows(tmp_path / "whole")
+    before, after = ([row["layer"] for row in measured if row["epoch"] == n] for n in (0, 1))
+    assert before == after != []  # by the names of the model that is not wrapped
     # The whole run's state after seven updates is where another run would have stopped.
     (start,) = (tmp_path / "whole").glob("checkpoint_*_7.pt")
     launch(forked, data_bin, tmp_path / "resumed", *options, "--restore-file", start)

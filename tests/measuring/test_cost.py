@@ -205,6 +205,9 @@ def test_validation_batches_are_cut_as_in_training(session):
     cfg.dataset.max_tokens = 5  # shorter than sentences that a larger --max-tokens-valid took
     _, iterator = dataclasses.replace(session, cfg=cfg).validation()
     assert sum(map(len, iterator.frozen_batches)) == 60
+    cfg.dataset.skip_invalid_size_inputs_valid_test = True
+    _, iterator = dataclasses.replace(session, cfg=cfg).validation()
+    assert sum(map(len, iterator.frozen_batches)) == 60
 
 
 @pytest.mark.parametrize("value", [2, 100, "random"])  # 100: more than there are batches

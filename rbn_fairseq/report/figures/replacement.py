@@ -27,12 +27,13 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     gaps = last_gaps(group).dropna(subset="nll")
     measured = group.series.join([tid, gaps], how="inner")
     measured = measured[measured["bottom"].fillna(0).astype(int) > 0]
+    encoders = any("model.norm_encoder" in settings for settings in measured["settings"])
+    first_stack = "encoder" if encoders else "decoder"
     sweeps = [
         line.sort_values("bottom").assign(setting=detail)
         for placement in group.placements
         for detail, line in variants(
-            measured[measured["placement"] == placement],
-            ("model.norm_encoder", "model.norm_decoder"),  # the other has layer norm alone
+            measured[measured["placement"] == placement], (f"model.norm_{first_stack}",)
         )
         if len(line) > 1
     ]
