@@ -12,6 +12,7 @@ CFG = {
     "common": {"log_interval": 100, "tensorboard_logdir": None},
     "dataset": {"train_subset": "train", "disable_validation": False},
     "checkpoint": {"save_dir": "nowhere"},
+    "optimization": {"max_update": 0},
 }
 
 

@@ -46,10 +46,10 @@ class Start(Callback):
 
         And to choose the best checkpoint by BLEU that is not computed, or by the lowest score.
         """
-        trained, given = self.training.train_subset, self.training.cfg.dataset.valid_subset
-        if trained in given.split(","):
+        dataset, trained = self.training.cfg.dataset, self.training.train_subset
+        if trained in dataset.valid_subset.split(",") and not dataset.disable_validation:
             raise ValueError(
-                f"--valid-subset {given}: a validation on `{trained}` would take its "
+                f"--valid-subset {dataset.valid_subset}: to validate on `{trained}` would take its "
                 "iterator, and end the epoch. Copy that part under another name."
             )
         chosen = self.training.cfg.checkpoint

@@ -98,7 +98,7 @@ class TIDMonitor(Callback):
             return
         how = How(batches=total // shared, dropout=dropout)
         records = norm_records(layers, epoch, update, how)
-        write_records(self.training.save_dir / "tid.jsonl", records)
+        write_records(self.training.save_dir / "tid.jsonl", records, one_an_epoch=True)
         if self.training.cfg.common.tensorboard_logdir:
             write_layers(Path(self.training.cfg.common.tensorboard_logdir), records)
         self._log(epoch, update, records)

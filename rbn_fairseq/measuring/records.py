@@ -147,12 +147,16 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.strip()]
 
 
-def write_records(path: Path, records: list[dict[str, Any]]) -> None:
+def write_records(path: Path, records: list[dict[str, Any]], one_an_epoch: bool = False) -> None:
     """Add the records of one measurement to a file of JSON lines, through a temporary file.
 
     Records of the same update or of later ones are replaced: a resumed run measures them again.
+    With ``one_an_epoch`` the last before are replaced as well, if they are of the same epoch.
     """
-    earlier = [old for old in read_records(path) if old["update"] < records[0]["update"]]
+    new = records[0]
+    earlier = [old for old in read_records(path) if old["update"] < new["update"]]
+    while one_an_epoch and earlier and earlier[-1]["epoch"] == new["epoch"]:
+        earlier.pop()
     write_whole(path, "".join(json.dumps(record) + "\n" for record in earlier + records))
 
 

@@ -133,7 +133,8 @@ def test_the_course_of_a_training_is_measured_alike(tmp_path):
     lines = [tid_line(epoch, 0, 0.01, 0.02) for epoch in (0, 1, 2)]
     ways = ({"batching": "random"}, {"population": "pooled"}, {"dropout": True}, {"epoch": None})
     others = [tid_line(2, 0, 0.5, 0.5) | way for way in ways]
-    write_lines(directory / "tid.jsonl", lines + others)
+    within = tid_line(2, 0, 0.4, 0.4, update=150)  # of an epoch the last counts
+    write_lines(directory / "tid.jsonl", [*lines, within, *others])
     run = read_run("x", directory)
     assert list(run.tid["mean_tid"]) == [0.01] * 3
     assert len([problem for problem in run.problems if "left out" in problem]) == 1
