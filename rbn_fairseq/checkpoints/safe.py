@@ -129,6 +129,6 @@ def run_no_settings() -> None:
     fairseq evaluates settings such as ``adaptive_softmax_cutoff``, and with a model come those of
     its checkpoint, which could so run anything.
     """
-    for name, module in tuple(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # a thread may import meanwhile
         if name.startswith("fairseq."):
             vars(module)["eval"] = compute
