@@ -89,7 +89,8 @@ class Resume(Callback):
             )
         refuse_other_dictionaries(self.training.task, state)
         if cfg.reset_optimizer and start.resolve().parent == last.resolve().parent:
-            self._reset_at = int(state["optimizer_history"][-1]["num_updates"])
+            history = state.get("optimizer_history") or [{}]
+            self._reset_at = int(history[-1].get("num_updates", 0))
 
     def on_attempt(self, model: nn.Module) -> None:
         """Set aside what was measured before a new optimizer, which counts updates from 0."""

@@ -42,9 +42,9 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse validations on the training data.
+        """Refuse validations on the training data, and metrics that choose no best checkpoint.
 
-        And to choose the best checkpoint by BLEU that is not computed, or by the lowest score.
+        Those are BLEU that is not computed, and scores of which the lowest would be kept.
         """
         dataset, trained = self.training.cfg.dataset, self.training.train_subset
         if trained in dataset.valid_subset.split(",") and not dataset.disable_validation:

@@ -19,6 +19,7 @@ run() { # NAME OPTIONS...
     local out=$work/$1
     shift
     mkdir -p "$out"
+    # In the foreground Ctrl-C reaches it, too.
     timeout --foreground --signal INT "$seconds" rbn train "$bin" --recipe iwslt14_post --save-dir "$out" \
         --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update 20000 --max-update 20000 \
         --save-interval-updates 500 --keep-interval-updates 1 --keep-last-epochs 1 --tid-batches 50 \

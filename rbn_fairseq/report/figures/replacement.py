@@ -57,8 +57,8 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     caption = (
         "Batch norm in the bottom L layers (of an encoder, if there is one), layer norm above "
         "(L = 0 is layer norm, with neither TID nor gap): variance TID of the last batch norm, and "
-        "the gap to layer norm; "
-        "positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the two highly correlated."
+        "the gap to layer norm; positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the "
+        "two highly correlated."
     )
     draw = partial(_draw_sweeps, numbers, gap, unit)
     return [Figure("figure3_left", title, caption, draw, numbers)]
