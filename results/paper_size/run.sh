@@ -8,6 +8,7 @@
 #
 #   BIN       the data of `rbn prepare iwslt14`, data/iwslt14/bin
 #   SEEDS     such as 1, or "1 2": all are trained side by side
+#   SAMPLERS  in the environment: sorted or mixing16, where not both
 #   OPTIONS   such as --fp16; or --cpu --max-update 6 --total-num-update 6 to try it on a CPU
 set -euo pipefail
 bin=$(realpath "$1") seconds=$3 seeds=$4
@@ -39,9 +40,12 @@ run() { # NAME OPTIONS...
 place=()
 [[ " $* " != *" --cpu "* ]] || place=(--cpu)
 for seed in $seeds; do
-    for norm in ln bn; do
-        run "$norm-sorted-seed$seed" --norm "$norm" --seed "$seed" "$@" &
-        run "$norm-mixing16-seed$seed" --norm "$norm" --seed "$seed" --length-mixing 16 "$@" &
+    for sampler in ${SAMPLERS:-sorted mixing16}; do
+        mixing=1
+        [[ $sampler == sorted ]] || mixing=16
+        for norm in ln bn; do
+            run "$norm-$sampler-seed$seed" --norm "$norm" --seed "$seed" --length-mixing "$mixing" "$@" &
+        done
     done
 done
 for job in $(jobs -p); do
