@@ -124,9 +124,9 @@ def print_differences(last: pd.DataFrame) -> None:
 
 
 def print_by_epoch(curves: pd.DataFrame, part: str) -> None:
-    """Print the means over seeds of paired differences of nll after every epoch."""
+    """Print the means of paired differences of nll, after every epoch that all seeds have."""
     pairs = {
-        f"{one} - {other}": (curves[one] - curves[other]).dropna(how="all", axis=1).mean(axis=1)
+        f"{one} - {other}": (curves[one] - curves[other]).dropna(how="all", axis=1).mean(axis=1, skipna=False)
         for one, other in PAIRS
         if {one, other} <= {*curves.columns.get_level_values(0)}
     }
@@ -145,7 +145,7 @@ def updates_to(curve: pd.Series, nll: float) -> float:
 def draw(curves: pd.DataFrame, path: Path) -> None:
     """Draw nll by epoch, and its difference to layer norm's mean on sorted batches.
 
-    A thin line a seed, their mean bold; one seed alone bold as well, and named.
+    A thin line a seed; bold their mean, where all were measured. One seed alone is named.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
     base = curves["ln sorted"].mean(axis=1) if "ln sorted" in curves else 0
@@ -154,12 +154,14 @@ def draw(curves: pd.DataFrame, path: Path) -> None:
             kind = f"{norm} {sampler}"
             if kind not in curves:
                 continue
-            seeds = curves[kind].dropna()
-            for axes, values in ((left, seeds), (right, seeds.sub(base, axis=0).dropna())):
-                axes.plot(values, dashes, color=colour, linewidth=0.7, alpha=0.5)
-                name = f"{norm_name}, {sampler_name}"
-                name += ", 1 seed" if seeds.shape[1] == 1 else ""
-                axes.plot(values.mean(axis=1), dashes, color=colour, linewidth=2, label=name)
+            seeds = curves[kind]
+            name = f"{norm_name}, {sampler_name}" + ", 1 seed" * (seeds.shape[1] == 1)
+            for axes, values in ((left, seeds), (right, seeds.sub(base, axis=0))):
+                for seed in values:
+                    one = values[seed].dropna()
+                    axes.plot(one, dashes, color=colour, linewidth=0.7, alpha=0.5)
+                mean = values.dropna().mean(axis=1)
+                axes.plot(mean, dashes, color=colour, linewidth=2, label=name)
     left.set(xlabel="epoch", ylabel="validation nll (bits per token)", yscale="log")
     left.yaxis.set_major_formatter("{x:.1f}")
     left.yaxis.set_minor_formatter("{x:.1f}")
