@@ -126,7 +126,9 @@ def print_differences(last: pd.DataFrame) -> None:
 def print_by_epoch(curves: pd.DataFrame, part: str) -> None:
     """Print the means of paired differences of nll, after every epoch that all seeds have."""
     pairs = {
-        f"{one} - {other}": (curves[one] - curves[other]).dropna(how="all", axis=1).mean(axis=1, skipna=False)
+        f"{one} - {other}": (curves[one] - curves[other])
+        .dropna(how="all", axis=1)
+        .mean(axis=1, skipna=False)
         for one, other in PAIRS
         if {one, other} <= {*curves.columns.get_level_values(0)}
     }
