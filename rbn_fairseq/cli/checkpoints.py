@@ -16,6 +16,7 @@ def _recalibrate(
     data: Optional[Path],
     device: str,
     batches: int,
+    dropout: bool,
     seed: int = 1,
     population: str = "mean-of-batches",
     length_bins: Optional[int] = None,
@@ -27,7 +28,7 @@ def _recalibrate(
     had_average = "ema" in (state.get("extra_state") or {})
     session = open_session(path, data, device, state)
     show = partial(options.progress, label="recalibrating")
-    bins = recalibrate_state(session, state, batches, seed, population, length_bins, show)
+    bins = recalibrate_state(session, state, batches, seed, population, length_bins, dropout, show)
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
     if had_average and "ema" not in state["extra_state"]:
@@ -52,6 +53,7 @@ def average(
     ] = False,
     data: options.Data = None,
     batches: options.Batches = 200,
+    dropout: options.Dropout = False,
     device: options.Device = None,
     overwrite: options.Overwrite = False,
     user_dir: options.UserDir = None,
@@ -77,7 +79,7 @@ def average(
     for path in paths:
         typer.echo(f"averaged {path}")
     if recalibrate and split_statistics(state["model"])[1]:
-        _recalibrate(state, paths[-1], data, computing, batches)
+        _recalibrate(state, paths[-1], data, computing, batches, dropout)
     elif recalibrate:
         typer.echo("no norm has running statistics: nothing to recalibrate")
     write_checkpoint(output, state)
@@ -100,6 +102,7 @@ def recalibrate(
     seed: options.Seed = 1,
     population: options.Estimate = "mean-of-batches",
     length_bins: options.LengthBins = None,
+    dropout: options.Dropout = False,
     device: options.Device = None,
     overwrite: options.Overwrite = False,
     user_dir: options.UserDir = None,
@@ -111,7 +114,9 @@ def recalibrate(
     check_output("--output", output, [checkpoint], overwrite)
     computing = options.choose_device(device)
     state = moving_average(checkpoint) if ema else read_checkpoint(checkpoint)
-    _recalibrate(state, checkpoint, data, computing, batches, seed, population, length_bins)
+    _recalibrate(
+        state, checkpoint, data, computing, batches, dropout, seed, population, length_bins
+    )
     write_checkpoint(output, state)
     typer.echo(f"wrote {output}")
 

@@ -69,14 +69,15 @@ def _check_weights(model: Mapping[str, Any]) -> Findings:
 
 def _origin(note: Mapping[str, Any]) -> list[str]:
     """Describe what commands of `rbn` made of a checkpoint, by the note that they leave in it."""
-    recalibrated = plain_settings(note.get("recalibrated")).get("batches")
+    recalibrated = plain_settings(note.get("recalibrated"))
     facts = []
     if isinstance(note.get("averaged"), list):
         facts.append(f"averaged from {len(note['averaged'])} checkpoints")
     if "moving_average" in note:
         facts.append("moving average of the weights of one training")
-    if recalibrated is not None:
-        facts.append(f"running statistics estimated from {recalibrated} batches")
+    if "batches" in recalibrated:
+        how = " with dropout" if recalibrated.get("dropout") else ""
+        facts.append(f"running statistics estimated from {recalibrated['batches']} batches{how}")
     elif facts:
         facts.append("running statistics, if any, are averages, too: see `rbn recalibrate`")
     match note.get("folded"):

@@ -60,6 +60,14 @@ Batches = Annotated[
     int, typer.Option(min=0, help="Number of training batches, a seeded uniform sample; 0 = all.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of that sample.")]
+Dropout = Annotated[
+    bool,
+    typer.Option(
+        "--dropout",
+        help="Leave dropout on while the statistics are estimated, as it is when running ones are "
+        "gathered. Compare both with `rbn cost`.",
+    ),
+]
 Estimate = Annotated[
     Literal["mean-of-batches", "pooled"],
     typer.Option(

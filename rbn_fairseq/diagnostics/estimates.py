@@ -84,12 +84,13 @@ def recalibrate(
     batches: Iterable[Any],
     forward: Callable[[nn.Module, Any], Any] = call,
     estimate: str = "mean-of-batches",
+    dropout: bool = False,
 ) -> int:
     """Replace the population statistics of every norm that has them by those of ``batches``.
 
     Needed wherever weights change without training, as when checkpoints are averaged: the
     average of running variances is not the variance under the averaged weights. The norms
-    normalise with batch statistics meanwhile, and dropout is off. For ``power`` and ``mabn`` it
+    normalise with batch statistics meanwhile. For ``power`` and ``mabn`` it
     is the running quadratic mean that is replaced; what their backward remembers stays. torch's
     own batch norms, which keep unbiased variances, get the biased ones that training divides by.
 
@@ -99,6 +100,8 @@ def recalibrate(
         forward: runs the model on a batch; without it ``model(batch)``.
         estimate: ``mean-of-batches`` or ``pooled``, as in
             :func:`~rbn_fairseq.diagnostics.population`.
+        dropout: leave it on, as it is while running statistics are gathered; its masks are drawn
+            by torch's random number generators, which are left as they were.
 
     Returns:
         The number of batches used.
@@ -112,7 +115,7 @@ def recalibrate(
         raise ValueError("The model has no norm with running statistics: nothing to estimate.")
     numbers = count()
     numbered = (batch for batch, _ in zip(batches, numbers, strict=False))
-    set_population(norms, collect_moments(model, numbered, forward, norms=norms), estimate)
+    set_population(norms, collect_moments(model, numbered, forward, dropout, norms), estimate)
     return next(numbers)
 
 

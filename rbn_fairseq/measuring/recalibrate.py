@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
+import torch
+
 from rbn_fairseq.checkpoints.files import drop_moving_average
 from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.batches import collate, draw_batches
@@ -20,6 +22,7 @@ def recalibrate_state(
     seed: int,
     population: str,
     length_bins: Optional[int] = None,
+    dropout: bool = False,
     progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> Optional[LengthBins]:
     """Estimate the population statistics of a checkpoint's weights, in place.
@@ -31,9 +34,10 @@ def recalibrate_state(
         session: of this checkpoint; its model gets the statistics, too.
         state: the checkpoint's content, whose weights are the session's.
         number: of training batches to measure on; 0 = all.
-        seed: of their draw.
+        seed: of their draw; with dropout, also torch's from here on.
         population: the estimate, one of ``ESTIMATES``.
         length_bins: number of bins of sentence lengths; ``None`` = those that it has.
+        dropout: leave it on meanwhile.
         progress: wraps the batches, to show how far it is.
 
     Returns:
@@ -49,12 +53,16 @@ def recalibrate_state(
         drop_moving_average(state)
     batches = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(batches), model)
-    used = recalibrate(model, samples, session.adapter.run_norms, population)
+    if dropout:
+        torch.manual_seed(seed)  # for its masks
+    used = recalibrate(model, samples, session.adapter.run_norms, population, dropout)
     weights, _ = split_statistics(state["model"])
     _, statistics = split_statistics(model.state_dict())
     state["model"] = weights | {name: value.cpu() for name, value in statistics.items()}
     note = {"batches": used, "seed": seed, "population": population}
     if length_bins is not None:
         note["length_bins"] = length_bins
+    if dropout:
+        note["dropout"] = True
     state["rbn_fairseq"] = {**state.get("rbn_fairseq", {}), "recalibrated": note}
     return bins

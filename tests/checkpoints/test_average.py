@@ -1,5 +1,6 @@
 """Averaging checkpoints, and recalibrating what the average leaves wrong."""
 
+import json
 import shutil
 
 import pytest
@@ -144,6 +145,22 @@ def test_statistics_are_those_of_recalibrate(averaged, data_bin):
     for name in own:
         if name.endswith(STATISTICS):
             torch.testing.assert_close(state["model"][name], own[name], rtol=1e-5, atol=1e-6)
+
+
+def test_with_dropout(averaged, rbn_run, tmp_path):
+    path = tmp_path / "dropped.pt"
+    rbn("average", rbn_run, "--last", 2, "--output", path, "--recalibrate", "--dropout")
+    state = read_checkpoint(path)
+    assert state["rbn_fairseq"]["recalibrated"]["dropout"] is True
+    without = read_checkpoint(averaged)["model"]
+    changed = {name for name in without if not torch.equal(without[name], state["model"][name])}
+    assert changed == {name for name in without if name.endswith(STATISTICS)} and changed
+    # `rbn cost` estimates both ways anew from the same batches, with the same masks.
+    rbn("cost", path, "--json", tmp_path / "cost.jsonl")
+    rows = map(json.loads, (tmp_path / "cost.jsonl").read_text().splitlines())
+    nll = {row["statistics"]: row["nll"] for row in rows}
+    assert nll["running"] == pytest.approx(nll["recalibrated-dropout"], rel=1e-6)
+    assert nll["running"] != pytest.approx(nll["recalibrated"], rel=1e-4)
 
 
 def test_it_translates_and_is_deterministic(averaged, rbn_run, data_bin, tmp_path):

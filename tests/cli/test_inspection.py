@@ -62,6 +62,13 @@ def test_averaged_and_recalibrated(rbn_run, tmp_path):
     )  # fmt: skip
 
 
+def test_recalibrated_with_dropout(rbn_run, tmp_path):
+    note = {"recalibrated": {"batches": 20, "dropout": True}}
+    path = changed(rbn_run / "checkpoint1.pt", tmp_path / "recalibrated.pt", rbn_fairseq=note)
+    _, (*_, told) = findings(path)
+    assert told == ("note", "running statistics estimated from 20 batches with dropout")
+
+
 def test_diverged(rbn_run, tmp_path):
     model = read_checkpoint(rbn_run / "checkpoint1.pt")["model"]
     name = next(name for name in model if name.endswith("running_var"))

@@ -104,6 +104,28 @@ def test_a_refusal_leaves_all_statistics_alone(model, options, message):
     assert all(map(torch.equal, model.buffers(), before))
 
 
+def test_with_dropout_they_are_the_mean_of_what_training_saw():
+    model, batches = Network().double().train(), make_batches()
+    norms = model.first, model.second
+    for norm in norms:
+        norm.population.momentum = 1.0
+    torch.manual_seed(3)
+    seen = []
+    for batch in batches:
+        model(batch)
+        seen.append([[part.clone() for part in norm.population.get()] for norm in norms])
+    torch.manual_seed(3)
+    model.eval()
+    assert recalibrate(model, batches, forward, dropout=True) == 3
+    for norm, statistics in zip(norms, zip(*seen, strict=True), strict=True):
+        for found, parts in zip(norm.population.get(), zip(*statistics, strict=True), strict=True):
+            torch.testing.assert_close(found, sum(parts) / 3)  # fp64 rounding
+    assert not model.training
+    without = Network().double()
+    recalibrate(without, batches, forward)
+    assert (model.second.population.running_var > 1.3 * without.second.population.running_var).all()
+
+
 def test_torchs_norms_are_recalibrated_with_ours():
     model = nn.Sequential(nn.Linear(3, 3), BatchNorm(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
     model = model.double()
