@@ -67,8 +67,8 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     """Return the path of a recipe or a group's file by its name, or of a file of the user's.
 
     Raises:
-        ValueError: if there is none; the message lists the known names. Or if ``base`` would
-            overwrite settings of the user's recipe.
+        ValueError: if there is none; the message lists the known names. Or if what the user's
+            recipe takes in behind itself, such as ``base``, would overwrite its settings.
     """
     path = Path(name)
     if path.suffix == ".yaml" and path.is_file():
@@ -89,25 +89,39 @@ def _read(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
 
+def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's settings by ``section.key``."""
+    sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
+    return {f"{name}.{key}": value for name, own in sections.items() for key, value in own.items()}
+
+
+def _settings_of(defaults: Sequence[Any]) -> dict[str, Any]:
+    """Return what the package's recipes and ``base`` in a list of defaults set."""
+    settings: dict[str, Any] = {}
+    for name in defaults:
+        if name in ("base", *names()):
+            recipe = dict(_read(directory() / f"{name}.yaml"))
+            behind = recipe.pop("defaults", ())
+            settings |= _flat(recipe) | _settings_of(behind)
+    return settings
+
+
 def _refuse_lost(path: Path) -> None:
-    """Refuse settings of a recipe to which ``base``, where it comes later, gives other values."""
+    """Refuse settings of a recipe to which what comes behind it gives other values."""
     try:
         recipe = dict(_read(path))
+        order = list(recipe.pop("defaults", ()))
     except (YAMLError, ValueError, TypeError):  # is told where it is composed
         return
-    order = [name for name in recipe.get("defaults") or () if name in ("_self_", "base")]
-    if order != ["_self_", "base"]:
-        return
-    lost = [
-        f"{section}.{key}"
-        for section, values in _read(directory() / "base.yaml").items()
-        for key, value in values.items()
-        if isinstance(recipe.get(section), dict) and recipe[section].get(key, value) != value
-    ]
+    behind = order[order.index("_self_") + 1 :] if "_self_" in order else []
+    later, own = _settings_of(behind), _flat(recipe)
+    lost = [name for name, value in own.items() if later.get(name, value) != value]
     if lost:
+        named = " and ".join(f"`{name}`" for name in behind if isinstance(name, str))
         raise ValueError(
-            f"`{path}`: its {', '.join(lost)} would be lost, since `base`, which it takes in "
-            "behind itself, sets the same. Give such settings on the command line instead."
+            f"`{path}`: its {', '.join(lost)} would be lost, since {named}, behind `_self_` in "
+            "its `defaults`, gives them other values. Give such settings on the command line "
+            "instead."
         )
 
 

@@ -118,11 +118,18 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
     text = rbn("recipes", "default").stdout
     mine.write_text(text + "\ncommon: {seed: 7, cpu: false, bf16: true}\n")
     told = user_error(capsys, "train", "bin", "--recipe", str(mine))
-    assert "its common.seed would be lost" in told and "on the command line" in told
+    assert "its common.seed would be lost, since `base`" in told and "on the command line" in told
     assert told == user_error(capsys, "hydra-train", "--config-name", str(mine), "task.data=bin")
     for harmless in ("seed: 1", "bf16: true"):
         mine.write_text(f"{text}\ncommon: {{{harmless}}}\n")
         assert recipes.find(str(mine)) == mine
+    for lost in ("common: {seed: 7}", "model: {dropout: 0.25}", "checkpoint: {save_dir: here}"):
+        mine.write_text(f"defaults: [_self_, default]\n{lost}\n")
+        told = user_error(capsys, "train", "bin", "--recipe", str(mine))
+        assert "would be lost, since `default`, behind `_self_`" in told
+        assert lost.replace(": {", ".").split(":")[0] in told
+    mine.write_text("defaults: [_self_, default]\nmodel: {dropout: 0.3, encoder_layerdrop: 0.1}\n")
+    assert ("--encoder-layerdrop", "0.1") in recipes.compose_recipe(str(mine), {})[0]
     mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")
     assert ("--seed", "7") in recipes.compose_recipe(str(mine), {})[0]
 
