@@ -73,6 +73,8 @@ def average(
         raise ValueError(f"--last goes with one directory, which `{checkpoints[0]}` is not.")
     else:
         paths = checkpoints
+    if dropout and not recalibrate:
+        raise ValueError("--dropout goes with --recalibrate.")
     check_output("--output", output, paths, overwrite)
     computing = options.choose_device(device)
     state = average_checkpoints(paths)

@@ -64,8 +64,9 @@ Dropout = Annotated[
     bool,
     typer.Option(
         "--dropout",
-        help="Leave dropout on while the statistics are estimated, as it is when running ones are "
-        "gathered. Compare both with `rbn cost`.",
+        help="Keep dropout on while the statistics are estimated, as in training, where running "
+        "ones are gathered. `rbn cost` tells which is better: recalibrated-dropout or "
+        "recalibrated.",
     ),
 ]
 Estimate = Annotated[

@@ -90,9 +90,9 @@ def recalibrate(
 
     Needed wherever weights change without training, as when checkpoints are averaged: the
     average of running variances is not the variance under the averaged weights. The norms
-    normalise with batch statistics meanwhile. For ``power`` and ``mabn`` it
-    is the running quadratic mean that is replaced; what their backward remembers stays. torch's
-    own batch norms, which keep unbiased variances, get the biased ones that training divides by.
+    normalise with batch statistics meanwhile. For ``power`` and ``mabn`` it is the running
+    quadratic mean that is replaced; what their backward remembers stays. torch's own batch norms,
+    which keep unbiased variances, get the biased ones that training divides by.
 
     Args:
         model: any module with such norms, this package's or torch's own.
@@ -100,8 +100,9 @@ def recalibrate(
         forward: runs the model on a batch; without it ``model(batch)``.
         estimate: ``mean-of-batches`` or ``pooled``, as in
             :func:`~rbn_fairseq.diagnostics.population`.
-        dropout: leave it on, as it is while running statistics are gathered; its masks are drawn
-            by torch's random number generators, which are left as they were.
+        dropout: leave it and all else that training mode means on, as while running statistics are
+            gathered; masks are drawn by torch's random number generators, which are left as they
+            were.
 
     Returns:
         The number of batches used.

@@ -7,6 +7,7 @@
 # SECONDS; called again it goes on from the last checkpoints. Measures and translates what is finished.
 #
 #   BIN       the data of `rbn prepare iwslt14`, data/iwslt14/bin
+#   WORK      where trainings are kept; what is committed goes to results/paper_size/, by WORK's last name
 #   SEEDS     such as 1, or "1 2": all are trained side by side
 #   SAMPLERS  in the environment: sorted or mixing16, where not both
 #   OPTIONS   such as --fp16; or --cpu --max-update 6 --total-num-update 6 to try it on a CPU
@@ -41,8 +42,11 @@ place=()
 [[ " $* " != *" --cpu "* ]] || place=(--cpu)
 for seed in $seeds; do
     for sampler in ${SAMPLERS:-sorted mixing16}; do
-        mixing=1
-        [[ $sampler == sorted ]] || mixing=16
+        case $sampler in
+            sorted) mixing=1 ;;
+            mixing16) mixing=16 ;;
+            *) echo "SAMPLERS: sorted or mixing16, not '$sampler'" >&2 && exit 2 ;;
+        esac
         for norm in ln bn; do
             run "$norm-$sampler-seed$seed" --norm "$norm" --seed "$seed" --length-mixing "$mixing" "$@" &
         done
@@ -51,4 +55,4 @@ done
 for job in $(jobs -p); do
     wait "$job" || echo "stopped after $seconds seconds, or failed: see train.log below $work" >&2
 done
-bash results/keep.sh results/paper_size/runs "$work"/*-seed*
+bash results/keep.sh "results/paper_size/${work##*/}" "$work"/*-seed*

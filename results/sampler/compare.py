@@ -150,7 +150,7 @@ def draw(curves: pd.DataFrame, path: Path) -> None:
     A thin line a seed; bold their mean, where all were measured. One seed alone is named.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.2), layout="constrained")
-    base = curves["ln sorted"].mean(axis=1) if "ln sorted" in curves else 0
+    base = curves["ln sorted"].mean(axis=1, skipna=False) if "ln sorted" in curves else 0
     for norm, (norm_name, colour) in NORMS.items():
         for sampler, (sampler_name, dashes) in SAMPLERS.items():
             kind = f"{norm} {sampler}"

@@ -189,6 +189,12 @@ def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_dropout_without_recalibration_is_refused(rbn_run, tmp_path):
+    with pytest.raises(ValueError, match="--dropout goes with --recalibrate"):
+        rbn("average", rbn_run, "--last", 2, "--dropout", "--output", tmp_path / "out.pt")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("verb", ["average", "recalibrate", "fold"])
 def test_no_checkpoint_is_written_over_the_one_that_it_is_made_of(capsys, rbn_run, tmp_path, verb):
     path = tmp_path / "checkpoint1.pt"
