@@ -40,6 +40,8 @@ def _build(state: dict[str, Any]) -> Any:
     sizes = [len(state["model"][name]) for name in names]
     if issubclass(kind, EncodingModel):
         sizes.append(kind.count_labels(state["model"]))
+    elif "decoder.output_projection.weight" in state["model"]:  # --output-dictionary-size
+        sizes.append(len(state["model"]["decoder.output_projection.weight"]))
     source, *_, target = map(_dictionary, sizes * 2)
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, provides=lambda what: True

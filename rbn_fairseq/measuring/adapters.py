@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
-from fairseq.data import Dictionary
+from fairseq.data import AppendTokenDataset, ConcatDataset, Dictionary, TruncateDataset
 from torch import nn
 
 from rbn_fairseq.measuring.data_bin import WAY_OUT, check_data
@@ -69,8 +69,10 @@ class TaskAdapter(ABC):
 
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""
-        parts = [getattr(dataset, name) for name in self.computed_sizes]
-        total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
+        sizes = {name: getattr(dataset, name) for name in self.computed_sizes}
+        if self.source_sizes in sizes:
+            sizes[self.source_sizes] = self.source_lengths(dataset)
+        total: Lengths = np.sum([part for part in sizes.values() if part is not None], axis=0)
         return total
 
     def monitored_layers(self, model: nn.Module) -> Sequence[nn.Module]:
@@ -79,6 +81,23 @@ class TaskAdapter(ABC):
             getattr(model, self.monitored_stack, None), "layers", ()
         )
         return layers
+
+
+def _true_sizes(source: Any, sizes: Lengths) -> Lengths:
+    """Return the lengths of sentences, of which fairseq counts those that it may cut with 1 more.
+
+    Its StripTokenDataset has the sizes from before the end of a sentence was taken off.
+    """
+    if isinstance(source, ConcatDataset):
+        parts = [
+            np.tile(_true_sizes(part, part.sizes), ratio)
+            for part, ratio in zip(source.datasets, source.sample_ratios, strict=True)
+        ]
+        return np.concatenate(parts)
+    cut = source.dataset if isinstance(source, AppendTokenDataset) else None
+    if not isinstance(cut, TruncateDataset):
+        return sizes
+    return np.minimum(cut.dataset.sizes, cut.truncation_length + 1)
 
 
 class EncoderDecoder(TaskAdapter):
@@ -97,6 +116,11 @@ class EncoderDecoder(TaskAdapter):
         """Return the source and the target dictionary."""
         both = task.source_dictionary, task.target_dictionary
         return [dictionary for dictionary in both if dictionary is not None]
+
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """As of every task; with ``--truncate-source`` without the token that fairseq adds."""
+        sizes = super().source_lengths(dataset)
+        return sizes if sizes is None else _true_sizes(getattr(dataset, "src", None), sizes)
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder, and the decoder if it has running statistics."""

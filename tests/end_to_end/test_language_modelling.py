@@ -134,6 +134,22 @@ def test_measurements(trained, english, tmp_path):
     assert "test has 61 lines" in found and "--norm-encoder" not in found
 
 
+def test_folding_a_model_that_predicts_a_part_of_its_dictionary(english, tmp_path):
+    options = [*MODEL, *TRAIN, *BREAKS["blocks"], "--output-dictionary-size", 12]
+    options.remove("--share-decoder-input-output-embed")
+    runs.call(
+        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        *options, "--max-update", 2, "--save-dir", tmp_path,
+    )  # fmt: skip
+    rbn("fold", tmp_path / "checkpoint_last.pt", "--output", tmp_path / "fold.pt")
+    loss = {}
+    for name in ("checkpoint_last", "fold"):
+        out = rbn("validate", english / "bin", "--path", tmp_path / f"{name}.pt", "--cpu",
+                  "--num-workers", 0, "--max-tokens", 512).stdout  # fmt: skip
+        loss[name] = float(re.search(r"\| loss ([\d.]+)", out)[1])
+    assert loss["fold"] == pytest.approx(loss["checkpoint_last"], abs=2e-3)
+
+
 def test_the_architecture_chooses_the_task(english, tmp_path):
     out = rbn("train", english / "bin", *MODEL, *TRAIN, *BREAKS["blocks"], "--check",
               "--save-dir", tmp_path).stdout  # fmt: skip

@@ -2,16 +2,20 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.data import ConcatDataset, Dictionary
+from fairseq.tasks.translation import load_langpair_dataset
 
 import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.measuring.adapters import EncoderDecoder
 
 SMALL = (
     "--max-tokens", 200, "--decoder-layers", 1, "--encoder-embed-dim", 32,
@@ -64,6 +68,24 @@ def load(path, data):
     )
     task.load_dataset("train")
     return model.eval(), cfg, task
+
+
+@pytest.mark.parametrize("longest", [1024, 9])
+def test_lengths_of_sentences_that_fairseq_may_cut(varied, longest):
+    dictionaries = [Dictionary.load(str(varied / f"dict.{side}.txt")) for side in ("de", "en")]
+    dataset = load_langpair_dataset(
+        str(varied), "train", "de", dictionaries[0], "en", dictionaries[1], combine=False,
+        dataset_impl=None, upsample_primary=-1, left_pad_source=True, left_pad_target=False,
+        max_source_positions=longest, max_target_positions=1024, truncate_source=True,
+    )  # fmt: skip
+    real = [len(dataset[index]["source"]) for index in range(len(dataset))]
+    assert EncoderDecoder().source_lengths(dataset).tolist() == real
+    assert {min(real), max(real)} == {3, min(longest, 22)}
+    pairs = [length + len(dataset[index]["target"]) for index, length in enumerate(real)]
+    assert EncoderDecoder().tokens(dataset).tolist() == pairs
+    twice = SimpleNamespace(src=ConcatDataset([dataset.src, dataset.src], [1, 2]))
+    twice.src_sizes = twice.src.sizes
+    assert EncoderDecoder().source_lengths(twice).tolist() == 3 * real
 
 
 def expected_statistics(path, data, edges, pooled):
