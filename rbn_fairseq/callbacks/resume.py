@@ -47,10 +47,11 @@ class Resume(Callback):
     - A checkpoint that was saved outlasts a power cut.
     - A checkpoint is refused where the dictionaries are not those that it was trained with, where
       it was folded, or where it lacks what the training would go on with.
-    - What was measured before ``--reset-optimizer`` is kept under another name.
+    - Where updates or epochs are counted anew (``--reset-optimizer``, ``--reset-dataloader``) the
+      log says so; what was measured before other updates is kept under another name.
     """
 
-    _reset_at: Optional[int] = None  # number of updates of the checkpoint
+    _reset: Optional[tuple[str, int]] = None  # what is counted anew, after how many updates
 
     def check(self, model_cfg: Any) -> None:
         """Check the checkpoint that the training starts from, on the first process.
@@ -88,19 +89,24 @@ class Resume(Callback):
                 "from its weights: --finetune-from-model or --init-from, and another --save-dir."
             )
         refuse_other_dictionaries(self.training.task, state)
-        if cfg.reset_optimizer and start.resolve().parent == last.resolve().parent:
+        reset = "updates" if cfg.reset_optimizer else "epochs" if cfg.reset_dataloader else None
+        if reset and start.resolve().parent == last.resolve().parent:
             history = state.get("optimizer_history") or [{}]
-            self._reset_at = int(history[-1].get("num_updates", 0))
+            self._reset = reset, int(history[-1].get("num_updates", 0))
 
     def on_attempt(self, model: nn.Module) -> None:
-        """Set aside what was measured before a new optimizer, which counts updates from 0."""
-        for name in ("tid", "conditioning") if self._reset_at is not None else ():
+        """Tell of a reset; set aside what was measured before updates are counted from 0."""
+        if self._reset is None:
+            return
+        what, update = self._reset
+        logger.warning("%s are counted anew, after update %d", what, update)  # a report reads it
+        for name in ("tid", "conditioning") if what == "updates" else ():
             path = self.training.save_dir / f"{name}.jsonl"
-            aside = path.with_name(f"{name}-before-reset-at-{self._reset_at}.jsonl")
+            aside = path.with_name(f"{name}-before-reset-at-{update}.jsonl")
             if path.exists() and not aside.exists():
                 path.rename(aside)
-                logger.warning("updates are counted from 0 again: `%s` is now `%s`", path, aside)
-        self._reset_at = None
+                logger.warning("`%s` is now `%s`", path, aside)
+        self._reset = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of --patience."""

@@ -117,30 +117,43 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {"epoch": epoch, "update": update, **numbers}
 
 
-def _read_log(path: Path, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read the ends of epochs; of an epoch that a resumed run has twice the later counts."""
+def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read the ends of epochs, and the validations of a set.
+
+    Of an epoch that a resumed run has twice the later counts; of one that counts anew
+    (``--reset-optimizer``, ``--reset-dataloader``) only what comes after.
+    """
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
-    unread = 0
+    unread, anew = 0, False
+    ends = re.compile(rf"(?:\| |^)((?:{re.escape(subset)}|train) \| epoch .*)")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
-        simple = re.search(r"(?:\| |^)((?:valid|train) \| epoch .*)", line)
+        if "are counted anew" in line and "callbacks.resume" in line:
+            valid, train, anew = [], [], True
+        simple = ends.search(line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
             continue
         try:
             values = _simple(simple[1]) if simple else json.loads(line[at:])
-            kind = "valid_" if "valid_loss" in values else "train_"
-            if kind == "train_" and not any(name.startswith(kind) for name in values):
+            kinds = f"{subset}_", "train_"
+            kind = next((kind for kind in kinds if f"{kind}loss" in values), None)
+            if kind is None:
                 continue
             row = _numbers(values, kind)
             row.setdefault("nll_loss", row["loss"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
-        order = "update" if kind == "valid_" else "epoch"
-        rows = valid if kind == "valid_" else train
+        order = "epoch" if kind == "train_" else "update"
+        rows = train if kind == "train_" else valid
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
+    if anew:
+        problems.append(
+            f"`{path.name}`: left out what comes before a reset, from which on updates or epochs "
+            "are counted anew; its time, too."
+        )
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
     columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
@@ -296,7 +309,6 @@ def read_run(name: str, directory: Path) -> Run:
     :attr:`Run.problems` lists what is missing or damaged.
     """
     problems: list[str] = []
-    valid, train = _read_log(directory / LOG, problems)
     written = "what a training writes, so that settings are unknown:"
     content = _read_json(directory / RUN_FILE, _parse_run_file, written, problems)
     scored = "what `rbn score` or `rbn validate --json` write; remove it and score again:"
@@ -305,6 +317,10 @@ def read_run(name: str, directory: Path) -> Run:
         for file in (SCORE, _AVERAGED_SCORE)
     )
     config = content.get("config", {})
+    subset = str(config.get("dataset", {}).get("valid_subset") or "valid").split(",")[0]
+    valid, train = _read_log(directory / LOG, subset, problems)
+    if subset != "valid":
+        problems.append(f"Losses of validation are of `{subset}`, the first of --valid-subset.")
     starts = content.get("starts", ())
     for start in starts:
         if changed := start.get("changed"):

@@ -15,6 +15,7 @@ import runs
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
 from rbn_fairseq.cli.app import app
 from rbn_fairseq.measuring.batches import draw_batches
+from rbn_fairseq.report.runs import read_run
 from trainings import training
 
 BATCH = ("--norm-encoder", "batch")
@@ -133,10 +134,18 @@ def test_a_trained_model_is_not_that_before_training(data_bin, rbn_run, tmp_path
     more = {"--reset-dataloader": updates[3] + 2, "--reset-optimizer": 2}[option]
     for _ in range(2):  # the second as after an interruption before the first's save
         shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path)
-        runs.train(
+        log = runs.train(
             data_bin, tmp_path, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
             "--max-update", more, "--tid-batches", 2, option,
         )  # fmt: skip
+    earlier = "".join(
+        f"2026 | INFO | {kind} | epoch 00{epoch} | loss 9 | nll_loss 9 | num_updates {update}\n"
+        for epoch, update in updates.items() for kind in ("train", "valid") if epoch
+    )  # fmt: skip
+    (tmp_path / "train.log").write_text(earlier + log)
+    run = read_run("x", tmp_path)  # of what the log has, none from before the reset
+    assert list(run.valid["update"]) == list(run.train["update"]) == [more]
+    assert any("before a reset" in problem for problem in run.problems)
     after = {(row["epoch"], row["update"]) for row in runs.tid_rows(tmp_path)}
     if option == "--reset-dataloader":  # updates are counted on, epochs from 1
         assert after == {*updates.items(), (1, more)}

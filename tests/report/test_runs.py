@@ -74,6 +74,25 @@ def test_of_an_epoch_that_is_there_twice_the_later_counts(tmp_path):
     assert list(read_run("x", tmp_path).valid["nll_loss"]) == [5.0, 3.5]
 
 
+def test_the_set_that_chooses_the_best_checkpoint(tmp_path):
+    """The first of --valid-subset, whatever it is called; that of a part of the training data."""
+    config = configuration(**{"dataset.valid_subset": "train_dev,valid"})
+    directory = write_run(tmp_path / "run", config, nll=(5.0, 4.0))
+    other = {
+        name.replace("valid", "train_dev"): value for name, value in valid(2, 200, "3").items()
+    }
+    text = json_lines(other).replace("| valid |", "| train_dev |")
+    text += "2026 | INFO | train_dev | epoch 003 | loss 2 | nll_loss 2 | num_updates 300\n"
+    with (directory / "train.log").open("a") as log:
+        log.write(text)
+    run = read_run("x", directory)
+    assert list(run.valid["nll_loss"]) == [3.0, 2.0] and list(run.valid["update"]) == [200, 300]
+    assert list(run.train["epoch"]) == [1, 2]
+    assert run.problems == (
+        "Losses of validation are of `train_dev`, the first of --valid-subset.",
+    )
+
+
 def test_time_over_processes(tmp_path):
     directory = write_run(tmp_path / "run", configuration(), nll=(5.0, 4.0, 3.0))  # 60 s an epoch
     assert read_run("x", directory).seconds == 180
