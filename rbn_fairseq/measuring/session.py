@@ -1,5 +1,6 @@
 """A trained model with its task and training batches, from a checkpoint."""
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.norms import has_population_norm
 
 __all__ = ["Session", "open_session"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def open_session(
 ) -> Session:
     """Load a checkpoint of a model with running statistics, and its training data.
 
+    Of data in several parts (``DATA-BIN:DATA-BIN``) it is the first, which a warning tells.
+
     Args:
         path: the checkpoint.
         data: data directory; ``None`` = the one that the checkpoint was trained on.
@@ -135,6 +140,9 @@ def open_session(
             f"The model of `{path}` has no norm with running statistics "
             f"({describe_plans(cfg['model'])}): there is nothing to measure or to estimate."
         )
+    parts = utils.split_paths(full.task.data)
+    if len(parts) > 1:
+        logger.warning("the data are in %d parts: taken is the first, `%s`", len(parts), parts[0])
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)
     longest = task.max_positions(), model.max_positions(), full.dataset.max_tokens

@@ -149,6 +149,16 @@ def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, pad
     assert abs(found["recalibrated"].nll - expected.nll) > 1e-4 * expected.nll
 
 
+def test_of_data_in_several_parts_the_first_is_taken(rbn_run, data_bin, tmp_path, caplog):
+    path = rbn_run / "checkpoint_last.pt"
+    state = read_checkpoint(path)
+    open_session(path, data_bin, state=state)
+    assert "parts" not in caplog.text
+    state["cfg"]["task"]["data"] = f"{data_bin}:{tmp_path}"
+    open_session(path, state=state)
+    assert f"in 2 parts: taken is the first, `{data_bin}`" in caplog.text
+
+
 def test_the_seed_decides_on_dropout(session):
     records = []
     for seed in (1, 2):
