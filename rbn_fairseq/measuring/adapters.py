@@ -97,7 +97,8 @@ def _true_sizes(source: Any, sizes: Lengths) -> Lengths:
     cut = source.dataset if isinstance(source, AppendTokenDataset) else None
     if not isinstance(cut, TruncateDataset):
         return sizes
-    return np.minimum(cut.dataset.sizes, cut.truncation_length + 1)
+    true: Lengths = np.minimum(cut.dataset.sizes, cut.truncation_length + 1)
+    return true
 
 
 class EncoderDecoder(TaskAdapter):

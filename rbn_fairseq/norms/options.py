@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Optional
 
 __all__ = ["OF_NEW", "NormOptions", "check_values", "option"]
@@ -57,7 +56,7 @@ def _in_words(range: str) -> str:
 def _broken_range(range: str, value: Any) -> Optional[str]:
     """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
     left, low, high, right = _limits(range)
-    above = isinstance(value, Real) and (low <= value if left == "[" else low < value)
+    above = isinstance(value, (int, float)) and (low <= value if left == "[" else low < value)
     if above and (value <= high if right == "]" else value < high):
         return None
     return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
