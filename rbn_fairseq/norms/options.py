@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Optional
 
 __all__ = ["OF_NEW", "NormOptions", "check_values", "option"]
@@ -56,8 +57,9 @@ def _in_words(range: str) -> str:
 def _broken_range(range: str, value: Any) -> Optional[str]:
     """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
     left, low, high, right = _limits(range)
-    above = isinstance(value, (int, float)) and (low <= value if left == "[" else low < value)
-    if above and (value <= high if right == "]" else value < high):
+    number = float(value) if isinstance(value, Real) else math.nan
+    above = low <= number if left == "[" else low < number
+    if above and (number <= high if right == "]" else number < high):
         return None
     return _in_words(range) + (" and finite" if range.endswith("inf)") else "")
 
