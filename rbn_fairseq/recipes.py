@@ -15,7 +15,9 @@ from unittest import mock
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 __all__ = [
@@ -95,32 +97,18 @@ def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, own in sections.items() for key, value in own.items()}
 
 
-def _settings_of(defaults: Sequence[Any]) -> dict[str, Any]:
-    """Return what the package's recipes and ``base`` in a list of defaults set."""
-    settings: dict[str, Any] = {}
-    for name in defaults:
-        if name in ("base", *names()):
-            recipe = dict(_read(directory() / f"{name}.yaml"))
-            behind = recipe.pop("defaults", ())
-            settings |= _flat(recipe) | _settings_of(behind)
-    return settings
-
-
 def _refuse_lost(path: Path) -> None:
     """Refuse settings of a recipe to which what comes behind it gives other values."""
     try:
-        recipe = dict(_read(path))
-        order = list(recipe.pop("defaults", ()))
-    except (YAMLError, ValueError, TypeError):  # is told where it is composed
-        return
-    behind = order[order.index("_self_") + 1 :] if "_self_" in order else []
-    later, own = _settings_of(behind), _flat(recipe)
-    lost = [name for name, value in own.items() if later.get(name, value) != value]
+        own = _flat(dict(_read(path)))
+        composed = _flat(compose_settings(path, [])[0])
+    except (YAMLError, HydraException, OmegaConfBaseException, ValueError, TypeError):
+        return  # is told where it is composed for good
+    lost = [name for name, value in own.items() if composed.get(name, value) != value]
     if lost:
-        named = " and ".join(f"`{name}`" for name in behind if isinstance(name, str))
         raise ValueError(
-            f"`{path}`: its {', '.join(lost)} would be lost, since {named}, behind `_self_` in "
-            "its `defaults`, gives them other values. Give such settings on the command line "
+            f"`{path}`: its {', '.join(lost)} would be lost, since what stands behind `_self_` in "
+            "its `defaults` gives them other values. Give such settings on the command line "
             "instead."
         )
 

@@ -9,7 +9,8 @@ shift
 for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
-    grep -E "fairseq_cli.train \| done training|INFO \| (train|valid) \| (epoch|\{)" "$run/train.log" >"$to/train.part" || {
+    grep -E "fairseq_cli.train \| done training|INFO \| [^|. ]+ \| (epoch|\{)|are counted anew" "$run/train.log" |
+        grep -v "| train_inner |" >"$to/train.part" || {
         rm -r "$to/train.part"
         echo "$run: no epoch has ended, nothing is kept" >&2
         continue

@@ -42,7 +42,7 @@ def _build(state: dict[str, Any]) -> Any:
         sizes.append(kind.count_labels(state["model"]))
     elif "decoder.output_projection.weight" in state["model"]:  # --output-dictionary-size
         sizes.append(len(state["model"]["decoder.output_projection.weight"]))
-    source, *_, target = map(_dictionary, sizes * 2)
+    source, target = _dictionary(sizes[0]), _dictionary(sizes[-1])
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, provides=lambda what: True
     )

@@ -142,7 +142,9 @@ def open_session(
         )
     parts = utils.split_paths(full.task.data)
     if len(parts) > 1:
-        logger.warning("the data are in %d parts: taken is the first, `%s`", len(parts), parts[0])
+        logger.warning(
+            "the data have %d parts, of which the first is taken: `%s`", len(parts), parts[0]
+        )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)
     longest = task.max_positions(), model.max_positions(), full.dataset.max_tokens

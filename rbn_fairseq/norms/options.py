@@ -54,10 +54,14 @@ def _in_words(range: str) -> str:
     return f">= {low:g}" if left == "[" else "positive" if low == 0 else f"> {low:g}"
 
 
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, Real) else math.nan
+
+
 def _broken_range(range: str, value: Any) -> Optional[str]:
     """Return what a value outside a range must be, such as ``>= 1 and finite``; ``None`` inside."""
     left, low, high, right = _limits(range)
-    number = float(value) if isinstance(value, Real) else math.nan
+    number = _number(value)
     above = low <= number if left == "[" else low < number
     if above and (number <= high if right == "]" else number < high):
         return None
@@ -67,7 +71,9 @@ def _broken_range(range: str, value: Any) -> Optional[str]:
 def _broken_rule(values: Any, value: Any, declared: Mapping[str, Any]) -> Optional[str]:
     if "range" in declared and (rule := _broken_range(declared["range"], value)):
         return rule
-    if "at_least" in declared and not value >= (least := getattr(values, declared["at_least"])):
+    if "at_least" in declared and not _number(value) >= (
+        least := getattr(values, declared["at_least"])
+    ):
         return f"at least `{declared['at_least']}`, {least} (raise it or lower that)"
     if "choices" in declared and value not in declared["choices"]:
         return " or ".join(f"`{choice}`" for choice in declared["choices"])

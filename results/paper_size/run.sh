@@ -38,15 +38,16 @@ run() { # NAME OPTIONS...
     fi
 }
 
+samplers=${SAMPLERS:-sorted mixing16}
+for sampler in $samplers; do
+    [[ $sampler =~ ^(sorted|mixing16)$ ]] || { echo "SAMPLERS: sorted or mixing16, not '$sampler'" >&2 && exit 2; }
+done
 place=()
 [[ " $* " != *" --cpu "* ]] || place=(--cpu)
 for seed in $seeds; do
-    for sampler in ${SAMPLERS:-sorted mixing16}; do
-        case $sampler in
-            sorted) mixing=1 ;;
-            mixing16) mixing=16 ;;
-            *) echo "SAMPLERS: sorted or mixing16, not '$sampler'" >&2 && exit 2 ;;
-        esac
+    for sampler in $samplers; do
+        mixing=1
+        [[ $sampler == sorted ]] || mixing=16
         for norm in ln bn; do
             run "$norm-$sampler-seed$seed" --norm "$norm" --seed "$seed" --length-mixing "$mixing" "$@" &
         done

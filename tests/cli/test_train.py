@@ -118,7 +118,7 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
     text = rbn("recipes", "default").stdout
     mine.write_text(text + "\ncommon: {seed: 7, cpu: false, bf16: true}\n")
     told = user_error(capsys, "train", "bin", "--recipe", str(mine))
-    assert "its common.seed would be lost, since `base`" in told and "on the command line" in told
+    assert "its common.seed would be lost, since what" in told and "on the command line" in told
     assert told == user_error(capsys, "hydra-train", "--config-name", str(mine), "task.data=bin")
     for harmless in ("seed: 1", "bf16: true"):
         mine.write_text(f"{text}\ncommon: {{{harmless}}}\n")
@@ -126,8 +126,16 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
     for lost in ("common: {seed: 7}", "model: {dropout: 0.25}", "checkpoint: {save_dir: here}"):
         mine.write_text(f"defaults: [_self_, default]\n{lost}\n")
         told = user_error(capsys, "train", "bin", "--recipe", str(mine))
-        assert "would be lost, since `default`, behind `_self_`" in told
+        assert "would be lost, since what stands behind `_self_`" in told
         assert lost.replace(": {", ".").split(":")[0] in told
+    for groups in (  # of a copy, and named otherwise
+        text.replace("\ncriterion:\n", "\ncriterion:\n  rbn_mean_weight: 5\n"),
+        "defaults: [_self_, /base]\ncommon: {seed: 7}\n",
+        "defaults: [_self_, base, {preset: small}]\ndataset: {max_tokens: 77}\n",
+    ):
+        mine.write_text(groups)
+        with pytest.raises(ValueError, match="would be lost"):
+            recipes.find(str(mine))
     mine.write_text("defaults: [_self_, default]\nmodel: {dropout: 0.3, encoder_layerdrop: 0.1}\n")
     assert ("--encoder-layerdrop", "0.1") in recipes.compose_recipe(str(mine), {})[0]
     mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")

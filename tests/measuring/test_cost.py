@@ -156,7 +156,7 @@ def test_of_data_in_several_parts_the_first_is_taken(rbn_run, data_bin, tmp_path
     assert "parts" not in caplog.text
     state["cfg"]["task"]["data"] = f"{data_bin}:{tmp_path}"
     open_session(path, state=state)
-    assert f"in 2 parts: taken is the first, `{data_bin}`" in caplog.text
+    assert f"2 parts, of which the first is taken: `{data_bin}`" in caplog.text
 
 
 def test_the_seed_decides_on_dropout(session):

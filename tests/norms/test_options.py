@@ -48,9 +48,9 @@ def test_ranges(range):
 def test_a_parameter_that_another_one_bounds():
     options = options_of(at_least="least")
     assert options(size=3, least=3).size == 3
-    for least in (4, math.nan):
+    for size, least in ((3, 4), (3, math.nan), (None, 0)):
         with pytest.raises(ValueError, match="--norm-mine-size.*`least`"):
-            options(size=3, least=least)
+            options(size=size, least=least)
 
 
 def test_choices():
