@@ -69,10 +69,12 @@ class TaskAdapter(ABC):
 
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""
-        sizes = {name: getattr(dataset, name) for name in self.computed_sizes}
-        if self.source_sizes in sizes:
-            sizes[self.source_sizes] = self.source_lengths(dataset)
-        total: Lengths = np.sum([part for part in sizes.values() if part is not None], axis=0)
+        source = self.source_sizes
+        parts = [
+            self.source_lengths(dataset) if name == source else getattr(dataset, name)
+            for name in self.computed_sizes
+        ]
+        total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
         return total
 
     def monitored_layers(self, model: nn.Module) -> Sequence[nn.Module]:

@@ -137,17 +137,15 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
             continue
         try:
             values = _simple(simple[1]) if simple else json.loads(line[at:])
-            kinds = f"{subset}_", "train_"
-            kind = next((kind for kind in kinds if f"{kind}loss" in values), None)
-            if kind is None:
+            kind = next((kind for kind in (f"{subset}_", "train_") if f"{kind}loss" in values), "")
+            if not kind:
                 continue
             row = _numbers(values, kind)
             row.setdefault("nll_loss", row["loss"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
-        order = "epoch" if kind == "train_" else "update"
-        rows = train if kind == "train_" else valid
+        rows, order = (train, "epoch") if kind == "train_" else (valid, "update")
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if anew:
         problems.append(
