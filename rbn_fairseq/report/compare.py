@@ -277,17 +277,22 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     Returns:
         By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.
     """
-    frame = frame[frame[value].notna()]
+    frame = by_epoch(frame[frame[value].notna()])
     seeds = frame.groupby("series")["run"].transform("nunique")
     here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
     shared = frame[here == seeds]
     last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
-    by_series = by_epoch(last).groupby("series")
+    by_series = last.groupby("series")
     return by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
 
 
 def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return of each run and epoch the last row: there may be validations within epochs."""
+    """Return of each run and epoch the last row; of validations those of epochs that have ended.
+
+    There may be validations within an epoch, of two runs at different updates.
+    """
+    if "ended" in frame:
+        frame = frame[frame["ended"].eq(True)]
     return frame.drop_duplicates(["run", "epoch"], keep="last")
 
 

@@ -137,7 +137,7 @@ def _losses(group: Group, placement: str) -> str:
     frame, column = (gaps, "gap") if len(gaps) else (valid, "nll_loss")
     epoch, values = _values(frame, column)
     if not values:
-        texts = ["The runs have no validation of the same epoch, so they are not compared."]
+        texts = ["The runs have no validation at the end of the same epoch: they are not compared."]
     elif len(gaps):
         texts = [_ranking(group, epoch, values)]
         texts += filter(None, [_still_falls(valid, epoch, values)])

@@ -50,7 +50,8 @@ class Run:
     Attributes:
         name: unique among the runs of a report.
         directory: where it was read.
-        valid: a row a validation: epoch, update, loss, nll_loss (bits) and :data:`METRICS`.
+        valid: a row a validation: epoch, update, loss, nll_loss (bits), :data:`METRICS`, and
+            ``ended``, whether its epoch has; it may be within it all the same.
         train: a row an epoch: epoch, update, ``minutes`` since the training's start (by fairseq's
             own count, added up over processes) and fairseq's averages by their names.
         tid: a row a batch norm and measurement on batches as trained: epoch, update, layer, depth
@@ -120,17 +121,22 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
 def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read the ends of epochs, and the validations of a set.
 
-    Of an epoch that a resumed run has twice the later counts; of one that counts anew
-    (``--reset-optimizer``, ``--reset-dataloader``) only what comes after.
+    Of an epoch that is there twice the later counts; where a training went back to an earlier
+    checkpoint what came after that does not, and of one that counts anew (``--reset-optimizer``,
+    ``--reset-dataloader``) only what comes after.
     """
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
     unread, anew = 0, False
     ends = re.compile(rf"(?:\| |^)((?:{re.escape(subset)}|train) \| epoch .*)")
+    resumed = re.compile(r"\| fairseq\.trainer \| Loaded checkpoint .* @ (\d+) updates\)")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
         if "are counted anew" in line and "callbacks.resume" in line:
             valid, train, anew = [], [], True
+        if start := resumed.search(line):
+            for rows in (valid, train):
+                rows[:] = [row for row in rows if row["update"] <= int(start[1])]
         simple = ends.search(line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
@@ -154,11 +160,12 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
         )
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
-    columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
     train_frame = pd.DataFrame(train)
     if not train:
         train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
-    return pd.DataFrame(valid, columns=columns), train_frame
+    columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
+    valid_frame = pd.DataFrame(valid, columns=columns)
+    return valid_frame.assign(ended=valid_frame["epoch"].isin(train_frame["epoch"])), train_frame
 
 
 def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":

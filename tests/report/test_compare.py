@@ -3,7 +3,9 @@
 import json
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from rbn_fairseq.report.compare import (
@@ -12,7 +14,7 @@ from rbn_fairseq.report.compare import (
     group_runs,
     last_gaps,
 )
-from rbn_fairseq.report.overview import settings_tables
+from rbn_fairseq.report.overview import findings, settings_tables
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe
 from run_directories import configuration, norm, write_run, write_run_file
@@ -202,6 +204,20 @@ def test_means_at_the_last_epoch_of_all_seeds(make, group):
     assert mean["mean"] == pytest.approx(statistics.fmean(last))
     assert mean["std"] == pytest.approx(statistics.stdev(last))
     assert mean["count"] == 3
+
+
+def test_validations_within_an_epoch_are_not_compared(make, group):
+    """Of two trainings that run, which have come to different updates."""
+    runs = [make("ln", nll=(5.0, 4.0)), make("bn", "BN", nll=(5.5, 4.0))]
+    within = {"epoch": 2, "update": 150, "nll_loss": 4.5, "ended": False}
+    before = [run.valid[run.valid["epoch"] == 1] for run in runs]
+    runs = [replace(run, valid=pd.concat([valid, pd.DataFrame([within | {"update": update}])]))
+            for run, valid, update in zip(runs, before, (150, 120), strict=True)]  # fmt: skip
+    one = group(runs)
+    assert list(gaps_by_epoch(one)["epoch"]) == [1] and list(gaps_by_epoch(one)["gap"]) == [0.5]
+    means = at_last_epoch(one.frames["valid"], "nll_loss")
+    assert list(means["epoch"]) == [1, 1] and list(means["mean"]) == [5.0, 5.5]
+    assert "after epoch 1" in " ".join(findings(one))
 
 
 def test_gaps_are_to_the_same_seed(make, group):

@@ -74,6 +74,19 @@ def test_of_an_epoch_that_is_there_twice_the_later_counts(tmp_path):
     assert list(read_run("x", tmp_path).valid["nll_loss"]) == [5.0, 3.5]
 
 
+def test_what_came_after_an_earlier_checkpoint_does_not_count(tmp_path):
+    """From which the training went on, with longer epochs."""
+    directory = write_run(tmp_path / "run", configuration(), nll=(5.0, 4.0, 3.0))
+    back = (
+        "x | INFO | fairseq.trainer | Loaded checkpoint runs/checkpoint1.pt (epoch 2 @ 100 updates)"
+    )
+    with (directory / "train.log").open("a") as log:
+        log.write(f"{back}\n{json_lines(valid(2, 350))}")
+    run = read_run("x", directory)
+    assert list(run.valid["update"]) == [100, 350] and list(run.valid["nll_loss"]) == [5.0, 4.5]
+    assert list(run.train["epoch"]) == [1] and list(run.valid["ended"]) == [True, False]
+
+
 def test_the_set_that_chooses_the_best_checkpoint(tmp_path):
     """The first of --valid-subset, whatever it is called; that of a part of the training data."""
     config = configuration(**{"dataset.valid_subset": "train_dev,valid"})

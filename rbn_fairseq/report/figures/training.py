@@ -31,7 +31,7 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
             "its training is BN's."
         )
     title = "Validation loss"
-    hint = "Needs `train.log`, which `rbn train` writes."
+    hint = "Needs the end of an epoch in `train.log`, which `rbn train` writes."
     return figure_of_curves(group, "validation", title, caption, grid, hint)
 
 
@@ -59,7 +59,7 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
         "so it lies above the valid nll early on. The paper (IWSLT14): BN trains faster than LN, "
         "and validates worse from about epoch 7 or 8 on."
     )
-    hint = "Needs `train.log`, which `rbn train` writes."
+    hint = "Needs the end of an epoch in `train.log`, which `rbn train` writes."
     return figure_of_curves(group, "figure1", title, caption, grid, hint)
 
 
