@@ -31,7 +31,7 @@ GROUPS = ("norm", "preset")
 
 # Options that choose a component of fairseq's and are not called as their section.
 _COMPONENTS = {"model": "--arch", "lr_scheduler": "--lr-scheduler"}
-_LEFT_TO_RBN = ("user_dir", "save_dir", "data", "log_format")
+_LEFT_TO_RBN = ("user_dir", "data", "log_format")
 
 
 def directory() -> Path:

@@ -123,8 +123,9 @@ def _with_recipe(
         settings = [(_STACKS[o], *v) if o in lacks else (o, *v) for o, *v in settings]
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
-    if not value_of(given, "--save-dir"):
-        seed = value_of([*chain(*settings), *given], "--seed", default="1")
+    words = [*chain(*settings), *given]
+    if not value_of(words, "--save-dir"):
+        seed = value_of(words, "--seed", default="1")
         flags = [name for option, name in _FLAGS.items() if option in given]
         run = filter(None, (own or norm, *flags, chosen["preset"], f"seed{seed}"))
         parts = Path(data.split(os.pathsep)[0]).resolve().parts

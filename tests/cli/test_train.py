@@ -142,6 +142,15 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
     assert ("--seed", "7") in recipes.compose_recipe(str(mine), {})[0]
 
 
+def test_a_recipe_may_say_where_its_run_goes(data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults: [default, _self_]\ncheckpoint: {save_dir: here}\n")
+    train = ("train", data_bin, "--recipe", mine, *SMALL, "--check")
+    assert "updates so far in here" in rbn(*train).stdout
+    assert "updates so far in there" in rbn(*train, "--save-dir", "there").stdout
+
+
 def test_a_package_below_a_path_that_hydra_would_read(tmp_path, monkeypatch):
     odd = tmp_path / "My, 'Project' (k=v)"
     shutil.copytree(ROOT / "configs", odd)
