@@ -21,11 +21,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Score:
-    """BLEU in points of 100, with its brevity penalty and sacreBLEU's signature."""
+    """BLEU in points of 100, its brevity penalty, sacreBLEU's signature and the test's size."""
 
     bleu: float
     brevity_penalty: float
     signature: str
+    sentences: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def bleu(
     score = metric.corpus_score(list(hypotheses), [list(references)])
     signature = metric.get_signature()
     signature.update("test", test_set)
-    return Score(score.score, score.bp, str(signature))
+    return Score(score.score, score.bp, str(signature), len(references))
 
 
 def paired_bootstrap(

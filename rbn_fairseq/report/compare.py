@@ -92,9 +92,14 @@ class Group:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """The scores of that kind, a row a run that has one."""
+        """The scores of that kind, a row a run that has one on the test set of most.
+
+        Test sets are told apart by their numbers of sentences, where these are known.
+        """
         scores = self.frames["scores"]
-        return scores[scores["kind"] == self.score_kind]
+        scores = scores[scores["kind"] == self.score_kind]
+        most = scores["sentences"].mode()[:1]
+        return scores[scores["sentences"].isna() | scores["sentences"].isin(most)]
 
     @property
     def pairs(self) -> pd.DataFrame:
@@ -208,11 +213,12 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
 def _scores(runs: Sequence[Run], key: str) -> pd.DataFrame:
     rows = [
         (run.name, kind, float(score[key]), str(score.get("signature", "unknown")),
-         run.averaged_scores.get(kind, {}).get(key))
+         score.get("sentences"), run.averaged_scores.get(kind, {}).get(key))
         for run in runs for kind, score in run.scores.items() if key in score
     ]  # fmt: skip
-    columns = ["run", "kind", "score", "signature", "averaged"]
-    return pd.DataFrame(rows, columns=columns).astype({"averaged": float})
+    columns = ["run", "kind", "score", "signature", "sentences", "averaged"]
+    frame = pd.DataFrame(rows, columns=columns).astype({"averaged": float})
+    return frame.assign(sentences=pd.to_numeric(frame["sentences"], errors="coerce"))
 
 
 def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:

@@ -104,8 +104,14 @@ def _datasets(group: Group) -> list[str]:
 
 
 def _signatures(group: Group) -> list[str]:
+    """Say how translations were scored, and whose score is of another test set."""
     signatures = sorted(set(group.scores["signature"]) - {"unknown"})
-    return [f"{group.scored}: `{'`, `'.join(signatures)}`."] if signatures else []
+    every = group.frames["scores"].query("kind == @group.score_kind")["run"]
+    others = every[~every.isin(group.scores["run"])]
+    told = [f"{group.scored}: `{'`, `'.join(signatures)}`."] if signatures else []
+    if len(others):
+        told.append(f"Left out, as scored on another number of sentences: {', '.join(others)}.")
+    return told
 
 
 def _earlier(group: Group) -> list[str]:

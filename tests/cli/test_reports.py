@@ -32,6 +32,7 @@ def test_score(generated, tmp_path):
     for kind, score in scores.items():
         assert f"{kind:14} BLEU {score['bleu']:.2f}" in result.output
         assert score["brevity_penalty"] < 1  # one word is missing
+        assert score["sentences"] == LINES.count("T-")
 
 
 def test_score_against_other_references(generated, tmp_path):

@@ -114,6 +114,21 @@ def test_scores_of_an_evaluation(make):
     assert result.output.count("Mean over seeds") == 1, "notes once for all tables"
 
 
+def test_a_score_on_another_test_set_is_left_out(make, blocks):
+    sentences = {"bn1": 6750, "bn2": 7283, "bn3": 6750, "ln": None}
+    runs = []
+    for seed, (name, number) in enumerate(sentences.items()):
+        path = make(name, name[:2].upper(), seed=seed, bleu=30.0 + seed).directory / "score.json"
+        score = json.loads(path.read_text())
+        score["sacrebleu"]["sentences"] = number
+        path.write_text(json.dumps(score))
+        runs.append(read_run(name, path.parent))
+    made = blocks(runs)
+    assert rows(made["table2"])["Post-BN"]["BLEU (sacrebleu)"] == "31.00 (n = 2)"
+    note = "Left out, as scored on another number of sentences: bn2."
+    assert note in made["summary"].notes and note in made["table2"].notes
+
+
 def test_given_length(main, blocks):
     assert not any("given length" in column for column in blocks(main)["table4"].columns)
     lines = [
