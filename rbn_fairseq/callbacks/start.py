@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Optional
@@ -10,8 +11,14 @@ from typing import Any, Optional
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
+from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
-from rbn_fairseq.measuring.run_file import describe_run, describe_start, write_run_file
+from rbn_fairseq.measuring.run_file import (
+    describe_run,
+    describe_start,
+    read_earlier,
+    write_run_file,
+)
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
 from rbn_fairseq.norms import Norm, PopulationNorm, has_population_norm, populations_by_length
@@ -22,6 +29,7 @@ __all__ = ["Start", "describe_penalty"]
 logger = logging.getLogger(__name__)
 
 _SCORES = ("bleu", "accuracy", "precision", "recall", "f1")  # of which more is better
+_LOSSES = ("loss", "nll_loss", "ppl")
 
 
 class Start(Callback):
@@ -30,9 +38,11 @@ class Start(Callback):
     - The criterion's penalty and the model are checked against each other.
     - What norms with running statistics do not go with is refused.
     - A line says which norms sit where, and what the penalty's weights come to per token.
-    - ``SAVE_DIR/run.json`` says what the training is.
+    - ``SAVE_DIR/run.json`` says what the training is; settings that differ from those of the
+      training that is resumed, or is complete, are named by a warning.
     - Parameters of norms that the model has not are named by a warning.
-    - A score that chooses the best checkpoint must be maximised, and BLEU be computed.
+    - A score that chooses the best checkpoint must be maximised, and BLEU be computed; a loss that
+      is maximised is warned of.
     - Norms whose schedule ends after the training are refused where evaluation waits for that end,
       and else named by a warning.
     """
@@ -42,10 +52,17 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse validations on the training data, and metrics that choose no best checkpoint.
+        """Refuse what goes wrong without a word: processes of torchrun that would train alone.
 
-        Those are BLEU that is not computed, and scores of which the lowest would be kept.
+        So do validations on the training data, and metrics that choose no best checkpoint: BLEU
+        that is not computed, and scores of which the lowest would be kept.
         """
+        processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+        if processes > 1 == self.training.cfg.distributed_training.distributed_world_size:
+            raise ValueError(
+                f"torchrun started {processes} processes, and --distributed-world-size 1 lets each "
+                f"train alone, all in one directory: give --distributed-world-size {processes}."
+            )
         dataset, trained = self.training.cfg.dataset, self.training.train_subset
         if trained in dataset.valid_subset.split(",") and not dataset.disable_validation:
             raise ValueError(
@@ -63,6 +80,12 @@ class Start(Callback):
             raise ValueError(
                 f"--best-checkpoint-metric {metric} would keep the checkpoint with the lowest "
                 f"{metric}: add --maximize-best-checkpoint-metric."
+            )
+        if metric in _LOSSES and chosen.maximize_best_checkpoint_metric:
+            logger.warning(
+                "--maximize-best-checkpoint-metric keeps the checkpoint with the highest %s, and "
+                "--patience waits for a higher one",
+                metric,
             )
 
     def on_model(self, model: nn.Module) -> None:
@@ -94,6 +117,8 @@ class Start(Callback):
         if trains and self.training.model is not None and not self._checked:
             self._checked = True
             self._check_schedules(self.training.model)
+            if process_rank() == 0:
+                self._warn_of_other_settings(self.training.model)
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
         """Describe the training, once."""
@@ -111,6 +136,17 @@ class Start(Callback):
             write_run_file(training.save_dir, run, describe_start(trained, update, processes))
         self._recorded = True
         yield
+
+    def _warn_of_other_settings(self, model: nn.Module) -> None:
+        training, chosen = self.training, self.training.cfg.checkpoint
+        if (training.save_dir / LAST).exists() and not chosen.reset_optimizer:
+            run = describe_run(training.cfg, training.task, model)
+            if changed := read_earlier(training.save_dir, run)[1]:
+                logger.warning(
+                    "the training in %s, which goes on, had other settings: %s",
+                    training.save_dir,
+                    ", ".join(changed),
+                )
 
     def _describe(self, model: Any) -> None:
         norms = getattr(getattr(model, "cfg", None), "norms", None)

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +16,7 @@ from unittest import mock
 import typer
 
 import rbn_fairseq
-from rbn_fairseq.cli.options import Json, Overwrite, UserDir, check_json, write_json
+from rbn_fairseq.cli.options import STDOUT, Json, Overwrite, UserDir, check_json, write_json
 
 # Deprecations of Hydra and torch in fairseq's code, which no user can fix.
 _KNOWN_WARNINGS = (
@@ -186,8 +186,15 @@ def validate(
         bar.print = show_and_keep
         return bar
 
-    with mock.patch.object(progress_bar, "progress_bar", recorded):
+    with ExitStack() as around:
+        around.enter_context(mock.patch.object(progress_bar, "progress_bar", recorded))
+        if json == STDOUT:
+            around.enter_context(redirect_stdout(sys.stderr))
         _run_on_checkpoint("validate", context.args, user_dir)
+    if json is not None and not scores:
+        raise ValueError(
+            "--json: the scores are those of other processes. Leave --distributed-world-size out."
+        )
     write_json(json, scores)
 
 

@@ -103,8 +103,8 @@ def _with_recipe(
         raise ValueError(f"With a recipe, DATA-BIN comes first. {MISSING_DATA}")
     plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
     own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
-    if own and chosen["norm"] is None:  # the recipe's penalty is for the recipe's norm
-        chosen = {**chosen, "norm": "ln"}
+    of_recipe = not own or chosen["norm"]  # whose penalty is for its norm
+    chosen = {**chosen, "norm": chosen["norm"] if of_recipe else "ln"}
     settings, norm = compose_recipe(name, chosen)
     if name == DEFAULT:
         if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
@@ -115,6 +115,8 @@ def _with_recipe(
         if share_a_dictionary(data):
             settings.append(("--share-all-embeddings",))
     _refuse_other_placement(name, [*chain(*settings)], given)
+    if value_of(given, "--best-checkpoint-metric"):  # the recipe's may be a score, this one a loss
+        settings = [it for it in settings if it[0] != "--maximize-best-checkpoint-metric"]
     # Those of the recipe's optimizer, say, where another one is given.
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
@@ -127,9 +129,10 @@ def _with_recipe(
     if not value_of(words, "--save-dir"):
         seed = value_of(words, "--seed", default="1")
         flags = [name for option, name in _FLAGS.items() if option in given]
-        run = filter(None, (own or norm, *flags, chosen["preset"], f"seed{seed}"))
+        names = (norm if of_recipe else "", own, *flags, chosen["preset"], f"seed{seed}")
         parts = Path(data.split(os.pathsep)[0]).resolve().parts
-        directory = Path("runs", Path(name).stem, "-".join(parts[-2:]), "-".join(run))
+        where = Path("runs", Path(name).stem, "-".join(parts[-2:]))
+        directory = where / "-".join(filter(None, names))
         settings.append(("--save-dir", str(directory)))
         if (directory / LAST).exists():
             typer.echo(f"goes on with the training in {directory}; --save-dir begins another")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
@@ -34,11 +35,13 @@ class _EveryTarget(AdaptiveLoss):
         real = target.ne(self.padding_idx).nonzero().squeeze(1)
         softmax = model.decoder.adaptive_softmax
         logits, clusters = softmax(output[0].flatten(0, -2)[real], target[real])
-        losses = F.cross_entropy(logits[0], clusters[0], reduction="none")
+        # In fp32 or better: the sum over a batch is more than half precision holds.
+        wide = torch.promote_types(logits[0].dtype, torch.float32)
+        losses = F.cross_entropy(logits[0].to(wide), clusters[0], reduction="none")
         members = softmax.adapt_target(target[real])[1]
         for scores, inside, places in zip(logits[1:], clusters[1:], members, strict=True):
             if inside is not None:
-                rare = F.cross_entropy(scores, inside, reduction="none")
+                rare = F.cross_entropy(scores.to(wide), inside, reduction="none")
                 losses = losses.index_add(0, places, rare)
         size = len(sample["target"]) if self.sentence_avg else len(real)
         loss = losses.sum() if reduce else losses

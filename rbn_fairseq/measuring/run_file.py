@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import math
 import os
 import platform
@@ -26,9 +25,10 @@ from rbn_fairseq.pieces import read_pieces
 from rbn_fairseq.version import __version__, commit, installed
 from rbn_fairseq.writing import write_whole
 
-__all__ = ["RUN_FILE", "complete_model", "describe_run", "describe_start", "write_run_file"]
-
-logger = logging.getLogger(__name__)
+__all__ = [
+    "RUN_FILE", "complete_model", "describe_run", "describe_start", "read_earlier",
+    "write_run_file",
+]  # fmt: skip
 
 RUN_FILE = "run.json"
 _FORMAT = 1
@@ -146,27 +146,31 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
     }
 
 
+def read_earlier(directory: Path, run: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Read the starts in ``run.json``, and which settings that shape a training differ from its."""
+    starts, changed = [], []
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or damage
+        before = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+        starts = list(before["starts"])
+        changed = [
+            f"{group}.{name}"
+            for group, names in _SHAPING.items()
+            for name, value in (run["config"].get(group) or {}).items()
+            if (not names or name in names)
+            and not f"{group}.{name}".startswith(_HARMLESS)
+            and (before["config"].get(group) or {}).get(name, value) != value
+        ]
+    return starts, changed
+
+
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
     Where the training goes on counting updates, earlier starts are kept, and settings that differ
-    from those of the last start are warned of, and named in ``changed``.
+    from those of the last start are named in ``changed``.
     """
-    path, starts, changed = directory / RUN_FILE, [], []
-    if start["update"]:
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # of damage
-            before = json.loads(path.read_text(encoding="utf-8"))
-            starts = list(before["starts"])
-            changed = [
-                f"{group}.{name}"
-                for group, names in _SHAPING.items()
-                for name, value in (run["config"].get(group) or {}).items()
-                if (not names or name in names)
-                and not f"{group}.{name}".startswith(_HARMLESS)
-                and (before["config"].get(group) or {}).get(name, value) != value
-            ]
-            if changed:
-                logger.warning("resumes with other settings than before: %s", ", ".join(changed))
+    starts, changed = read_earlier(directory, run) if start["update"] else ([], [])
     if changed:
         start = {**start, "changed": changed}
-    write_whole(path, json.dumps({**run, "starts": [*starts, start]}, indent=1) + "\n")
+    content = {**run, "starts": [*starts, start]}
+    write_whole(directory / RUN_FILE, json.dumps(content, indent=1) + "\n")

@@ -67,6 +67,32 @@ def test_scores_that_cannot_choose_a_checkpoint_are_refused(data_bin, tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_loss_that_is_maximised_is_told(data_bin, tmp_path):
+    given = ("--best-checkpoint-metric", "loss", "--maximize-best-checkpoint-metric")
+    log = runs.train(data_bin, tmp_path, *given, "--max-update", 1)
+    assert "keeps the checkpoint with the highest loss" in log
+
+
+def test_processes_that_would_train_alone_are_refused(data_bin, tmp_path, monkeypatch):
+    """torchrun's, where a recipe asks for one GPU."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    runs.train(data_bin, tmp_path / "pod", "--max-update", 1)  # not torchrun's
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(ValueError, match="4 processes.*give --distributed-world-size 4"):
+        runs.train(data_bin, tmp_path / "run", "--max-update", 1, "--distributed-world-size", 1)
+
+
+def test_other_settings_than_those_of_a_complete_training_are_told(data_bin, tmp_path):
+    """Of which nothing is left to train: it would stand under another norm's name."""
+    given = ("--norm-encoder", "batch", "--max-epoch", 1, "--no-tid")
+    words = "goes on, had other settings"
+    assert words not in runs.train(data_bin, tmp_path, *given)
+    assert words not in runs.train(data_bin, tmp_path, *given)
+    log = runs.train(data_bin, tmp_path, *given, "--rbn-mean-weight", 60)
+    assert f"the training in {tmp_path}, which {words}: criterion.rbn_mean_weight\n" in log
+    assert "gnorm" not in log
+
+
 def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     checkpoint_utils.save_checkpoint.best = 0.0
     cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing="1")

@@ -162,11 +162,14 @@ def test_the_batch_stays_when_the_number_of_gpus_changes():
 
 
 @pytest.mark.parametrize("preset", ["small", "mixed"])
-def test_the_directories_of_hydras_jobs_tell_presets_apart(preset):
-    words = [*HYDRA_TRAIN, "--config-name", "default", "task.data=x", f"preset={preset}"]
+@pytest.mark.parametrize("sweep", ["grid", "layers", "seeds"])
+def test_the_directories_of_hydras_jobs_tell_presets_and_norms_apart(preset, sweep):
+    given = ["task.data=x", f"preset={preset}", f"sweep={sweep}"]
+    words = [*HYDRA_TRAIN, "--config-name", "default", *given]
     hydra = OmegaConf.to_container(compose_command(words)[1], resolve=False)
-    for name in (hydra["run"]["dir"], hydra["sweep"]["subdir"]):
-        assert name.endswith(f"-{preset}-seed${{common.seed}}")
+    assert hydra["run"]["dir"].endswith(f"-{preset}-seed${{common.seed}}")
+    assert hydra["sweep"]["dir"].endswith(f"-{preset}")
+    assert "${hydra:runtime.choices.norm}-" in hydra["sweep"]["subdir"]
 
 
 def test_slurm():

@@ -317,7 +317,16 @@ def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, mon
         assert result.exit_code == 0, result.exception
         assert "--rbn-mean-weight 0.0" in result.output and "norm ln" in result.output
         name = plan.replace("@", "_").replace(":", "_")
-        assert f"{name}-small-seed1" in result.output
+        assert f"/{name}-small-seed1" in result.output
+        result = rbn("train", data_bin, *SMALL, "--norm", "rbn", "--norm-encoder", plan, "--check")
+        assert "layer" in plan[:5] or f"/rbn-{name}-small-seed1" in result.output
+
+
+def test_another_metric_than_a_recipes_score_is_not_maximised(tmp_path):
+    words = [str(tmp_path), "--best-checkpoint-metric", "loss"]
+    for given, number in ((words, 0), (words[:1], 1)):
+        all_words = _with_recipe(given, None, "imdb_post", {"norm": "bn", "preset": None})
+        assert all_words.count("--maximize-best-checkpoint-metric") == number
 
 
 def test_options_that_make_another_model_have_a_directory_of_their_own(

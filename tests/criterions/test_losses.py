@@ -192,6 +192,13 @@ def test_gradients_of_our_loss_of_an_adaptive_softmax(training):
     assert_same_gradients(gradients(ours, loss), gradients(theirs, expected))
 
 
+def test_our_loss_of_an_adaptive_softmax_is_summed_in_full_precision():
+    """Half precision holds no sum over a batch: 20,000 tokens have more than 65,504."""
+    ours, _ = models(adaptive_softmax_cutoff="6,20")
+    loss = criterion(AdaptiveLossRBN, {})(ours.bfloat16(), sample())[0]
+    assert loss.dtype == torch.float32
+
+
 def test_no_target_of_an_adaptive_softmax():
     ours, _ = models(adaptive_softmax_cutoff="6,20")
     given = sample() | {"ntokens": 0}

@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli import fairseq_commands
 from test_resume import assert_same_state
 
 TASK = ("--task", "text_classification_rbn")
@@ -123,6 +124,16 @@ def test_accuracy_is_that_of_texts_one_by_one(trained, data):
         assert validate(data, directory / "checkpoint_best.pt", split) == pytest.approx(
             [loss, accuracy], abs=1e-3
         )
+
+
+def test_scores_alone_go_to_stdout(trained, data, capsys, monkeypatch):
+    directory, _, _ = trained
+    command = ("validate", data / "bin", "--path", directory / "checkpoint_best.pt", *TASK,
+               "--batch-size", 16, *CPU, "--json", "-")  # fmt: skip
+    result = rbn(*command)
+    assert set(json.loads(result.stdout)) == {"valid"} and "| accuracy" in result.stderr
+    monkeypatch.setattr(fairseq_commands, "_run_on_checkpoint", lambda *given: None)
+    assert "--distributed-world-size" in user_error(capsys, *command)  # none came here
 
 
 def test_measurements(trained, data, tmp_path):

@@ -82,17 +82,14 @@ def test_a_new_training_in_its_place_forgets_earlier_starts(tmp_path):
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0]
 
 
-def test_other_settings_of_a_resumption_are_told(tmp_path, caplog):
+def test_other_settings_of_a_resumption_are_told(tmp_path):
     settings = {"model": {"dropout": 0.1}, "task": {"length_mixing": "1"}, "criterion": {}}
     for update, mixing in ((0, "1"), (5, "1"), (7, "16")):
-        assert not caplog.messages
         settings["task"]["length_mixing"] = mixing
         settings["task"]["data"] = settings["task"]["tid_batches"] = update
         settings["criterion"]["newer"] = mixing  # an option that the last version had not
         settings["optimization"] = {"lr": [0.1 * len(mixing)], "max_epoch": update}
         write_run_file(tmp_path, {"config": settings}, {"update": update})
-    (message,) = caplog.messages
-    assert "task.length_mixing" in message and "dropout" not in message
     starts = read(tmp_path)["starts"]
     assert starts[:2] == [{"update": 0}, {"update": 5}]
     assert starts[2]["changed"] == ["task.length_mixing", "criterion.newer", "optimization.lr"]
