@@ -91,8 +91,8 @@ class Run:
 
     @property
     def last_epoch(self) -> int:
-        """The last epoch that ended or was validated; 0 before."""
-        return int(max([0, *self.valid["epoch"], *self.train["epoch"]]))
+        """The last epoch that ended; 0 before."""
+        return int(max([0, *self.train["epoch"]]))
 
 
 # The log.
@@ -172,7 +172,10 @@ def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
     """Return the time at each epoch's end; each process counts up to the end of its last epoch."""
     if "wall" not in train:
         return pd.Series(np.nan, train.index)
-    process = np.searchsorted(sorted(starts), train["update"], side="left")
+    counted: list[int] = []
+    for start in starts:  # a process that went back makes anew what those behind it made
+        counted = [*(earlier for earlier in counted if earlier <= start), start]
+    process = np.searchsorted(counted, train["update"], side="left")
     earlier = train["wall"].groupby(process).max().cumsum().shift(fill_value=0.0)
     return (train["wall"] + earlier.reindex(process).to_numpy()) / 60
 
@@ -252,7 +255,7 @@ def _read_cost(directory: Path, problems: list[str]) -> pd.DataFrame:
     """Read what TID costs; the training's own checkpoints after averages of the same update."""
     cost = _read_lines(directory, "cost", "cost", problems)
     names = cost["checkpoint"].fillna("checkpoint.pt").astype(str)
-    own = names.str.contains(r"checkpoint[^/]*\.pt$")
+    own = names.str.contains(r"(?:^|/)checkpoint(?:\d+|_\d+_\d+|_last|_best|\.best_[^/]*)?\.pt$")
     return cost.iloc[own.to_numpy().argsort(kind="stable")].reset_index(drop=True)
 
 

@@ -167,6 +167,10 @@ def _as_chosen(name: str, value: Any) -> Any:
     return value
 
 
+#: What fairseq's own tasks do, and older versions did, which do not know these options.
+_DEFAULTS = {"task.length_mixing": "1", "task.init_from": None}
+
+
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
@@ -179,7 +183,7 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
         groups[name] = {key: value for key, value in groups[name].items() if key not in others}
     sections = {name: groups.get(name) or {} for name in _SECTIONS}
     sections["common"] = {name: config["common"].get(name) for name in _PRECISION}
-    flat = {
+    flat = _DEFAULTS | {
         f"{section}.{key}": value
         for section, values in sections.items()
         for key, value in values.items()

@@ -8,7 +8,14 @@ from math import inf
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
-from rbn_fairseq.report.compare import Group, at_last_epoch, last_gaps, last_layer, of_largest
+from rbn_fairseq.report.compare import (
+    Group,
+    at_last_epoch,
+    by_epoch,
+    last_gaps,
+    last_layer,
+    of_largest,
+)
 from rbn_fairseq.report.setups import BY_LENGTH
 
 #: The paper's placements.
@@ -249,6 +256,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     """Return a row a run; columns that are empty throughout are left out."""
     runs, valid = group.runs, group.frames["valid"]
     nll, cost = valid.groupby("run")["nll_loss"], f"cost, {group.metric.unit}"
+    last_nll = by_epoch(valid).groupby("run")["nll_loss"].last(skipna=False)
     tid = group.frames["tid"]
     latest = of_largest(tid, "update")
     last = 100 * of_largest(latest, "depth").set_index("run")[["mean_tid", "var_tid"]]
@@ -262,7 +270,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
             "seed": runs["seed"],
             "epochs": runs["epochs"],
             "best valid nll": nll.min(),
-            "last valid nll": nll.last(skipna=False),
+            "last valid nll": last_nll,
             group.metric.name: group.scores.set_index("run")["score"],
             "mean TID, last layer, %": last["mean_tid"],
             "variance TID, last layer, %": last["var_tid"],
@@ -279,7 +287,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
     frame = frame.drop(columns=["placement"] if len(group.placements) == 1 else [], errors="ignore")
     digits = {column: 2 for column in frame if "TID" in column or column == group.metric.name}
     digits |= {"best valid nll": 3, "last valid nll": 3, cost: 4, "minutes": 1}
-    notes = [f"Validation nll in {group.metric.unit}; best and last epoch."]
+    notes = [f"Validation nll in {group.metric.unit}: the best, and that of the last epoch."]
     notes += _signatures(group)
     if len(tid):
         notes.append(

@@ -17,6 +17,7 @@ from rbn_fairseq.report.compare import (
 from rbn_fairseq.report.overview import findings, settings_tables
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe
+from rbn_fairseq.report.tables import summary
 from run_directories import configuration, norm, write_run, write_run_file
 
 
@@ -106,6 +107,22 @@ def test_seeds_make_a_series_and_settings_several(make, group):
     assert list(one.runs["series"]) == [0, 1, 1, 2, 3, 4]
     assert list(one.series["label"]) == ["LN", "BN", "RBN (λ 1)", "RBN (λ 60)", "LN"]
     assert one.placements == ["Post-Norm", "Pre-Norm"]
+
+
+def test_runs_that_do_not_know_an_option_are_at_its_default(make, group):
+    """Those of older versions, and of fairseq's own tasks."""
+    old, runs = make("old", "BN"), []
+    content = json.loads((old.directory / "run.json").read_text())
+    del content["config"]["task"]["length_mixing"]
+    (old.directory / "run.json").write_text(json.dumps(content))
+    for seed, mixing in enumerate(("16", "1"), 2):
+        runs.append(make(f"mixed{mixing}", "BN", seed=seed, changes={"task.length_mixing": mixing}))
+    runs += [make(f"ln{mixing}", changes={"task.length_mixing": mixing}) for mixing in ("1", "16")]
+    one = group([read_run("old", old.directory), *runs])
+    series = one.runs.groupby("series").groups.values()
+    assert {"old", "mixed1"} in map(set, series) and {"mixed16"} in map(set, series)
+    pairs = one.pairs.set_index("run")["baseline"].to_dict()
+    assert pairs == {"old": "ln1", "mixed1": "ln1", "mixed16": "ln16"}
 
 
 def test_an_option_that_is_not_set_is_left_out_of_a_label(make, group):
@@ -218,6 +235,8 @@ def test_validations_within_an_epoch_are_not_compared(make, group):
     means = at_last_epoch(one.frames["valid"], "nll_loss")
     assert list(means["epoch"]) == [1, 1] and list(means["mean"]) == [5.0, 5.5]
     assert "after epoch 1" in " ".join(findings(one))
+    last = summary(one, defaultdict(str)).numbers.set_index("run")["last valid nll"]
+    assert last.to_dict() == {"ln": 5.0, "bn": 5.5}
 
 
 def test_gaps_are_to_the_same_seed(make, group):

@@ -85,6 +85,7 @@ def test_what_came_after_an_earlier_checkpoint_does_not_count(tmp_path):
     run = read_run("x", directory)
     assert list(run.valid["update"]) == [100, 350] and list(run.valid["nll_loss"]) == [5.0, 4.5]
     assert list(run.train["epoch"]) == [1] and list(run.valid["ended"]) == [True, False]
+    assert run.last_epoch == 1
 
 
 def test_the_set_that_chooses_the_best_checkpoint(tmp_path):
@@ -111,6 +112,9 @@ def test_time_over_processes(tmp_path):
     assert read_run("x", directory).seconds == 180
     write_run_file(directory, configuration(), starts=(0, 200))  # a second one made the last epoch
     assert read_run("x", directory).seconds == 120 + 180
+    for starts in ((0, 200, 100), (0, 150, 100)):  # back to what an earlier one had made
+        write_run_file(directory, configuration(), starts=starts)
+        assert read_run("x", directory).seconds == 60 + 180
 
 
 def test_what_is_missing_is_told(tmp_path):
@@ -188,9 +192,11 @@ def test_an_average_stands_behind_the_checkpoint_of_its_update(tmp_path):
     directory = write_run(tmp_path / "run", configuration())
     cost = {"update": 9, "statistics": "running", "nll": 4.0}
     lines = [cost | {"checkpoint": "checkpoint_last.pt", "cost": 0.5},
-             cost | {"checkpoint": "average.pt", "cost": 0.1}]  # fmt: skip
+             cost | {"checkpoint": "average.pt", "cost": 0.1},
+             cost | {"checkpoint": "runs/checkpoint.avg10.pt", "cost": 0.2},
+             cost | {"checkpoint": "checkpoint_avg.pt", "cost": 0.3}]  # fmt: skip
     write_lines(directory / "cost.jsonl", lines)
-    assert list(read_run("x", directory).cost["cost"]) == [0.1, 0.5]  # the last one counts
+    assert list(read_run("x", directory).cost["cost"]) == [0.1, 0.2, 0.3, 0.5]  # the last counts
 
 
 def test_a_run_whose_settings_changed(make):

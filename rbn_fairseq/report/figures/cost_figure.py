@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import IDENTITY, Group, of_largest
+from rbn_fairseq.report.compare import IDENTITY, Group, by_epoch, of_largest
 from rbn_fairseq.report.figures.curves import figure_of_curves
 from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
@@ -84,9 +84,8 @@ def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours)
 
 def _by_epoch(group: Group) -> pd.DataFrame:
     """Return nll by run, way and epoch, of checkpoints that were saved at the end of one."""
-    ends = pd.concat(
-        [group.frames[name][["run", "update", "epoch"]] for name in ("valid", "train")]
-    )
+    frames = by_epoch(group.frames["valid"]), group.frames["train"]
+    ends = pd.concat([frame[["run", "update", "epoch"]] for frame in frames])
     cost = group.frames["cost"].merge(ends.drop_duplicates(["run", "update"]), on=["run", "update"])
     cost = cost.drop_duplicates(["run", "statistics", "epoch"], keep="last")
     return cost.sort_values(["series", "seed", "epoch"], kind="stable")
@@ -97,9 +96,8 @@ def _layer_norm(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
     pairs = group.pairs
     baselines = pairs.loc[pairs["series"] == rows["series"].iloc[0], "baseline"]
     series = group.runs.loc[baselines, "series"].unique()
-    valid = group.frames["valid"]
+    valid = by_epoch(group.frames["valid"])
     layer = valid[valid["series"].isin(series) & valid["epoch"].isin(rows["epoch"])]
-    layer = layer.drop_duplicates(["run", "epoch"], keep="last")
     return layer.assign(nll=layer["nll_loss"], statistics="layer")
 
 
@@ -125,8 +123,8 @@ def cost_by_epoch(group: Group, colours: Colours) -> list[Figure | Missing]:
         one = rows[rows["series"] == series]
         layer = _layer_norm(group, one)
         both = pd.concat([layer, one]) if len(layer) else one
-        by_epoch = layer.groupby("epoch")["nll"]
-        mean = by_epoch.mean()[by_epoch.size() == layer["run"].nunique()]
+        of_epoch = layer.groupby("epoch")["nll"]
+        mean = of_epoch.mean()[of_epoch.size() == layer["run"].nunique()]
         less = both.assign(nll=both["nll"] - both["epoch"].map(mean))
         title = group.placed(one["placement"].iloc[0], one["label"].iloc[0])
         left = _panel(f"{title}, valid nll", "nll", both, unit, colours)
