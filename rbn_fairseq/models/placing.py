@@ -166,25 +166,27 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     number = 1 if bins is None else len(bins.centres)
     options = replace(norm.options, length_bins=number)
     channels = norm.weight.numel()
-    new = BatchNorm(channels, options, norm.sync).to(norm.weight.device)
+    new = type(norm)(channels, options, norm.sync).to(norm.weight.device)
     if isinstance(new.population, PopulationByLength):
         new.population.set_bins(bins)
-    new.weight, new.bias = norm.weight, norm.bias
+    for name, parameter in norm.named_parameters():
+        setattr(new, name, parameter)
     new.population.set(*norm.population.get())
     return new.train(norm.training)
 
 
 def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
-    """Return the norms ``batch`` of an ``rbn_transformer``'s encoder, with bins or without.
+    """Return the batch norms of an ``rbn_transformer``'s encoder which can have bins.
 
-    Those of heads, which cannot have bins, are left out.
+    That is ``batch`` and norms of one's own; not those of heads, and those that renormalise.
     """
     return {
         name: part
         for name, part in model.named_modules()
         if name.startswith("encoder.")
         and "_proj.norm" not in name
-        and type(part) is BatchNorm  # not those that renormalise
+        and isinstance(part, BatchNorm)
+        and hasattr(part.options, "length_bins")
     }
 
 

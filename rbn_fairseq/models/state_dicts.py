@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rbn_fairseq.models.kinds import SIDES
-from rbn_fairseq.norms import split_statistics
+from rbn_fairseq.norms import NORMS, split_statistics
 
 __all__ = ["describe_plans", "drop_length_bins", "explain", "refuse_lost_length_bins"]
 
@@ -56,7 +56,8 @@ def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg:
         ValueError: if it has running statistics by sentence length, and the model is to have none.
     """
     edges = next((loaded[name] for name in loaded if name.endswith("population.edges")), None)
-    if edges is not None and getattr(model_cfg, "norm_batch_length_bins", 1) == 1:
+    bins = [getattr(model_cfg, f"norm_{name}_length_bins", None) or 1 for name in NORMS]
+    if edges is not None and max(bins) == 1:
         raise ValueError(
             f"{path} was trained with --norm-batch-length-bins {len(edges) - 1}, which would be "
             "lost. Give it again, or start a new training from its weights: --init-from FILE."

@@ -1,7 +1,7 @@
 """Batch normalisation over the real tokens of a batch."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 import torch
 from torch import Tensor
@@ -89,6 +89,11 @@ class BatchNorm(PopulationNorm):
         elif population is None:
             population = PopulationByLength(channels, options.momentum, options.length_bins)
         super().__init__(channels, options, sync, population)
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "_affine" in vars(cls) and "repeatable" not in vars(cls):  # it may read what moves
+            cls.repeatable = False
 
     def _train(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         counted, population = not scope.dummy.get(), self.population.get()

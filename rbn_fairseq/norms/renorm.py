@@ -105,7 +105,6 @@ class BatchRenorm(BatchNorm):
     source = "Ioffe, 2017, Batch Renormalization"
     options_type = BatchRenormOptions
     schedule = ("r_end", "d_end")
-    repeatable = False  # its corrections come from the running statistics
     options: BatchRenormOptions  # type: ignore[assignment]
     population: RunningMeanStd
 
