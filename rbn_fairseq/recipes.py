@@ -91,17 +91,22 @@ def _read(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
 
-def _flat(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's settings by ``section.key``."""
-    sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
-    return {f"{name}.{key}": value for name, own in sections.items() for key, value in own.items()}
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the settings of a recipe's sections by ``section.key``, Hydra's deeper."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif prefix:
+            flat[prefix + name] = value
+    return flat
 
 
 def _refuse_lost(path: Path) -> None:
     """Refuse settings of a recipe to which what comes behind it gives other values."""
     try:
         own = _flat(dict(_read(path)))
-        composed = _flat(compose_settings(path, [])[0])
+        composed = _flat(_compose(path, []))
     except (YAMLError, HydraException, OmegaConfBaseException, ValueError, TypeError):
         return  # is told where it is composed for good
     lost = [name for name, value in own.items() if composed.get(name, value) != value]
@@ -154,6 +159,12 @@ def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, An
     Raises:
         ValueError: if the recipe is no YAML.
     """
+    settings = _compose(path, overrides)
+    return settings, str(settings.pop("hydra")["runtime"]["choices"].get("norm"))
+
+
+def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose a recipe, with Hydra's own settings."""
     overrides = list(overrides)
     if path.parent != directory():
         overrides.append(setting("hydra.searchpath", f"file://{directory()}", several=True))
@@ -171,10 +182,8 @@ def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, An
             composed = compose(path.stem, overrides, return_hydra_config=True)
         except YAMLError as error:
             raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
-    norm = str(composed.hydra.runtime.choices.get("norm"))
     settings: Any = OmegaConf.to_container(composed, resolve=False)
-    settings.pop("hydra")
-    return settings, norm
+    return settings
 
 
 def compose_recipe(

@@ -103,7 +103,8 @@ def open_session(
 ) -> Session:
     """Load a checkpoint of a model with running statistics, and its training data.
 
-    Of data in several parts (``DATA-BIN:DATA-BIN``) it is the first, which a warning tells.
+    Of data in several parts (``DATA-BIN:DATA-BIN``) it is the first, which a warning tells, as one
+    does where training took the statistics of several processes' batches together.
 
     Args:
         path: the checkpoint.
@@ -144,6 +145,14 @@ def open_session(
     if len(parts) > 1:
         logger.warning(
             "the data have %d parts, of which the first is taken: `%s`", len(parts), parts[0]
+        )
+    processes = full.distributed_training.distributed_world_size
+    if processes > 1 and getattr(full.model, "norm_sync", False):
+        logger.warning(
+            "trained with --norm-sync on the batches of %d processes together; what is measured "
+            "here is of the batches of one (`rbn tid --batching joint:%d` joins them)",
+            processes,
+            processes,
         )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)

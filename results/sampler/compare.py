@@ -32,6 +32,7 @@ PAIRS = [
     *((f"fixln mixing16{part}", f"ln mixing16{part}") for part in ("", "-low", "-high")),
     *((f"{norm} mixing16-{rate}", f"{norm} mixing16")
       for norm in ("ln", "bn", "fixln") for rate in ("low", "high")),
+    ("fixln sorted", "ln sorted"), ("fixln mixing16", "fixln sorted"),
     ("fixbn mixing16", "bn mixing16"),
     ("fixbn mixing16", "fixln mixing16"),
     ("rbn sorted", "bn sorted"), ("rbn mixing16", "bn mixing16"),

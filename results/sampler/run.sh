@@ -8,7 +8,8 @@
 #              learning rate that falls to 0, as all the others. Two hours and a half a seed.
 #   controls   layer norm: fairseq's batches, every token of equal weight; 16 buckets, composed once
 #   none       no norm in the encoder, on fairseq's batches and on those of 16 buckets
-#   fixnorm    embeddings of unit length, with layer norm and with batch norm, on 16 buckets
+#   fixnorm    embeddings of unit length, with layer norm and with batch norm, on 16 buckets; and with layer
+#              norm on fairseq's batches
 #   rate       layer norm, batch norm, and layer norm with embeddings of unit length, on 16 buckets, at half
 #              the learning rate and at twice that
 #   random     layer norm and batch norm on batches of random sentences
@@ -101,10 +102,11 @@ for seed in "$@"; do
             wait $!
             ;;
         fixnorm)
-            fixnorm=(--seed "$seed" --norm-unit-embeddings --length-mixing 16)
-            run "fixln-mixing16-seed$seed" "${fixnorm[@]}" &
-            run "fixbn-mixing16-seed$seed" "${fixnorm[@]}" "${batch[@]}"
+            fixnorm=(--seed "$seed" --norm-unit-embeddings)
+            run "fixln-mixing16-seed$seed" "${fixnorm[@]}" --length-mixing 16 &
+            run "fixbn-mixing16-seed$seed" "${fixnorm[@]}" --length-mixing 16 "${batch[@]}"
             wait $!
+            run "fixln-sorted-seed$seed" "${fixnorm[@]}"
             ;;
         rate)
             for rate in low:0.001 high:0.004; do

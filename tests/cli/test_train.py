@@ -132,6 +132,7 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
         text.replace("\ncriterion:\n", "\ncriterion:\n  rbn_mean_weight: 5\n"),
         "defaults: [_self_, /base]\ncommon: {seed: 7}\n",
         "defaults: [_self_, base, {preset: small}]\ndataset: {max_tokens: 77}\n",
+        text + "\nhydra: {sweep: {subdir: 'lr${optimization.lr}'}}\n",
     ):
         mine.write_text(groups)
         with pytest.raises(ValueError, match="would be lost"):

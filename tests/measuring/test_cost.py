@@ -159,6 +159,17 @@ def test_of_data_in_several_parts_the_first_is_taken(rbn_run, data_bin, tmp_path
     assert f"2 parts, of which the first is taken: `{data_bin}`" in caplog.text
 
 
+def test_statistics_of_several_processes_are_told(rbn_run, caplog):
+    path = rbn_run / "checkpoint_last.pt"
+    state = read_checkpoint(path)
+    for processes in (1, 4):
+        state["cfg"]["model"]["norm_sync"] = True
+        state["cfg"]["distributed_training"]["distributed_world_size"] = processes
+        assert "together" not in caplog.text
+        open_session(path, state=state)
+    assert "of 4 processes together" in caplog.text and "joint:4" in caplog.text
+
+
 def test_the_seed_decides_on_dropout(session):
     records = []
     for seed in (1, 2):
