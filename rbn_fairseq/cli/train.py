@@ -114,7 +114,7 @@ def _with_recipe(
             )
         if share_a_dictionary(data):
             settings.append(("--share-all-embeddings",))
-    _refuse_other_placement(name, [*chain(*settings)], given)
+    _refuse_other_placement(name, norm, [*chain(*settings)], given)
     if value_of(given, "--best-checkpoint-metric"):  # the recipe's may be a score, this one a loss
         settings = [it for it in settings if it[0] != "--maximize-best-checkpoint-metric"]
     # Those of the recipe's optimizer, say, where another one is given.
@@ -143,10 +143,19 @@ def _with_recipe(
     return words
 
 
-def _refuse_other_placement(recipe: str, settings: list[str], given: list[str]) -> None:
-    """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse."""
+def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: list[str]) -> None:
+    """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse.
+
+    So is Pre-Norm with a norm whose weights of the penalty are for Post-Norm.
+    """
     from rbn_fairseq.models.kinds import kind_of
 
+    before = [word for word in given if re.fullmatch("--(en|de)coder-normalize-before", word)]
+    if norm.endswith("_post") and before:
+        raise ValueError(
+            f"The penalty of the norm `{norm}` is for Post-Norm, and {before[0]} makes Pre-Norm: "
+            f"add --norm {norm.removesuffix('_post')}_pre, or another norm."
+        )
     architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
     kind, pre = kind_of(architecture), architecture.endswith("_pre")
     if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == pre:

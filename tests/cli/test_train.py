@@ -256,6 +256,15 @@ def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, giv
         _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
 
 
+def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
+    words = [str(tmp_path), "--encoder-normalize-before", "--decoder-normalize-before"]
+    for norm in (None, "rbn_official"):
+        with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
+            _with_recipe(words, None, "default", {"norm": norm, "preset": None})
+    given = _with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
+    assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
+
+
 def test_a_recipe_for_another_kind_of_model(tmp_path):
     words = [str(tmp_path), "--arch", "rbn_transformer_lm_tiny"]
     with pytest.raises(ValueError, match="is for --task language_modeling_rbn.*take a --recipe"):
