@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig, totals
 
 __all__ = ["ClassificationRBN"]
 
@@ -40,10 +40,7 @@ class _Classification(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
         """Log the mean loss and the accuracy over the texts of all processes."""
-        loss, correct, texts = (
-            sum(log.get(name, 0) for log in logging_outputs)
-            for name in ("loss", "correct", "sample_size")
-        )
+        loss, correct, texts = totals(logging_outputs, "loss", "correct", "sample_size")
         metrics.log_scalar("loss", loss / texts / math.log(2), texts, round=3)
         metrics.log_scalar("accuracy", 100 * correct / texts, texts, round=3)
 

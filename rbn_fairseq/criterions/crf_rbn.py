@@ -10,7 +10,7 @@ from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 from omegaconf import II
 
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig, totals
 
 __all__ = ["CRFRBN", "entities"]
 
@@ -78,10 +78,7 @@ class _Tagging(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
         """Log the mean loss over tags, and the scores of all entities so far."""
-        loss, size, tags = (
-            sum(log.get(name, 0) for log in logging_outputs)
-            for name in ("loss", "sample_size", "ntokens")
-        )
+        loss, size, tags = totals(logging_outputs, "loss", "sample_size", "ntokens")
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
         if size != tags:
             metrics.log_scalar("nll_loss", loss / tags / math.log(2), tags, round=3)
@@ -89,8 +86,8 @@ class _Tagging(FairseqCriterion):
             return
         # Sums, of which the scores are made whenever they are read: a mean of batches' scores would
         # be another number.
-        for name in _COUNTS:
-            metrics.log_scalar_sum(name, sum(log.get(name, 0) for log in logging_outputs))
+        for name, total in zip(_COUNTS, totals(logging_outputs, *_COUNTS), strict=True):
+            metrics.log_scalar_sum(name, total)
         correct, predicted, gold = _COUNTS
         metrics.log_derived("precision", _ratio(correct, predicted))
         metrics.log_derived("recall", _ratio(correct, gold))

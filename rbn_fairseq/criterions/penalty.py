@@ -16,7 +16,12 @@ from rbn_fairseq.models.refusals import task_provides
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
 from rbn_fairseq.norms.options import check_values, option
 
-__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms"]
+__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms", "totals"]
+
+
+def totals(logging_outputs: Sequence[dict[str, Any]], *names: str) -> list[Any]:
+    """Add up numbers of the logs of several batches and processes."""
+    return [sum(log.get(name, 0) for log in logging_outputs) for name in names]
 
 
 @dataclass
@@ -194,14 +199,10 @@ class RBNPenalty(nn.Module):
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
         """Aggregate the base criterion's logs, and the penalty's beside them."""
         super().reduce_metrics(logging_outputs)  # type: ignore[misc]
-        batches = sum(log.get("rbn_batches", 0) for log in logging_outputs)
+        names = ("rbn_batches", "rbn_mean", "rbn_std", "rbn_penalty", "sample_size")
+        batches, mean, std, penalty, size = totals(logging_outputs, *names)
         if not batches:
             return
-        total = {
-            name: sum(log.get(name, 0) for log in logging_outputs)
-            for name in ("rbn_mean", "rbn_std", "rbn_penalty", "sample_size")
-        }
-        metrics.log_scalar("rbn_mean", total["rbn_mean"] / batches, batches, round=5)
-        metrics.log_scalar("rbn_std", total["rbn_std"] / batches, batches, round=5)
-        size = total["sample_size"]
-        metrics.log_scalar("rbn_penalty", total["rbn_penalty"] / size / math.log(2), size, round=6)
+        metrics.log_scalar("rbn_mean", mean / batches, batches, round=5)
+        metrics.log_scalar("rbn_std", std / batches, batches, round=5)
+        metrics.log_scalar("rbn_penalty", penalty / size / math.log(2), size, round=6)

@@ -49,31 +49,23 @@ _GENERAL = {  # placement -> where rules without a site put norms; elsewhere tho
 }
 
 
-def _refuse_in_decoder(names: Collection[str], norms: NormConfig, option: str) -> None:
-    elsewhere = "" if norms.encoder is None else "it in the encoder (--norm-encoder) and "
-    for name in names:
-        if NORMS[name].leaks:
-            raise ValueError(
-                f"{option}: `{name}` may not stand in the decoder: {NORMS[name].leaks}. Use "
-                f"{elsewhere}another norm here, such as `layer`."
-            )
-        if getattr(norms.options.get(name), "length_bins", 1) > 1:
-            raise ValueError(
-                f"{option}: with --norm-{name}-length-bins `{name}` may not stand in the decoder: "
-                "while a text is made, its length is not known yet. Use another norm here, such "
-                f"as `layer`, or leave --norm-{name}-length-bins out."
-            )
+_DECODER, _HEADS = "in the decoder", "at `qk` or `qkv`"
 
 
-def _refuse_at_heads(names: Collection[str], norms: NormConfig, option: str) -> None:
+def _refuse_at(where: str, names: Collection[str], norms: NormConfig, option: str) -> None:
+    """Refuse norms that ask which sentence a row is of, where they may not know it."""
     for name in names:
-        bins = getattr(norms.options.get(name), "length_bins", 1) > 1
-        if NORMS[name].leaks or bins:
+        leaks, bins = NORMS[name].leaks, getattr(norms.options.get(name), "length_bins", 1) > 1
+        if leaks or bins:
+            reason = leaks or "while a text is made, its length is not known yet"
+            elsewhere = "" if norms.encoder is None else "it in the encoder (--norm-encoder) and "
+            if where == _HEADS:
+                reason = "it asks which sentence a row is of, and there a row is a token's head"
+                elsewhere = ""
             without = f", or leave --norm-{name}-length-bins out" if bins else ""
             raise ValueError(
-                f"{option}: `{name}` may not stand at `qk` or `qkv`: it asks which sentence a row "
-                "is of, and there a row is one head of a token. Use another norm there, such as "
-                f"`layer`{without}."
+                f"{option}: `{name}` may not stand {where}: {reason}. Use {elsewhere}another norm "
+                f"there, such as `layer`{without}."
             )
 
 
@@ -99,7 +91,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
         for site, name in places.items():
             names = plan.norms(number, site) or ("none",)
             if causal:
-                _refuse_in_decoder(names, norms, option)
+                _refuse_at(_DECODER, names, norms, option)
             setattr(layer, name, build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
@@ -125,7 +117,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
             )
         return
     if causal:
-        _refuse_in_decoder(final, norms, f"{option}-final")
+        _refuse_at(_DECODER, final, norms, f"{option}-final")
     stack.layer_norm = build_norm(final, place, norms.options)
 
 
@@ -136,8 +128,8 @@ def _place_head_norms(
     for attention, (name, sites) in product(filter(None, attentions), PROJECTIONS.items()):
         names = plan.norms(number, *sites)
         if causal:
-            _refuse_in_decoder(names, norms, plan.option)
-        _refuse_at_heads(names, norms, plan.option)
+            _refuse_at(_DECODER, names, norms, plan.option)
+        _refuse_at(_HEADS, names, norms, plan.option)
         if names:
             place, heads = NormPlace(attention.head_dim, sync=norms.sync), attention.num_heads
             norm = build_norm(names, place, norms.options)
@@ -154,7 +146,7 @@ def _place_embedding_norm(
             "--layernorm-embedding is another one. Leave --layernorm-embedding out."
         )
     if causal:
-        _refuse_in_decoder(names, norms, plan.option)
+        _refuse_at(_DECODER, names, norms, plan.option)
     if default:  # fairseq's, which takes no layout
         stack.layernorm_embedding = build_norm(("layer",), place, {})
     elif names:
