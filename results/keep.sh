@@ -2,15 +2,16 @@
 # Usage: bash results/keep.sh DESTINATION RUN_DIR...
 #
 # Copies what `rbn report` reads of runs, small enough to be committed: run.json, measurements, and
-# of the training's log the ends of epochs; without this machine's paths.
+# of the training's log the ends of epochs, and where it was resumed; without this machine's paths.
 set -euo pipefail
 destination=$1
 shift
 for run in "$@"; do
     to=$destination/$(basename "$run")
     mkdir -p "$to"
-    grep -E "fairseq_cli.train \| done training|INFO \| [^|. ]+ \| (epoch|\{)|are counted anew" "$run/train.log" |
-        grep -v "| train_inner |" >"$to/train.part" || {
+    kept="fairseq_cli.train \| done training|INFO \| [^|. ]+ \| (epoch|\{)|are counted anew|fairseq.trainer \| Loaded checkpoint"
+    grep -E "$kept" "$run/train.log" | grep -v "| train_inner |" |
+        sed -E 's|(Loaded checkpoint )[^ ]*/|\1|' >"$to/train.part" || {
         rm -r "$to/train.part"
         echo "$run: no epoch has ended, nothing is kept" >&2
         continue

@@ -31,7 +31,6 @@ class BatchRenormOptions(NormOptions, norm="renorm"):
     d_end: int = option(25_000, "update at which d_max is reached", at_least="start")
 
     clamp: ClassVar[bool] = False
-    eps_mode: ClassVar[str] = "add"
 
     def limits(self, update: int) -> tuple[float, float]:
         """Return ``(r_max, d_max)`` at an update: linear between the schedule's ends."""

@@ -32,7 +32,6 @@ class RepBatchNormOptions(NormOptions, norm="repbn"):
     )
 
     clamp: ClassVar[bool] = False
-    eps_mode: ClassVar[str] = "add"
 
 
 class RepBatchNorm(BatchNorm):

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -186,22 +187,19 @@ def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
 def _read_lines(directory: Path, file: str, kind: str, problems: list[str]) -> pd.DataFrame:
     """Read JSON lines; those that are malformed are left out and counted in ``problems``."""
     needed, optional = _LINES[kind]
-    path, rows, bad = directory / f"{file}.jsonl", [], []
+    path, rows, bad = directory / f"{file}.jsonl", [], 0
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
+    for line in filter(str.strip, text.splitlines()):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             row = json.loads(line)
-            if not all(isinstance(row[name], kinds) for name, kinds in needed.items()):
-                raise TypeError("a value is of another type")
-            rows.append(row)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            bad.append(number)
+            if all(isinstance(row[name], kinds) for name, kinds in needed.items()):
+                rows.append(row)
+                continue
+        bad += 1
     if bad:
         problems.append(
-            f"`{path.name}`: left out {len(bad)} lines, the first is {bad[0]}: half-written, or "
-            "without what every line must have. Measure again to have them."
+            f"`{path.name}`: left out {bad} lines, half-written or without what every line must "
+            "have. Measure again to have them."
         )
     frame = pd.DataFrame(rows, columns=[*needed, *optional])
     for name in frame.columns.difference(_TEXTS):
