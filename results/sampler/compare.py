@@ -140,7 +140,7 @@ def print_by_epoch(curves: pd.DataFrame, part: str) -> None:
 def updates_to(curve: pd.Series, nll: float) -> float:
     """Return the epoch at which a curve reaches a loss, interpolated; NaN if it does not."""
     for (before, high), (after, low) in zip(curve.items(), curve.iloc[1:].items(), strict=False):
-        if low <= nll:
+        if high > nll >= low:
             return before + (after - before) * (high - nll) / (high - low)
     return float("nan")
 
