@@ -109,7 +109,8 @@ def _refuse_lost(path: Path) -> None:
         composed = _flat(_compose(path, []))
     except (YAMLError, HydraException, OmegaConfBaseException, ValueError, TypeError):
         return  # is told where it is composed for good
-    lost = [name for name, value in own.items() if composed.get(name, value) != value]
+    own.pop("hydra.searchpath", None)  # is overwritten by _compose
+    lost = [name for name, value in own.items() if str(composed.get(name, value)) != str(value)]
     if lost:
         raise ValueError(
             f"`{path}`: its {', '.join(lost)} would be lost, since what stands behind `_self_` in "
@@ -182,7 +183,7 @@ def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
             composed = compose(path.stem, overrides, return_hydra_config=True)
         except YAMLError as error:
             raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
-    settings: Any = OmegaConf.to_container(composed, resolve=False)
+    settings: Any = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
     return settings
 
 
@@ -217,6 +218,8 @@ def compose_recipe(
         for key, value in values.items():
             if key == "_name":
                 options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
+            elif key == "save_dir" and "${" in str(value):
+                pass  # is for Hydra, which fills it in
             elif key not in _LEFT_TO_RBN and not re.search(r"\$\{hydra|^\?\?\?$", str(value)):
                 options += _option(key, value)
     return list(dict.fromkeys(options)), norm

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Optional
 
 from torch import nn
@@ -29,7 +30,7 @@ __all__ = ["Start", "describe_penalty"]
 logger = logging.getLogger(__name__)
 
 _SCORES = ("bleu", "accuracy", "precision", "recall", "f1")  # of which more is better
-_LOSSES = ("loss", "nll_loss", "ppl")
+LOSSES = ("loss", "nll_loss", "ppl")
 
 
 class Start(Callback):
@@ -52,9 +53,9 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse what goes wrong without a word: processes of torchrun that would train alone.
+        """Refuse processes of torchrun that would each train alone.
 
-        So do validations on the training data, and metrics that choose no best checkpoint: BLEU
+        So are validations on the training data, and metrics that choose no best checkpoint: BLEU
         that is not computed, and scores of which the lowest would be kept.
         """
         processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
@@ -81,7 +82,7 @@ class Start(Callback):
                 f"--best-checkpoint-metric {metric} would keep the checkpoint with the lowest "
                 f"{metric}: add --maximize-best-checkpoint-metric."
             )
-        if metric in _LOSSES and chosen.maximize_best_checkpoint_metric:
+        if metric in LOSSES and chosen.maximize_best_checkpoint_metric:
             logger.warning(
                 "--maximize-best-checkpoint-metric keeps the checkpoint with the highest %s, and "
                 "--patience waits for a higher one",
@@ -139,7 +140,10 @@ class Start(Callback):
 
     def _warn_of_other_settings(self, model: nn.Module) -> None:
         training, chosen = self.training, self.training.cfg.checkpoint
-        if (training.save_dir / LAST).exists() and not chosen.reset_optimizer:
+        last = training.save_dir / LAST
+        start = last if chosen.restore_file == LAST else Path(chosen.restore_file)
+        resumes = start.exists() and start.resolve().parent == last.resolve().parent
+        if resumes and not chosen.reset_optimizer:
             run = describe_run(training.cfg, training.task, model)
             if changed := read_earlier(training.save_dir, run)[1]:
                 logger.warning(

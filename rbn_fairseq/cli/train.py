@@ -93,6 +93,7 @@ def _with_recipe(
     arguments: list[str], user_dir: Optional[Path], name: str, chosen: Mapping[str, Optional[str]]
 ) -> list[str]:
     """Put a recipe's options before the given ones, and print the resulting command."""
+    from rbn_fairseq.callbacks.start import LOSSES
     from rbn_fairseq.checkpoints.mending import LAST
     from rbn_fairseq.measuring.adapters import LABEL
     from rbn_fairseq.measuring.data_bin import share_a_dictionary
@@ -103,7 +104,7 @@ def _with_recipe(
         raise ValueError(f"With a recipe, DATA-BIN comes first. {MISSING_DATA}")
     plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
     own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
-    of_recipe = not own or chosen["norm"]  # whose penalty is for its norm
+    of_recipe = not own or chosen["norm"] is not None  # whose penalty is for its norm
     chosen = {**chosen, "norm": chosen["norm"] if of_recipe else "ln"}
     settings, norm = compose_recipe(name, chosen)
     if name == DEFAULT:
@@ -115,8 +116,9 @@ def _with_recipe(
         if share_a_dictionary(data):
             settings.append(("--share-all-embeddings",))
     _refuse_other_placement(name, norm, [*chain(*settings)], given)
-    if value_of(given, "--best-checkpoint-metric"):  # the recipe's may be a score, this one a loss
-        settings = [it for it in settings if it[0] != "--maximize-best-checkpoint-metric"]
+    if value_of(given, "--best-checkpoint-metric") in LOSSES:  # the recipe's may be a score
+        maximised = ("--maximize-best-checkpoint-metric",)
+        settings = [setting for setting in settings if setting != maximised]
     # Those of the recipe's optimizer, say, where another one is given.
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
@@ -132,11 +134,11 @@ def _with_recipe(
         names = (norm if of_recipe else "", own, *flags, chosen["preset"], f"seed{seed}")
         parts = Path(data.split(os.pathsep)[0]).resolve().parts
         where = Path("runs", Path(name).stem, "-".join(parts[-2:]))
-        directory = where / "-".join(filter(None, names))
-        settings.append(("--save-dir", str(directory)))
-        if (directory / LAST).exists():
-            typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
+        settings.append(("--save-dir", str(where / "-".join(filter(None, names)))))
     words = [data, *chain(*settings), *given]
+    directory = Path(value_of(words, "--save-dir"))
+    if not value_of(given, "--save-dir") and (directory / LAST).exists():
+        typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
     typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(words)}")
     if left_out:
         typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
@@ -150,11 +152,11 @@ def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: 
     """
     from rbn_fairseq.models.kinds import kind_of
 
-    before = [word for word in given if re.fullmatch("--(en|de)coder-normalize-before", word)]
-    if norm.endswith("_post") and before:
+    pre, own = "--encoder-normalize-before", {"--rbn-mean-weight", "--rbn-std-weight"}
+    if norm.endswith("_post") and pre in given and not own & {*given}:
         raise ValueError(
-            f"The penalty of the norm `{norm}` is for Post-Norm, and {before[0]} makes Pre-Norm: "
-            f"add --norm {norm.removesuffix('_post')}_pre, or another norm."
+            f"The penalty of the norm `{norm}` is for Post-Norm, and {pre} makes Pre-Norm: add "
+            f"--norm {norm.removesuffix('_post')}_pre, or another norm."
         )
     architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
     kind, pre = kind_of(architecture), architecture.endswith("_pre")

@@ -7,8 +7,8 @@ import numpy as np
 
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.session import Session
-from rbn_fairseq.models.placing import encoder_batch_norms, set_length_bins
-from rbn_fairseq.norms import BatchNorm, LengthBins, cut_lengths, populations_by_length
+from rbn_fairseq.models.placing import can_have_bins, encoder_batch_norms, set_length_bins
+from rbn_fairseq.norms import LengthBins, cut_lengths, populations_by_length
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = ["bins_to_compare", "cut_bins", "give_length_bins", "sentence_lengths"]
@@ -84,7 +84,7 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
     """
     parts = session.model.named_modules()
     norms = encoder_batch_norms(session.model)
-    others = any(type(part) is BatchNorm and name not in norms for name, part in parts)
+    others = any(can_have_bins(part) and name not in norms for name, part in parts)
     if not norms or (number > 1 and others):
         raise ValueError(
             "--length-bins needs `batch` norms in the encoder and none in a decoder, nor at `qk` "

@@ -10,6 +10,7 @@ from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.bins import give_length_bins
 from rbn_fairseq.measuring.session import Session
+from rbn_fairseq.models.placing import encoder_batch_norms
 from rbn_fairseq.norms import LengthBins, split_statistics
 
 __all__ = ["recalibrate_state"]
@@ -49,7 +50,9 @@ def recalibrate_state(
     model, bins = session.model, None
     if length_bins is not None:
         bins = give_length_bins(session, length_bins)
-        state["cfg"]["model"] = {**state["cfg"]["model"], "norm_batch_length_bins": length_bins}
+        names = {norm.name for norm in encoder_batch_norms(model).values()}
+        options = {f"norm_{name}_length_bins": length_bins for name in names}
+        state["cfg"]["model"] = {**state["cfg"]["model"], **options}
         drop_moving_average(state)
     batches = draw_batches(session.iterator.frozen_batches, number, seed)
     samples = collate(session.dataset, progress(batches), model)

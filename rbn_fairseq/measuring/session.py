@@ -149,8 +149,8 @@ def open_session(
     processes = full.distributed_training.distributed_world_size
     if processes > 1 and getattr(full.model, "norm_sync", False):
         logger.warning(
-            "trained with --norm-sync on the batches of %d processes together; what is measured "
-            "here is of the batches of one (`rbn tid --batching joint:%d` joins them)",
+            "trained with --norm-sync on the batches of %d processes together; what is measured is "
+            "of the batches of one, but by `rbn tid --batching joint:%d`",
             processes,
             processes,
         )

@@ -1,5 +1,6 @@
 """Placement of norms in the stacks of a model, and of length bins in its encoder."""
 
+import copy
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -157,14 +158,19 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     """Return a norm with the parameters and the global running statistics of another."""
     number = 1 if bins is None else len(bins.centres)
     options = replace(norm.options, length_bins=number)
-    channels = norm.weight.numel()
-    new = type(norm)(channels, options, norm.sync).to(norm.weight.device)
-    if isinstance(new.population, PopulationByLength):
-        new.population.set_bins(bins)
-    for name, parameter in norm.named_parameters():
-        setattr(new, name, parameter)
-    new.population.set(*norm.population.get())
-    return new.train(norm.training)
+    ordinary = BatchNorm(norm.weight.numel(), options, norm.sync).to(norm.weight.device)
+    if isinstance(ordinary.population, PopulationByLength):
+        ordinary.population.set_bins(bins)
+    ordinary.population.set(*norm.population.get())
+    new = copy.copy(norm)
+    new._modules = {**norm._modules, "population": ordinary.population}
+    new.options, new.by_length, new._cached_map = options, ordinary.by_length, None
+    return new
+
+
+def can_have_bins(part: Any) -> bool:
+    """Return whether a module is a batch norm whose statistics may be by length."""
+    return isinstance(part, BatchNorm) and hasattr(part.options, "length_bins")
 
 
 def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
@@ -175,10 +181,7 @@ def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
     return {
         name: part
         for name, part in model.named_modules()
-        if name.startswith("encoder.")
-        and "_proj.norm" not in name
-        and isinstance(part, BatchNorm)
-        and hasattr(part.options, "length_bins")
+        if name.startswith("encoder.") and "_proj.norm" not in name and can_have_bins(part)
     }
 
 

@@ -98,7 +98,7 @@ class Group:
         """
         scores = self.frames["scores"]
         scores = scores[scores["kind"] == self.score_kind]
-        most = scores["sentences"].mode()[:1]
+        most = scores["sentences"].mode()[-1:]
         return scores[scores["sentences"].isna() | scores["sentences"].isin(most)]
 
     @property

@@ -128,7 +128,7 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
     """
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
-    unread, anew = 0, False
+    unread, anew, back = 0, False, math.inf
     ends = re.compile(rf"(?:\| |^)((?:{re.escape(subset)}|train) \| epoch .*)")
     resumed = re.compile(r"\| fairseq\.trainer \| Loaded checkpoint .* @ (\d+) updates\)")
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -136,8 +136,7 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
         if "are counted anew" in line and "callbacks.resume" in line:
             valid, train, anew = [], [], True
         if start := resumed.search(line):
-            for rows in (valid, train):
-                rows[:] = [row for row in rows if row["update"] <= int(start[1])]
+            back = int(start[1])
         simple = ends.search(line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
@@ -152,6 +151,11 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             unread += 1
             continue
+        if row["update"] > back:  # the training went on from there
+            valid, train = (
+                [old for old in rows if old["update"] <= back] for rows in (valid, train)
+            )
+            back = math.inf
         rows, order = (train, "epoch") if kind == "train_" else (valid, "update")
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if anew:
@@ -166,7 +170,10 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
         train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
     columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
     valid_frame = pd.DataFrame(valid, columns=columns)
-    return valid_frame.assign(ended=valid_frame["epoch"].isin(train_frame["epoch"])), train_frame
+    ends = valid_frame["epoch"].map(train_frame.set_index("epoch")["update"])
+    last = max([0, *valid_frame["epoch"], *train_frame["epoch"]])
+    ended = (valid_frame["update"] <= ends) | (valid_frame["epoch"] < last)
+    return valid_frame.assign(ended=ended), train_frame
 
 
 def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":

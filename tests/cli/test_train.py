@@ -150,6 +150,10 @@ def test_a_recipe_may_say_where_its_run_goes(data_bin, tmp_path, monkeypatch):
     train = ("train", data_bin, "--recipe", mine, *SMALL, "--check")
     assert "updates so far in here" in rbn(*train).stdout
     assert "updates so far in there" in rbn(*train, "--save-dir", "there").stdout
+    mine.write_text("defaults: [default, _self_]\ncheckpoint: {save_dir: 'x${common.seed}'}\n")
+    assert "updates so far in runs/mine" in rbn(*train).stdout  # for Hydra alone
+    mine.write_text("defaults: [default, _self_]\nhydra: {mode: MULTIRUN, searchpath: [here]}\n")
+    assert recipes.find(str(mine)) == mine
 
 
 def test_a_package_below_a_path_that_hydra_would_read(tmp_path, monkeypatch):
@@ -263,6 +267,8 @@ def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
             _with_recipe(words, None, "default", {"norm": norm, "preset": None})
     given = _with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
+    for fine in ([words[0], words[2]], [*words, "--rbn-mean-weight", "1"]):
+        assert _with_recipe(fine, None, "default", {"norm": None, "preset": None})
 
 
 def test_a_recipe_for_another_kind_of_model(tmp_path):
@@ -334,7 +340,7 @@ def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, mon
 
 def test_another_metric_than_a_recipes_score_is_not_maximised(tmp_path):
     words = [str(tmp_path), "--best-checkpoint-metric", "loss"]
-    for given, number in ((words, 0), (words[:1], 1)):
+    for given, number in ((words, 0), (words[:1], 1), ([*words[:2], "accuracy"], 1)):
         all_words = _with_recipe(given, None, "imdb_post", {"norm": "bn", "preset": None})
         assert all_words.count("--maximize-best-checkpoint-metric") == number
 

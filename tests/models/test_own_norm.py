@@ -19,10 +19,10 @@ class Mine(BatchNorm):
 
     def __init__(self, channels, options=None, sync=False):
         super().__init__(channels, options, sync)
-        self.gain = nn.Parameter(torch.ones(1))
+        self.gain = nn.Linear(1, 1, bias=False)
 
     def _affine(self, batch):
-        return self.weight * self.gain, self.bias
+        return self.weight * self.gain.weight[0], self.bias
 
 
 class Plain(Mine):
@@ -44,6 +44,12 @@ def test_bins_of_a_norm_of_ones_own():
     with binned(model, None):
         for name, norm in encoder_batch_norms(model).items():
             assert type(norm) is Mine and not norm.by_length and norm.gain is before[name].gain
+            assert norm.options.length_bins == 1 and norm.weight is before[name].weight
+            assert set(norm.state_dict()) == set(Mine(1).state_dict())
+            for mine, given in zip(
+                norm.population.get(), before[name].population.get(), strict=True
+            ):
+                assert torch.equal(mine, given)
     assert encoder_batch_norms(model) == before
     norms = BatchNorm(3), Mine(3), Plain(3), BatchRenorm(3)
     assert [norm.repeatable for norm in norms] == [True, False, True, False]

@@ -86,6 +86,13 @@ def test_what_came_after_an_earlier_checkpoint_does_not_count(tmp_path):
     assert list(run.valid["update"]) == [100, 350] and list(run.valid["nll_loss"]) == [5.0, 4.5]
     assert list(run.train["epoch"]) == [1] and list(run.valid["ended"]) == [True, False]
     assert run.last_epoch == 1
+    with (directory / "train.log").open("a") as log:  # an attempt that ended at once; killed later
+        for update in (100, 350):
+            log.write(back.replace("@ 100", f"@ {update}") + "\n")
+        log.write(json_lines(valid(2, 400), valid(3, 500)))
+    run = read_run("x", directory)
+    assert list(run.valid["update"]) == [100, 350, 400, 500]
+    assert list(run.valid["ended"]) == [True, True, True, False]
 
 
 def test_the_set_that_chooses_the_best_checkpoint(tmp_path):
