@@ -59,14 +59,15 @@ def _refuse_at(where: str, names: Collection[str], norms: NormConfig, option: st
         leaks, bins = NORMS[name].leaks, getattr(norms.options.get(name), "length_bins", 1) > 1
         if leaks or bins:
             reason = leaks or "while a text is made, its length is not known yet"
-            elsewhere = "" if norms.encoder is None else "it in the encoder (--norm-encoder) and "
             if where == _HEADS:
                 reason = "it asks which sentence a row is of, and there a row is a token's head"
-                elsewhere = ""
+            in_encoder = leaks and where == _DECODER and norms.encoder is not None
+            elsewhere = "it in the encoder (--norm-encoder) and " if in_encoder else ""
+            given = f"with --norm-{name}-length-bins " if bins else ""
             without = f", or leave --norm-{name}-length-bins out" if bins else ""
             raise ValueError(
-                f"{option}: `{name}` may not stand {where}: {reason}. Use {elsewhere}another norm "
-                f"there, such as `layer`{without}."
+                f"{option}: {given}`{name}` may not stand {where}: {reason}. Use {elsewhere}"
+                f"another norm there, such as `layer`{without}."
             )
 
 
