@@ -216,11 +216,10 @@ def compose_recipe(
                 "configuration has it, such as `optimization:` for `lr`."
             )
         for key, value in values.items():
+            for_hydra = r"\$\{" if key == "save_dir" else r"\$\{hydra|^\?\?\?$"
             if key == "_name":
                 options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
-            elif key == "save_dir" and "${" in str(value):
-                pass  # is for Hydra, which fills it in
-            elif key not in _LEFT_TO_RBN and not re.search(r"\$\{hydra|^\?\?\?$", str(value)):
+            elif key not in _LEFT_TO_RBN and not re.search(for_hydra, str(value)):
                 options += _option(key, value)
     return list(dict.fromkeys(options)), norm
 
