@@ -106,7 +106,7 @@ def _refuse_lost(path: Path) -> None:
     """Refuse settings of a recipe to which what comes behind it gives other values."""
     try:
         own = _flat(dict(_read(path)))
-        composed = _flat(_compose(path, []))
+        composed = _flat(_compose(path.absolute(), []))
     except (YAMLError, HydraException, OmegaConfBaseException, ValueError, TypeError):
         return  # is told where it is composed for good
     own.pop("hydra.searchpath", None)  # is overwritten by _compose

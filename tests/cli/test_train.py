@@ -113,7 +113,8 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
 
 
-def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
+def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     mine = tmp_path / "mine.yaml"
     text = rbn("recipes", "default").stdout
     mine.write_text(text + "\ncommon: {seed: 7, cpu: false, bf16: true}\n")
@@ -135,8 +136,9 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys):
         text + "\nhydra: {sweep: {subdir: 'lr${optimization.lr}'}}\n",
     ):
         mine.write_text(groups)
-        with pytest.raises(ValueError, match="would be lost"):
-            recipes.find(str(mine))
+        for name in (str(mine), mine.name):
+            with pytest.raises(ValueError, match="would be lost"):
+                recipes.find(name)
     mine.write_text("defaults: [_self_, default]\nmodel: {dropout: 0.3, encoder_layerdrop: 0.1}\n")
     assert ("--encoder-layerdrop", "0.1") in recipes.compose_recipe(str(mine), {})[0]
     mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")
