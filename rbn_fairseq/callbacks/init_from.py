@@ -17,6 +17,7 @@ from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, population_norms, set_population
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
+from rbn_fairseq.norms import split_statistics
 from rbn_fairseq.norms.options import option
 
 __all__ = ["InitFrom", "InitFromConfig", "load_weights"]
@@ -72,13 +73,9 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
             "embeddings, --norm-weight) and dictionaries, or name another file."
         )
     taken = {name: values[_plain(name)] for name in state if _plain(name) not in differ}
-    statistics = [name for name in state if ".population." in name]
-    lacking = {name.partition(".population.")[0] for name in statistics if name not in taken}
-    taken = {
-        name: value
-        for name, value in taken.items()
-        if name.partition(".population.")[0] not in lacking
-    }
+    norm_of = {name: name.rpartition(".population.")[0] for name in split_statistics(state)[1]}
+    lacking = {norm for name, norm in norm_of.items() if name not in taken}
+    taken = {name: value for name, value in taken.items() if norm_of.get(name) not in lacking}
     for name in state:
         norm, _, rest = name.rpartition(".layer_")
         if norm in lacking:  # PRepBN begins as the layer norm that the file has there

@@ -2,7 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
@@ -191,3 +193,14 @@ def write_json(
         typer.echo(text, nl=False)
     else:
         write_whole(path, text)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within it SIGTERM stops a verb, and what it started, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None

@@ -1,12 +1,13 @@
 """Verbs that make the paper's corpora."""
 
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
+
+from rbn_fairseq.cli.options import stoppable
 
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
@@ -72,12 +73,8 @@ def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
     from rbn_fairseq.corpora.build import build
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fairseq's part is stopped
-    try:
+    with stoppable():
         about = build(corpus, out, allow_nonstandard, typer.echo)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
     for name, text in _facts(about):
         typer.echo(f"{name:11} {text}")
     typer.echo(f"for fairseq {out / 'bin'}")

@@ -2,14 +2,13 @@
 
 import os
 import shlex
-import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, write_json
+from rbn_fairseq.cli.options import Json, Overwrite, check_json, console, stoppable, write_json
 
 if TYPE_CHECKING:
     from rbn_fairseq.report.runs import Run
@@ -213,9 +212,5 @@ def quickstart(
     output = output or Path("runs", f"quickstart{own}")
     workers = jobs or min(len(pipeline.NORMS), os.cpu_count() or 1)
     display = Console(markup=False, highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs are stopped, too
-    try:
+    with stoppable():
         pipeline.quickstart(output, data, source_lang, target_lang, epochs, workers, display)
-    except KeyboardInterrupt:
-        display.print("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None

@@ -31,13 +31,13 @@ class TaskAdapter(ABC):
         monitored_stack: the stack whose input features the conditioning monitor measures.
         source_sizes: the attribute of data with the number of input tokens of each sentence.
         target_sizes: that with the number of target tokens; data without targets have ``None``.
-        computed_sizes: those of all tokens that a model computes.
+        computes_targets: whether targets are tokens that a model computes besides.
     """
 
     monitored_stack: ClassVar[str]
     source_sizes: ClassVar[str]
     target_sizes: ClassVar[str]
-    computed_sizes: ClassVar[tuple[str, ...]]
+    computes_targets: ClassVar[bool] = False
 
     @abstractmethod
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
@@ -69,11 +69,8 @@ class TaskAdapter(ABC):
 
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""
-        source = self.source_sizes
-        parts = [
-            self.source_lengths(dataset) if name == source else getattr(dataset, name)
-            for name in self.computed_sizes
-        ]
+        both = self.source_lengths(dataset), self.target_lengths(dataset)
+        parts = both if self.computes_targets else both[:1]
         total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
         return total
 
@@ -108,7 +105,7 @@ class EncoderDecoder(TaskAdapter):
 
     monitored_stack = "encoder"
     source_sizes, target_sizes = "src_sizes", "tgt_sizes"
-    computed_sizes: ClassVar[tuple[str, ...]] = (source_sizes, target_sizes)
+    computes_targets = True
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of both languages."""
@@ -137,7 +134,7 @@ class EncoderDecoder(TaskAdapter):
 class EncoderOnly(EncoderDecoder):
     """Texts with labels, for fairseq pairs of :data:`TEXT` and :data:`LABEL`: an encoder."""
 
-    computed_sizes = (EncoderDecoder.source_sizes,)  # a label is no token that a model computes
+    computes_targets = False  # a label is no token that a model computes
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of words and labels."""
@@ -153,7 +150,6 @@ class DecoderOnly(TaskAdapter):
 
     monitored_stack = "decoder"
     source_sizes = target_sizes = "sizes"
-    computed_sizes = ("sizes",)
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without ``dict.txt``."""

@@ -37,12 +37,7 @@ class EncodingModel(RBNModel, BaseFairseqModel):
 
     @classmethod
     def build_model(cls: type[_Model], cfg: Any, task: Any) -> _Model:
-        """Build the model from a DictConfig or Namespace.
-
-        Raises:
-            ValueError: for a malformed plan, an unknown norm, a parameter outside its range, a
-                norm where it may not stand, or options that do not go together.
-        """
+        """Build the model; ``ValueError`` for norms or options that do not go together."""
         full = resolve(cfg, cls.kind)
         words = task.source_dictionary
         embedding = TransformerModelBase.build_embedding(

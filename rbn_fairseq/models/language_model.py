@@ -53,12 +53,7 @@ class RBNTransformerLanguageModel(DecodingModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RBNTransformerLanguageModel":
-        """Build the model from a DictConfig or Namespace.
-
-        Raises:
-            ValueError: for a malformed plan, an unknown norm, a parameter outside its range, a
-                norm where it may not stand, or options that do not go together.
-        """
+        """Build the model; ``ValueError`` for norms or options that do not go together."""
         full: Any = resolve(cfg, cls.kind)
         if full.max_target_positions is None:
             full.max_target_positions = full.tokens_per_sample

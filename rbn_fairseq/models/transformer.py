@@ -28,12 +28,7 @@ class RBNTransformerModel(DecodingModel, TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RBNTransformerModel":
-        """Build the model from a DictConfig or Namespace.
-
-        Raises:
-            ValueError: for a malformed plan, an unknown norm, a parameter outside its range, a
-                norm where it may not stand, or an option that does not go with the norms.
-        """
+        """Build the model; ``ValueError`` for norms or options that do not go together."""
         model: RBNTransformerModel = super().build_model(resolve(cfg, cls.kind), task)
         model.finish(task)
         return model

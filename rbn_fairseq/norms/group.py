@@ -63,7 +63,14 @@ class GroupScale(Norm):
     ) -> None:
         super().__init__()
         self.options = options or self.options_type()
-        self.groups = _group_count(self.options, channels, heads)
+        given = self.options.groups
+        self.groups: int = given or heads
+        if channels % self.groups:
+            origin = f"is {given}" if given else f"is 0, the {heads} attention heads"
+            raise ValueError(
+                f"`groups` ({self.options.flag('groups')}) must divide the number of channels, C = "
+                f"{channels}, but {origin}. Give one that does."
+            )
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
@@ -139,19 +146,3 @@ class _Normalise(torch.autograd.Function):
 
 
 _normalise: Callable[..., Tensor] = _Normalise.apply
-
-
-def _group_count(options: Any, channels: int, heads: int) -> int:
-    """Return G, the number of groups of ``channels`` channels: ``groups``, or ``heads`` for 0.
-
-    Raises:
-        ValueError: if G does not divide C.
-    """
-    count: int = options.groups or heads
-    if channels % count:
-        origin = f"is {count}" if options.groups else f"is 0, the {count} attention heads"
-        raise ValueError(
-            f"`groups` ({options.flag('groups')}) must divide the number of channels, C = "
-            f"{channels}, but {origin}. Give one that does."
-        )
-    return count

@@ -50,9 +50,6 @@ class MovingAverageBatchNorm(QuadraticNorm):
     :class:`QuadraticNorm`.
 
     Args:
-        channels: number of channels C.
-        options: window, momentum, eps, warm-up, limit and start of the correction.
-        sync: use the statistics of all processes together.
         buffers: what a subclass remembers besides.
     """
 

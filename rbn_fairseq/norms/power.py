@@ -46,11 +46,6 @@ class PowerNorm(QuadraticNorm):
     Means are over the batch's real tokens (the authors' include padding in the last one). The
     warm-up follows the number of updates, which fairseq tells; elsewhere call
     :meth:`set_num_updates`, or it never ends. All else is as in :class:`QuadraticNorm`.
-
-    Args:
-        channels: number of channels C.
-        options: both alphas, eps, warm-up, reading of the backward.
-        sync: use the statistics of all processes together.
     """
 
     name = "power"

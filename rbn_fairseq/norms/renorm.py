@@ -92,11 +92,6 @@ class BatchRenorm(BatchNorm):
     mode, as for TID and recalibration, nothing is corrected.
 
     All else, from the care for padding to synchronisation, is as in :class:`BatchNorm`.
-
-    Args:
-        channels: number of channels C.
-        options: momentum, eps, limits and their schedule.
-        sync: use the statistics of all processes together.
     """
 
     name = "renorm"

@@ -47,11 +47,6 @@ class RepBatchNorm(BatchNorm):
     training is LN. (The authors' code counts forwards, which differ with ``--update-freq``.)
 
     All else, from the care for padding to synchronisation, is as in :class:`BatchNorm`.
-
-    Args:
-        channels: number of channels C.
-        options: momentum, eps, end of layer norm.
-        sync: use the statistics of all processes together.
     """
 
     name = "repbn"

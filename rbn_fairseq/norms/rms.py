@@ -69,10 +69,6 @@ class PartialRMSNorm(AffineNorm):
     channels are divided, the first k are measured. A gain and no bias. The same in training and
     in evaluation; computed in fp32 or better whatever the input's dtype.
 
-    Args:
-        channels: number of channels C.
-        options: p, eps.
-
     Raises:
         ValueError: if p of the channels is less than one channel.
     """
