@@ -52,7 +52,7 @@ class RBNPenaltyConfig(FairseqDataclass):
     rbn_warmup_updates: int = option(
         0,
         "RBN: the penalty grows linearly from 0 in the first so many updates; needs "
-        "--task translation_rbn",
+        "a task of this plugin",
         range="[0, inf)",
     )
 
@@ -77,7 +77,7 @@ def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
     if rbn.rbn_warmup_updates > 0 and not task_provides(task, "updates"):
         raise ValueError(
             "--rbn-warmup-updates follows the updates of the training, which the criterion alone "
-            "does not know. Train with --task translation_rbn, or leave it out."
+            "does not know. Train with a task of this plugin (--task translation_rbn), or leave it out."
         )
 
 
