@@ -158,7 +158,7 @@ class Start(Callback):
             return
         sides = (
             f"{stack.side} {stack.layers}"
-            + (f", final {stack.final}" if getattr(model.cfg, stack.side).normalize_before else "")
+            + ("" if getattr(model, stack.side).layer_norm is None else f", final {stack.final}")
             for stack in norms.stacks
         )
         parts = ["; ".join(sides)]

@@ -74,6 +74,7 @@ TRANSLATION = ModelKind(
         "wmt_en_de_big": ({"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16}, 0.3),
     },
     "translation_rbn",
+    left_out=("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj", "char_inputs"),
 )
 _OF_PAPER = {"embed_dim": 256, "ffn_embed_dim": 2100, "attention_heads": 1}
 LANGUAGE_MODEL = ModelKind(

@@ -57,6 +57,13 @@ class RBNTransformerLanguageModel(DecodingModel, FairseqLanguageModel):
         full: Any = resolve(cfg, cls.kind)
         if full.max_target_positions is None:
             full.max_target_positions = full.tokens_per_sample
+        shared = full.share_decoder_input_output_embed
+        if full.adaptive_input and (shared or not full.adaptive_input_cutoff):
+            raise ValueError(
+                "--adaptive-input needs --adaptive-input-cutoff, such as 20000,60000, and does not "
+                "go with --share-decoder-input-output-embed: to share its matrices with the "
+                "output, give --tie-adaptive-weights."
+            )
         if full.tie_adaptive_weights and (
             not full.adaptive_input
             or full.adaptive_input_factor != full.adaptive_softmax_factor

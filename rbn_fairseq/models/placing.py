@@ -113,7 +113,8 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(
-                "%s-final %s is not used: only Pre-Norm has a norm behind the last layer",
+                "%s-final %s is not used: only Pre-Norm has a norm behind the last layer, and not "
+                "with --no-decoder-final-norm",
                 option,
                 planned.final,
             )

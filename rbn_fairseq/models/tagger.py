@@ -71,9 +71,9 @@ class RBNTransformerTagger(EncodingModel):
         weights = {name: weight.to(emissions.dtype) for name, weight in self.crf.named_parameters()}
         numbers = (tags - self.first_label).where(real, 0)
         given = (emissions, numbers, real)
-        return Tagging(
-            emissions, real, -functional_call(self.crf, weights, given, {"reduction": "none"})
-        )
+        nll = -functional_call(self.crf, weights, given, {"reduction": "none"})
+        # Texts of one token have no transitions, and DistributedDataParallel wants their gradient.
+        return Tagging(emissions, real, nll + 0 * weights["transitions"].sum())
 
     def decode(self, tagging: Tagging) -> list[list[int]]:
         """Return each text's likeliest tags (Viterbi), by their numbers in the dictionary."""

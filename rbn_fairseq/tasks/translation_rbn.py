@@ -1,5 +1,7 @@
 """fairseq's translation task for models with batch norms."""
 
+from typing import Any
+
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
@@ -17,3 +19,12 @@ class TranslationRBNTask(WithCallbacks, FairseqRepairs, TranslationTask):
 
     callbacks = CALLBACKS
     adapter = EncoderDecoder()
+
+    def load_dataset(self, *args: Any, **kwargs: Any) -> None:
+        """Load a part of the data; of several, fairseq's default is to take the first -1 times."""
+        chosen = self.cfg.upsample_primary
+        self.cfg.upsample_primary = abs(chosen)
+        try:
+            super().load_dataset(*args, **kwargs)
+        finally:
+            self.cfg.upsample_primary = chosen

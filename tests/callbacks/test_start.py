@@ -1,5 +1,6 @@
 """What the task refuses, forgets and leaves alone."""
 
+import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -98,6 +99,17 @@ def test_an_earlier_runs_best_score_is_forgotten(data_bin):
     cfg = SimpleNamespace(data=str(data_bin), source_lang=None, target_lang=None, length_mixing="1")
     TranslationRBNTask.setup_task(cfg)
     assert not hasattr(checkpoint_utils.save_checkpoint, "best")
+
+
+def test_several_parts_of_the_training_data_are_joined(data_bin, tmp_path):
+    shutil.copytree(data_bin, tmp_path / "data")
+    for path in data_bin.glob("train.*"):
+        shutil.copy(path, tmp_path / "data" / path.name.replace("train.", "train1."))
+    options = ("--norm-encoder", "batch", "--length-mixing", 3, "--max-update", 1)
+    runs.train(tmp_path / "data", tmp_path / "save", *options)
+    about = json.loads((tmp_path / "save" / "run.json").read_text())
+    assert about["data"]["sentences"]["train"] == 3000
+    assert about["config"]["task"]["upsample_primary"] == -1  # as another training's of one part
 
 
 def test_parameters_of_norms_that_the_model_has_not_are_told(data_bin, tmp_path):

@@ -165,3 +165,9 @@ def test_a_final_norm_that_is_not_used_is_told(side, caplog):
     build(from_argparse("rbn_transformer_tiny_pre", option, "rms"))
     build(from_argparse("rbn_transformer_tiny"))
     assert "is not used" not in caplog.text
+
+
+@pytest.mark.parametrize("option", ["--adaptive-input", "--tie-adaptive-weights"])
+def test_options_that_fairseqs_translation_model_does_not_read(option):
+    with pytest.raises(SystemExit):
+        from_argparse("rbn_transformer_tiny", option)

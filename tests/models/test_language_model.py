@@ -172,6 +172,15 @@ def test_a_stack_alone_has_other_scales():
             ADAPTIVE | {"share_decoder_input_output_embed": True},
             "--share-decoder-input-output-embed does not go with --adaptive-softmax-cutoff",
         ),
+        ({"adaptive_input": True}, "--adaptive-input needs --adaptive-input-cutoff"),
+        (
+            {
+                "adaptive_input": True,
+                "adaptive_input_cutoff": "10",
+                "share_decoder_input_output_embed": True,
+            },
+            "does not go with --share-decoder-input-output-embed",
+        ),
         ({"base_layers": 1}, "--base-layers does not go with rbn_transformer_lm"),
         ({"decoder_layers": 0}, "--decoder-layers must be at least 1"),
     ],

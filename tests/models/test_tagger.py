@@ -104,6 +104,13 @@ def test_padding_makes_no_difference(norm):
     assert of_one["crf.transitions"].abs().sum() > 0
 
 
+def test_texts_of_one_token_leave_no_weight_without_gradient():
+    """DistributedDataParallel would wait for it."""
+    tagger, given = build_tagger(), tagged([1, 1])
+    tagger(**given["net_input"], tags=given["target"]).nll.sum().backward()
+    assert not [name for name, weight in tagger.named_parameters() if weight.grad is None]
+
+
 @torch.no_grad()
 def test_half_precision_sums_a_long_text_in_single():
     tagger = build_tagger(**STILL).bfloat16()
