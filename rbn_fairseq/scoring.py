@@ -108,7 +108,8 @@ def fetch_references(test_set: str, language_pair: str) -> list[str]:
         language_pair: such as ``en-de``.
 
     Raises:
-        ValueError: if sacreBLEU does not know the set or the pair, or cannot download it.
+        ValueError: if sacreBLEU does not know the set or the pair, cannot download it, or has
+            several references a sentence.
     """
     known = sacrebleu.DATASETS.get(test_set)
     if known is None or language_pair not in known.langpairs:
@@ -117,13 +118,18 @@ def fetch_references(test_set: str, language_pair: str) -> list[str]:
             "set; `sacrebleu --list` names all."
         )
     try:
-        (path,) = sacrebleu.get_reference_files(test_set, language_pair)
+        paths = sacrebleu.get_reference_files(test_set, language_pair)
     except (OSError, SystemExit) as error:  # sacreBLEU exits where a checksum is wrong
         raise ValueError(
             f"--test-set {test_set}: sacreBLEU cannot download it ({error}). Try again with a "
             "network, or give its references, not tokenised, with --raw-reference FILE."
         ) from error
-    return list(read_lines(Path(path)))
+    if len(paths) > 1:
+        raise ValueError(
+            f"--test-set {test_set}: it has {len(paths)} references a sentence, and one is scored "
+            "against. Name another set, or give one of its references with --raw-reference FILE."
+        )
+    return list(read_lines(Path(paths[0])))
 
 
 def bleu(

@@ -124,6 +124,10 @@ def test_test_sets_that_cannot_be_had(monkeypatch):
     with pytest.raises(ValueError, match="no route.*--raw-reference"):
         fetch_references("wmt14/full", "en-de")
 
+    monkeypatch.setattr(sacrebleu, "get_reference_files", lambda *names: ["one", "two"])
+    with pytest.raises(ValueError, match="2 references a sentence.*--raw-reference"):
+        fetch_references("wmt20/tworefs", "en-de")
+
 
 WORDS = "a b c d e f g h i j k l".split()
 CHOICE = np.random.default_rng(5).choice

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
@@ -93,6 +94,12 @@ class Resume(Callback):
         if reset and start.resolve().parent == last.resolve().parent:
             history = state.get("optimizer_history") or [{}]
             self._reset = reset, int(history[-1].get("num_updates", 0))
+
+    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
+        """Start the clock of the log's ``wall``, which fairseq stops where it loads an epoch's."""
+        wall = metrics.get_meter("default", "wall")
+        if wall is not None and wall.start_time is None:
+            wall.start()
 
     def on_attempt(self, model: nn.Module) -> None:
         """Tell of a reset; set aside what was measured before updates are counted from 0."""

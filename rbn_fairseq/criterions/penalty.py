@@ -77,7 +77,8 @@ def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
     if rbn.rbn_warmup_updates > 0 and not task_provides(task, "updates"):
         raise ValueError(
             "--rbn-warmup-updates follows the updates of the training, which the criterion alone "
-            "does not know. Train with a task of this plugin (--task translation_rbn), or leave it out."
+            "does not know. Train with a task of this plugin, such as --task translation_rbn, or "
+            "leave it out."
         )
 
 

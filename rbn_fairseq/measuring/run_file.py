@@ -76,6 +76,21 @@ def _pieces(data: Any) -> dict[str, Any]:
     return {}
 
 
+def _without_copies(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a group says of other groups.
+
+    fairseq gives those components that have no dataclass, such as sgd, the whole command line.
+    """
+    groups = {name: group for name, group in config.items() if isinstance(group, dict)}
+    whole = [name for name, group in groups.items() if name != "checkpoint" and "save_dir" in group]
+    known = {*config}.union(*(group for name, group in groups.items() if name not in whole))
+    own = {
+        name: {key: it for key, it in groups[name].items() if key == "_name" or key not in known}
+        for name in whole
+    }
+    return config | own
+
+
 def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     """Describe a training: configuration, number of parameters, data.
 
@@ -91,6 +106,7 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     config = {name: _plain(group) for name, group in groups.items() if group is not None}
     config["model"] = complete_model(config.get("model") or {})
+    config = _without_copies(config)
     if data := config["task"].get("data"):  # the same name wherever a training was started
         config["task"]["data"] = os.pathsep.join(map(os.path.abspath, str(data).split(os.pathsep)))
     vocabularies = {}

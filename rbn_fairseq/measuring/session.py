@@ -61,11 +61,11 @@ class Session:
         fairseq's own are sorted by length and cut at the training's --max-tokens and --batch-size,
         not at those of the validation; where a sentence is longer than --max-tokens, all at its
         length. After a training with --length-mixing they are mixed. Each sentence is in one. Of
-        several validation sets it is the first.
+        several validation sets it is the first, but for --combine-valid-subsets.
         """
         options = self.cfg.dataset
         subset = options.valid_subset.split(",")[0]
-        self.task.load_dataset(subset, combine=False, epoch=1)
+        self.task.load_dataset(subset, combine=bool(options.combine_valid_subsets), epoch=1)
         dataset = self.task.dataset(subset)
         longest = self.task.max_positions(), self.model.max_positions()
         invalid = options.skip_invalid_size_inputs_valid_test

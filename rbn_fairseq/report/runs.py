@@ -184,8 +184,9 @@ def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
     for start in starts:  # a process that went back makes anew what those behind it made
         counted = [*(earlier for earlier in counted if earlier <= start), start]
     process = np.searchsorted(counted, train["update"], side="left")
-    earlier = train["wall"].groupby(process).max().cumsum().shift(fill_value=0.0)
-    return (train["wall"] + earlier.reindex(process).to_numpy()) / 60
+    wall = train["wall"].replace(0, np.nan)  # a clock that stood, after a resume within an epoch
+    earlier = wall.groupby(process).max().cumsum(skipna=False).shift(fill_value=0.0)
+    return (wall + earlier.reindex(process).to_numpy()) / 60
 
 
 # Files of JSON.

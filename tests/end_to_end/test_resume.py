@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
 import runs
 from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
@@ -45,6 +46,7 @@ def test_resume(data_bin, tmp_path, whole, stop):
     runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3)
     assert_same_state(tmp_path, whole)
     assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
+    assert metrics.get_meter("default", "wall").elapsed_time > 0  # of the log, which reports add up
 
 
 @pytest.mark.parametrize("value, frequency, parts", [(3, 2, 1), ("random", 1, 2)])

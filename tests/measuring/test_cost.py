@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 import re
+import shutil
 from functools import partial
 
 import numpy as np
@@ -75,6 +76,17 @@ def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
     nll = float(re.search(r"\| nll_loss ([\d.]+)", log)[1])
     assert found["running"].nll == pytest.approx(nll, abs=0.0006)  # printed with three decimals
     assert found["running"].sentences == 60
+
+
+def test_validation_sets_that_training_combines(rbn_run, data_bin, tmp_path):
+    for path in data_bin.iterdir():
+        shutil.copy(path, tmp_path)
+        if path.name.startswith("valid."):
+            shutil.copy(path, tmp_path / path.name.replace("valid.", "valid1."))
+    session = open_session(rbn_run / "checkpoint2.pt", tmp_path)
+    assert len(session.validation()[0]) == 60
+    session.cfg.dataset.combine_valid_subsets = True  # as the training's options say
+    assert len(session.validation()[0]) == 120
 
 
 def test_likelihood_is_cross_entropy_without_padding(session, padding):

@@ -57,6 +57,20 @@ def test_a_model_of_fairseqs_own(data_bin, tmp_path):
     assert run["parameters"] > 10_000
 
 
+def test_an_optimizer_that_holds_the_whole_command_line(data_bin, tmp_path):
+    for updates in (1, 2):  # the second one resumes, with nothing that shapes a training changed
+        options = ("--optimizer", "sgd", "--momentum", 0.9, "--max-update", updates)
+        arguments = runs.train_arguments(data_bin, tmp_path, *options, "--seed", 3)
+        betas = arguments.index("--adam-betas")
+        runs.call("train", *arguments[:betas], *arguments[betas + 2 :])
+    run = read(tmp_path)
+    optimizer = run["config"]["optimizer"]
+    assert (optimizer["_name"], optimizer["momentum"]) == ("sgd", 0.9)
+    assert not {"save_dir", "seed", "norm_encoder", "max_update", "task"} & optimizer.keys()
+    assert run["config"]["task"]["length_mixing"] == "1"
+    assert [start.get("changed") for start in run["starts"]] == [None, None]
+
+
 class Task:
     cfg = OmegaConf.create({"source_lang": None})
 
