@@ -1,6 +1,6 @@
 """Models that are an encoder alone, with what reads its output."""
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import Linear, TransformerModelBase
@@ -12,8 +12,6 @@ from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.norms import BatchLayout, lay_out
 
 __all__ = ["EncodingModel"]
-
-_Model = TypeVar("_Model", bound="EncodingModel")
 
 
 class EncodingModel(RBNModel, BaseFairseqModel):
@@ -36,7 +34,7 @@ class EncodingModel(RBNModel, BaseFairseqModel):
         self.output_projection = Linear(cfg.encoder.embed_dim, labels - self.first_label)
 
     @classmethod
-    def build_model(cls: type[_Model], cfg: Any, task: Any) -> _Model:
+    def build_model(cls, cfg: Any, task: Any) -> Self:
         """Build the model; ``ValueError`` for norms or options that do not go together."""
         full = resolve(cfg, cls.kind)
         words = task.source_dictionary

@@ -57,15 +57,12 @@ def deepnorm(
     (3 M)^(1/4)``, ``beta = (12 M)^(-1/4)``. A stack alone (the other has 0 layers): ``alpha =
     (2 N)^(1/4)``, ``beta = (8 N)^(-1/4)``.
     """
-    if not (encoder_layers and decoder_layers):
-        layers = encoder_layers + decoder_layers
-        alone = (2 * layers) ** 0.25, (8 * layers) ** -0.25
+    n, m = encoder_layers, decoder_layers
+    if not (n and m):
+        alone = (2 * (n + m)) ** 0.25, (8 * (n + m)) ** -0.25
         return alone, alone
-    depth = (encoder_layers**4 * decoder_layers) ** (1 / 16)
-    return (
-        (0.81 * depth, 0.87 / depth),
-        ((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25),
-    )
+    depth = (n**4 * m) ** (1 / 16)
+    return (0.81 * depth, 0.87 / depth), ((3 * m) ** 0.25, (12 * m) ** -0.25)
 
 
 _ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}  # site of a plan -> attribute
