@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
 import runs
 from rbn_fairseq.callbacks.conditioning_monitor import ConditioningMonitor, parse_layers
-from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.diagnostics.conditioning import conditioning
 from rbn_fairseq.measuring.records import read_records
+from saved import assert_same_weights, last, load
 from trainings import training
 
 FAST = ("--no-tid", "--disable-validation")
@@ -70,16 +69,10 @@ def test_post_norm_has_one_place_and_layer_norms_will_do(data_bin, tmp_path):
     assert found == [(0, 2, "stream"), (5, 2, "stream")]
 
 
-def same_weights(one, other):
-    one, other = (read_checkpoint(path / "checkpoint_last.pt") for path in (one, other))
-    assert one["model"].keys() == other["model"].keys()
-    return all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
-
-
 def test_training_is_the_same_without(data_bin, tmp_path, whole):
     off = (*RBN, *PRE, "--conditioning-interval", 0, *FAST)
     runs.train(data_bin, tmp_path, *off, "--max-update", 17)
-    assert same_weights(tmp_path, whole)
+    assert_same_weights(last(tmp_path)["model"], last(whole)["model"])
     assert not (tmp_path / "conditioning.jsonl").exists()
 
 
@@ -92,13 +85,11 @@ def test_resumed_run_has_the_same_lines(data_bin, tmp_path, whole, stop):
     (tmp_path / "conditioning.jsonl").write_text((whole / "conditioning.jsonl").read_text())
     runs.train(data_bin, tmp_path, *options, "--max-update", 17)
     assert rows(tmp_path) == rows(whole)
-    assert same_weights(tmp_path, whole)
+    assert_same_weights(last(tmp_path)["model"], last(whole)["model"])
 
 
 def test_the_first_forward_of_an_update_is_measured(rbn_run, data_bin, tmp_path):
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(rbn_run / "checkpoint_last.pt")], {"data": str(data_bin)}
-    )
+    model, cfg, task = load(rbn_run / "checkpoint_last.pt", data_bin)
     cfg.checkpoint.save_dir = str(tmp_path)
     task.training.options.conditioning_interval = 2
     monitor = task._running["ConditioningMonitor"]

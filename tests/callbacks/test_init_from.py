@@ -6,12 +6,11 @@ from unittest import mock
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
 import oracles
 import runs
 from rbn_fairseq.callbacks.init_from import InitFrom
-from rbn_fairseq.checkpoints.files import read_checkpoint
+from saved import assert_same_weights, last, load, training_batches
 from trainings import training
 
 BATCH = ("--norm-encoder", "batch")
@@ -22,23 +21,12 @@ STILL = ("--lr", runs.NOTHING, "--max-update", 1, "--norm-batch-momentum", 1e-30
 QUICK = ("--no-tid", "--disable-validation")
 
 
-def last(directory):
-    return read_checkpoint(directory / "checkpoint_last.pt")
-
-
 def statistics(state):
     """Running mean and variance of every norm in a checkpoint, by the norm's name."""
     model, end = state["model"], ".population.running_mean"
     names = [name.removesuffix(end) for name in model if name.endswith(end)]
     kinds = ("running_mean", "running_var")
     return {name: [model[f"{name}.population.{kind}"] for kind in kinds] for name in names}
-
-
-def assert_same_weights(one, other):
-    """After updates by Adam, equal weights and statistics tell of equal states before."""
-    one, other = last(one)["model"], last(other)["model"]
-    assert one.keys() == other.keys()
-    assert not [name for name in one if not torch.equal(one[name], other[name])]
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +51,8 @@ def reference_statistics(path, data):
     In fairseq's own model, each of whose layer norms in the encoder a hook replaces by the
     definition of batch norm.
     """
-    still = {"data": str(data), "dropout": 0.0}
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], still)
-    task.load_dataset("train")
-    dataset, seen = task.dataset("train"), {}
-    batches = task.get_batch_iterator(
-        dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
-    ).frozen_batches  # fmt: skip
+    model, cfg, task = load(path, data, dropout=0.0)
+    (dataset, batches), seen = training_batches(cfg, task), {}
     assert 1 < len(batches) < 200  # all of them: no sample is drawn
     model.double().train()  # in evaluation fairseq may take torch's fused layer
 
@@ -133,7 +115,7 @@ def test_resume(data_bin, plain_run, tmp_path, whole):
     start.unlink()  # what resumes does not read it
     log = runs.train(*common, 3)
     assert "--init-from" not in log.split("num. expert model params")[1]
-    assert_same_weights(tmp_path / "save", whole)
+    assert_same_weights(last(tmp_path / "save")["model"], last(whole)["model"])
 
 
 @pytest.mark.parametrize("epoch, done, times", [(1, 0, 1), (1, 5, 0), (2, 0, 0)])
@@ -154,7 +136,7 @@ def test_random_numbers_are_those_of_a_training_without_it(data_bin, tmp_path, s
         data_bin, tmp_path / "save", *RBN, *QUICK, "--max-update", 3,
         "--finetune-from-model", started[0] / "checkpoint_last.pt",
     )  # fmt: skip
-    assert_same_weights(tmp_path / "save", whole)
+    assert_same_weights(last(tmp_path / "save")["model"], last(whole)["model"])
 
 
 def test_statistics_of_the_file_are_taken(data_bin, rbn_run, tmp_path):

@@ -6,14 +6,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
 import runs
 from rbn_fairseq.callbacks.running_statistics import _Attempt
 from rbn_fairseq.checkpoints.average import moving_average
-from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.measuring.bins import cut_bins
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, LengthBins
+from saved import assert_same_weights, last, load
 
 SMALL = (
     "--norm-encoder", "batch", "--max-tokens", 200, "--decoder-layers", 1, "--encoder-embed-dim",
@@ -25,10 +24,6 @@ TRAINED = (*SMALL, "--max-epoch", 2, "--update-freq", 2, "--store-ema", "--ema-d
            "--tid-batches", 3)  # fmt: skip
 QUICK = (*SMALL, "--no-tid", "--disable-validation", "--max-update", 1)
 WHERE = ("edges", "centres")
-
-
-def last(directory):
-    return read_checkpoint(directory / "checkpoint_last.pt")
 
 
 def statistics(model, kind):
@@ -48,11 +43,6 @@ def weights(model):
     return {name: value for name, value in model.items() if ".population." not in name}
 
 
-def assert_same(one, other):
-    assert one.keys() == other.keys() and one
-    assert not [name for name in one if not torch.equal(one[name], other[name])]
-
-
 @pytest.fixture(scope="module")
 def trained(varied, tmp_path_factory):
     """Save directory and log of two epochs with bins."""
@@ -70,7 +60,7 @@ def without(varied, tmp_path_factory):
 def test_weights_are_those_without_bins(trained, without):
     (one, log), (other, plain) = trained, without
     one, other = last(one), last(other)
-    assert_same(weights(one["model"]), weights(other["model"]))
+    assert_same_weights(weights(one["model"]), weights(other["model"]))
     for kind in ("running_mean", "running_var"):
         for ours, theirs in zip(
             statistics(one["model"], kind), statistics(other["model"], kind), strict=True
@@ -84,12 +74,9 @@ def test_weights_are_those_without_bins(trained, without):
 
 
 def test_a_model_without_bins_takes_the_statistics_of_all_lengths(trained, without, varied, caplog):
-    path, overrides = trained[0] / "checkpoint_last.pt", {"norm_batch_length_bins": 1}
     with caplog.at_level("INFO", "rbn_fairseq.models.state_dicts"):
-        (model,), *_ = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], {"data": str(varied), **overrides}
-        )
-    assert_same(model.state_dict(), last(without[0])["model"])
+        model, _, _ = load(trained[0] / "checkpoint_last.pt", varied, norm_batch_length_bins=1)
+    assert_same_weights(model.state_dict(), last(without[0])["model"])
     assert "it takes the checkpoint's statistics of all lengths" in caplog.text
 
 
@@ -130,8 +117,8 @@ def test_resume(varied, trained, tmp_path):
     log = runs.train(varied, tmp_path, *TRAINED, *BINS)
     assert "edges 3 7.5 12.5 17.5 22, as the model has them" in log
     whole, resumed = last(trained[0]), last(tmp_path)
-    assert_same(resumed["model"], whole["model"])
-    assert_same(resumed["extra_state"]["ema"], whole["extra_state"]["ema"])
+    assert_same_weights(resumed["model"], whole["model"])
+    assert_same_weights(resumed["extra_state"]["ema"], whole["extra_state"]["ema"])
     assert runs.tid_rows(tmp_path) == runs.tid_rows(trained[0])
 
 
@@ -191,7 +178,7 @@ def test_an_update_that_is_dropped_leaves_no_trace_in_bins(norm):
     norm(torch.randn(8, 2, 3))
     assert not torch.equal(norm.population.bin_weight, before["population.bin_weight"])
     attempt.undo()
-    assert_same(norm.state_dict(), before)
+    assert_same_weights(norm.state_dict(), before)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +196,7 @@ def started(varied, directory, still, start, *bins):
 def test_init_from_estimates_bins_that_the_file_lacks(varied, still, source, tmp_path, request):
     start = request.getfixturevalue(source)[0]
     model, log = started(varied, tmp_path, still, start, "--norm-batch-length-bins", 3)
-    assert_same(weights(model), weights(last(start)["model"]))
+    assert_same_weights(weights(model), weights(last(start)["model"]))
     assert "statistics of 4 norms estimated" in log and "cut by the training data" in log
     assert all(len(edges) == 4 for edges in statistics(model, "edges"))
     # Of the training batches: a bin's weight is its part of the tokens.
@@ -221,7 +208,7 @@ def test_init_from_estimates_bins_that_the_file_lacks(varied, still, source, tmp
 
 def test_init_from_takes_the_files_bins(varied, still, trained, tmp_path):
     model, log = started(varied, tmp_path, still, trained[0], *BINS, "--train-subset", "test")
-    assert_same(model, last(trained[0])["model"])
+    assert_same_weights(model, last(trained[0])["model"])
     assert "statistics of 0 norms estimated" in log and "as the model has them" in log
 
 

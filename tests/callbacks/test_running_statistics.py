@@ -8,12 +8,12 @@ from unittest import mock
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.optim import FairseqOptimizer
 from fairseq_cli import train as fairseq_train
 
 import runs
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from saved import load
 from watching import amp_on_cpu, overflowing, watching
 
 BATCH = (  # small, because the CPU is slow in half precision
@@ -119,9 +119,7 @@ def test_no_memory(data_bin, tmp_path):
 @pytest.fixture
 def step(rbn_run, data_bin):
     """Function that does the task's step of a trained model; returns which statistics moved."""
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(rbn_run / "checkpoint_last.pt")], {"data": str(data_bin)}
-    )
+    model, cfg, task = load(rbn_run / "checkpoint_last.pt", data_bin)
     task.load_dataset("valid")
     dataset = task.dataset("valid")
     sample = dataset.collater([dataset[index] for index in range(8)])

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from typer.testing import CliRunner
 
 import runs
@@ -16,6 +15,7 @@ from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 from rbn_fairseq.measuring.batches import collate
+from saved import load, training_batches
 
 STATISTICS = (".running_mean", ".running_var")
 
@@ -124,19 +124,12 @@ def test_without_running_statistics_there_is_nothing_to_recalibrate(plain_run, t
 
 
 def test_statistics_are_those_of_recalibrate(averaged, data_bin):
-    path, state = str(averaged), read_checkpoint(averaged)
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [path], {"data": str(data_bin)}
-    )
-    task.load_dataset("train")
-    dataset = task.dataset("train")
+    state = read_checkpoint(averaged)
+    model, cfg, task = load(averaged, data_bin)
     for module in model.modules():  # nothing of what the file says may survive
         if hasattr(module, "running_mean"):
             module.set(torch.full_like(module.running_mean, 7), torch.ones_like(module.running_var))
-    batches = task.get_batch_iterator(
-        dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
-    ).frozen_batches  # fmt: skip
+    dataset, batches = training_batches(cfg, task)
     assert len(batches) < 200  # all of them: no sample is drawn
     used = recalibrate(model, collate(dataset, batches, model), EncoderDecoder().run_norms)
     note = {"batches": used, "seed": 1, "population": "mean-of-batches"}

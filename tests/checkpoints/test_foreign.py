@@ -4,29 +4,20 @@ import dataclasses
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, tasks
+from fairseq import tasks
 from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import open_dict
 
 import runs
-from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.checkpoints.files import write_checkpoint
 from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.config import config_class
+from saved import assert_same_weights, last, load
 
 BATCH = ("--norm-encoder", "batch")
 STILL = ("--lr", runs.NOTHING, "--max-update")  # whatever is trained, the weights stay
-
-
-def last(directory):
-    return read_checkpoint(directory / "checkpoint_last.pt")
-
-
-def assert_same_weights(one, other):
-    assert one["model"].keys() == other["model"].keys()
-    both = {name: (value, other["model"][name]) for name, value in one["model"].items()}
-    assert not [name for name, (first, second) in both.items() if not torch.equal(first, second)]
 
 
 @pytest.mark.parametrize("updates, option", [(3, "--restore-file"), (1, "--finetune-from-model")])
@@ -38,7 +29,7 @@ def test_layer_norms_go_on_from_fairseqs_own(data_bin, plain_run, tmp_path, upda
     assert ours["cfg"]["model"]["_name"] == "rbn_transformer_tiny"
     assert ours["optimizer_history"][-1]["num_updates"] == updates
     assert ours["extra_state"]["val_loss"] == theirs["extra_state"]["val_loss"]
-    assert_same_weights(ours, theirs)
+    assert_same_weights(ours["model"], theirs["model"])
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
@@ -53,19 +44,12 @@ def test_batch_norms_do_not_and_say_what_does(data_bin, plain_run, tmp_path, opt
     assert not list(tmp_path.iterdir())
 
 
-def load(path, data, strict=True, **overrides):
-    (model,), *_ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], {"data": str(data), **overrides}, strict=strict
-    )
-    return model
-
-
 def test_statistics_without_norms_for_them_are_refused(rbn_run, data_bin):
     path = rbn_run / "checkpoint_last.pt"
     with pytest.raises(ValueError, match="population statistics differ") as error:
         load(path, data_bin, norm_encoder="layer")
     assert "--norm-encoder" in str(error.value) and "--init-from" in str(error.value)
-    model = load(path, data_bin, strict=False, norm_encoder="layer")
+    model, _, _ = load(path, data_bin, strict=False, norm_encoder="layer")
     weight = last(rbn_run)["model"]["encoder.layers.0.self_attn_layer_norm.weight"]
     assert torch.equal(model.encoder.layers[0].self_attn_layer_norm.weight, weight)
 
@@ -109,11 +93,7 @@ NEW = {
 @pytest.fixture(scope="module")
 def new(rbn_run, data_bin):
     """Model, config and task of a new checkpoint."""
-    path = str(rbn_run / "checkpoint_last.pt")
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [path], {"data": str(data_bin)}
-    )
-    return model, cfg, task
+    return load(rbn_run / "checkpoint_last.pt", data_bin)
 
 
 def lacking(cfg, name):
@@ -140,9 +120,9 @@ def test_the_task_is_the_same_before_each_option(new):
 @pytest.mark.parametrize("names", NEW.values(), ids=NEW)
 def test_checkpoints_of_before_several_entries_load(rbn_run, data_bin, tmp_path, names, new):
     write_checkpoint(tmp_path / "old.pt", without(last(rbn_run), *names))
-    model = load(tmp_path / "old.pt", data_bin)
+    model, _, _ = load(tmp_path / "old.pt", data_bin)
     assert str(model) == str(new[0])
-    assert_same_weights({"model": model.state_dict()}, last(rbn_run))
+    assert_same_weights(model.state_dict(), last(rbn_run)["model"])
 
 
 def test_training_resumes_from_an_old_checkpoint(rbn_run, data_bin, tmp_path):
@@ -157,4 +137,4 @@ def test_training_resumes_from_an_old_checkpoint(rbn_run, data_bin, tmp_path):
             "--max-update", updates, "--no-tid", "--disable-validation",
         )  # fmt: skip
         assert last(tmp_path / name)["optimizer_history"][-1]["num_updates"] == updates
-    assert_same_weights(last(tmp_path / "old"), last(tmp_path / "new"))
+    assert_same_weights(*(last(tmp_path / name)["model"] for name in ("old", "new")))

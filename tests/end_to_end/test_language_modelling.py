@@ -6,12 +6,12 @@ import re
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 import runs
 from command import rbn
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from saved import load
 
 MODEL = (
     "--arch", "rbn_transformer_lm_tiny", "--decoder-embed-dim", 32, "--decoder-ffn-embed-dim", 32,
@@ -41,9 +41,7 @@ def trained(request, english, tmp_path_factory):
 
 def perplexity(english, directory, cut, split="test"):
     """Of each token given those before it in its block or sentence, one at a time, in fp64."""
-    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(directory / "checkpoint_best.pt")], arg_overrides={"data": str(english / "bin")}
-    )
+    model, _, _ = load(directory / "checkpoint_best.pt", english / "bin")
     model = model.double().eval()
     words = Dictionary.load(str(english / "bin" / "dict.txt"))
     lines = (english / split).read_text().splitlines()

@@ -1,34 +1,13 @@
 """Train, stop, resume equals training without a stop, bit for bit (invariant 4)."""
 
 import pytest
-import torch
 from fairseq.logging import metrics
 
 import runs
-from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint
+from rbn_fairseq.checkpoints.files import epoch_checkpoints
+from saved import assert_same_state
 
 RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
-
-
-def tensors(value, path=""):
-    """Yield every tensor of a nested structure with its place."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors(item, f"{path}/{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from tensors(item, f"{path}/{index}")
-
-
-def assert_same_state(one, other):
-    one, other = (read_checkpoint(d / "checkpoint_last.pt") for d in (one, other))
-    for part in ("model", "last_optimizer_state"):
-        first, second = dict(tensors(one[part])), dict(tensors(other[part]))
-        assert first.keys() == second.keys() and first
-        different = [name for name in first if not torch.equal(first[name], second[name])]
-        assert not different
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from seqeval.metrics import f1_score
 
@@ -14,8 +13,8 @@ import runs
 from command import rbn, user_error
 from processes import train_on
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from saved import assert_same_state, load
 from tagging import write_tagged
-from test_resume import assert_same_state
 
 MODEL = (
     "--arch", "rbn_transformer_tagger_tiny", "--encoder-embed-dim", 32,
@@ -73,9 +72,7 @@ def trained(request, bio, tmp_path_factory):
 
 def f1(data, path, split):
     """Of tags of one text at a time."""
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": str(data / "bin")}
-    )
+    model, _, task = load(path, data / "bin")
     words, labels = task.source_dictionary, task.target_dictionary
     texts, gold = (
         [line.split() for line in (data / "text" / f"{split}.{side}").read_text().splitlines()]
@@ -186,9 +183,7 @@ def test_long_texts_are_cut_with_their_tags(bio, tmp_path):
     lengths = np.array([len(line.split()) for line in lines])
     assert f"train: {(lengths > 8).sum()} texts have more than 8 tokens" in log
     assert f"Give --max-source-positions {lengths.max() + 1} to keep all" in log
-    _, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(tmp_path / "checkpoint_last.pt")]
-    )
+    _, _, task = load(tmp_path / "checkpoint_last.pt", bio / "bin")
     task.load_dataset("train")
     dataset = task.dataset("train")
     assert (dataset.src_sizes == np.minimum(lengths, 8) + 1).all()

@@ -6,14 +6,13 @@ import re
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 import runs
 from command import rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.cli import fairseq_commands
-from test_resume import assert_same_state
+from saved import assert_same_state, load
 
 TASK = ("--task", "text_classification_rbn")
 CPU = ("--cpu", "--num-workers", 0, "--no-progress-bar")
@@ -74,9 +73,7 @@ def trained(request, data, tmp_path_factory):
 
 def one_by_one(data, path, split):
     """Loss in bits and accuracy in per cent, from the text files, a text at a time, in fp64."""
-    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": str(data / "bin")}
-    )
+    model, _, _ = load(path, data / "bin")
     model = model.double().eval()
     words = Dictionary.load(str(data / "bin" / "dict.text.txt"))
     classes = (data / "bin" / "dict.label.txt").read_text().split()[::2]
@@ -172,9 +169,7 @@ def test_the_architecture_chooses_the_task(data, tmp_path):
 
 def test_batches(data, tmp_path):
     """Of like length, or of equal numbers of tokens; `<s>` in front, and nothing too long."""
-    _, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(one_update(data, tmp_path))], arg_overrides={"data": str(data / "bin")}
-    )
+    _, cfg, task = load(one_update(data, tmp_path), data / "bin")
     task.load_dataset("train")
     pairs = task.dataset("train")
     texts = (data / "text" / "train.text").read_text().splitlines()

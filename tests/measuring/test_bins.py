@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import ConcatDataset, Dictionary
 from fairseq.tasks.translation import load_langpair_dataset
 
@@ -16,6 +15,7 @@ from command import rbn, user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.measuring.adapters import EncoderDecoder
+from saved import load, training_batches
 
 SMALL = (
     "--max-tokens", 200, "--decoder-layers", 1, "--encoder-embed-dim", 32,
@@ -62,14 +62,6 @@ def binned(ordinary, varied, tmp_path_factory):
     return path
 
 
-def load(path, data):
-    (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], {"data": str(data)}
-    )
-    task.load_dataset("train")
-    return model.eval(), cfg, task
-
-
 @pytest.mark.parametrize("longest", [1024, 9])
 def test_lengths_of_sentences_that_fairseq_may_cut(varied, longest):
     dictionaries = [Dictionary.load(str(varied / f"dict.{side}.txt")) for side in ("de", "en")]
@@ -94,12 +86,8 @@ def expected_statistics(path, data, edges, pooled):
     A hook puts batch norm's definition in the place of every norm; all in fp64.
     """
     model, cfg, task = load(path, data)
-    model.double()
-    dataset = task.dataset("train")
-    batches = task.get_batch_iterator(
-        dataset, max_tokens=cfg.dataset.max_tokens, required_batch_size_multiple=8,
-        max_positions=task.max_positions(), seed=cfg.common.seed, epoch=1,
-    ).frozen_batches  # fmt: skip
+    model.double().eval()
+    dataset, batches = training_batches(cfg, task)
     seen, lengths = {}, None
 
     def replace(name):
@@ -260,7 +248,7 @@ def test_a_sentence_is_normalised_by_its_lengths_statistics(binned, varied):
     name = "encoder.layers.0.self_attn_layer_norm"
     statistics, seen = found_statistics(state)[name], []
     centres = state[f"{name}.population.centres"].double().numpy()
-    norm = model.get_submodule(name)
+    norm = model.eval().get_submodule(name)
     norm.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
     for length in (2, 9, 15, 30):
         tokens = torch.full((1, length), task.source_dictionary.index("a"))
