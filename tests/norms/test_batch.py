@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import oracles
+from agreement import randomise
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -36,9 +36,7 @@ ONE_TOKEN = {  # torch's batch norm refuses these; their variance is 0
 
 
 def random_norm(channels, **options):
-    norm = BatchNorm(channels, BatchNormOptions(**options))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
+    norm = randomise(BatchNorm(channels, BatchNormOptions(**options)))
     norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
     return norm
 

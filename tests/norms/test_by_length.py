@@ -6,10 +6,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import oracles
+from agreement import randomise
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -39,9 +39,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # fp32 sums of some 50 tokens of size 3
 
 
 def make(channels=C, **options):
-    norm = BatchNorm(channels, BatchNormOptions(length_bins=len(CENTRES), **options))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
+    norm = randomise(BatchNorm(channels, BatchNormOptions(length_bins=len(CENTRES), **options)))
     norm.population.set(torch.randn(channels), 0.1 + torch.rand(channels))
     norm.population.set_bins(LengthBins(np.array(EDGES, float), np.array(CENTRES, float)))
     return norm

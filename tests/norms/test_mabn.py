@@ -5,8 +5,8 @@ Behind its warm-up its backward is not the derivative of its forward, so that au
 
 import pytest
 import torch
-from torch import nn
 
+from agreement import randomise
 from rbn_fairseq.norms import MovingAverageBatchNorm, MovingAverageBatchNormOptions
 from simulations import assert_steps_agree, batch, run
 
@@ -15,10 +15,9 @@ OPTIONS = {"window": 5, "momentum": 0.1, "warmup": 12, "r_max": 1.05, "r_start":
 
 
 def random_norm(channels=4, **options):
-    norm = MovingAverageBatchNorm(channels, MovingAverageBatchNormOptions(**(OPTIONS | options)))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    return norm
+    return randomise(
+        MovingAverageBatchNorm(channels, MovingAverageBatchNormOptions(**(OPTIONS | options)))
+    )
 
 
 class Simulation:

@@ -5,8 +5,8 @@ Its backward is not the derivative of its forward, so that autograd is no oracle
 
 import pytest
 import torch
-from torch import nn
 
+from agreement import randomise
 from rbn_fairseq.norms import NormPlace, PowerNorm, PowerNormOptions, build_norm
 from simulations import assert_steps_agree
 
@@ -15,10 +15,7 @@ OPTIONS = {"alpha_forward": 0.8, "alpha_backward": 0.7, "warmup": 25}
 
 
 def random_norm(channels=4, **options):
-    norm = PowerNorm(channels, PowerNormOptions(**(OPTIONS | options)))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    return norm
+    return randomise(PowerNorm(channels, PowerNormOptions(**(OPTIONS | options))))
 
 
 class Simulation:

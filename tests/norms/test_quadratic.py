@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
+from agreement import randomise
 from rbn_fairseq.norms import (
     MovingAverageBatchNorm,
     MovingAverageBatchNormOptions,
@@ -30,10 +30,7 @@ BUILD = {
 
 @pytest.fixture(params=BUILD)
 def norm(request):
-    built = BUILD[request.param]()
-    for parameter in built.parameters():
-        nn.init.normal_(parameter)
-    return built
+    return randomise(BUILD[request.param]())
 
 
 @pytest.mark.parametrize("scope", [freeze_statistics, dummy_batch])

@@ -6,8 +6,8 @@ oracle.
 
 import pytest
 import torch
-from torch import nn
 
+from agreement import randomise
 from rbn_fairseq.norms import UnifiedNorm, UnifiedNormOptions, freeze_statistics
 from simulations import assert_steps_agree, batch, run
 
@@ -16,10 +16,7 @@ OPTIONS = {"window": 5, "momentum": 0.2, "warmup": 12, "r_max": 1.05, "r_start":
 
 
 def random_norm(channels=4, **options):
-    norm = UnifiedNorm(channels, UnifiedNormOptions(**(OPTIONS | options)))
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    return norm
+    return randomise(UnifiedNorm(channels, UnifiedNormOptions(**(OPTIONS | options))))
 
 
 class Simulation:
