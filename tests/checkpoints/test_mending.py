@@ -10,39 +10,27 @@ import torch
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.mending import mend
 
-# Scores of the saves by updates; a save every 10 updates, every second one ends an epoch.
-SCORES = {10: 7.0, 20: 6.0, 30: 5.0, 40: 5.5}
+# Names by updates; a save every 10 updates, every second one ends an epoch.
 NAMES = {
     10: ["checkpoint_1_10.pt", "checkpoint_best.pt", "checkpoint_last.pt"],
     20: ["checkpoint1.pt", "checkpoint_best.pt", "checkpoint_last.pt"],
     30: ["checkpoint_2_30.pt", "checkpoint_best.pt", "checkpoint_last.pt"],
     40: ["checkpoint2.pt", "checkpoint_last.pt"],
 }
-OPTIONS = {
-    "no_last_checkpoints": False, "keep_best_checkpoints": 0, "best_checkpoint_metric": "loss",
-    "maximize_best_checkpoint_metric": False,
-}  # fmt: skip
 
 
-def state(updates, **options):
-    epochs, rest = divmod(updates, 20)
+def state(updates):
     return {
         "model": {"weight": torch.full((500,), float(updates))},
         "optimizer_history": [{"num_updates": 0}, {"num_updates": updates}],
-        "cfg": {"checkpoint": {**OPTIONS, **options}},
-        "extra_state": {
-            "train_iterator": {"epoch": epochs + 1, "iterations_in_epoch": rest},
-            "val_loss": SCORES[updates],
-            "best": min(SCORES[n] for n in SCORES if n <= updates),
-        },
     }
 
 
-def save(directory, updates, names=None, **options):
+def save(directory, updates, names=None):
     """Save under names, a second after the save before."""
     for number, name in enumerate(NAMES[updates] if names is None else names):
         path = directory / name
-        write_checkpoint(path, state(updates, **options))
+        write_checkpoint(path, state(updates))
         os.utime(path, (1e9 + updates + number / 100,) * 2)
 
 
