@@ -158,10 +158,7 @@ def varied(shared) -> Path:
 @pytest.fixture(scope="session")
 def rbn_run(data_bin: Path, shared) -> Path:
     """Save directory of a Post-Norm RBN model after 3 epochs. Read only."""
-    options = (
-        "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
-        "--max-epoch", 3,
-    )  # fmt: skip
+    options = (*runs.RBN, "--max-epoch", 3)
     return shared("rbn", lambda directory: runs.train(data_bin, directory, *options))
 
 

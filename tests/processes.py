@@ -46,10 +46,7 @@ def on_processes(function, folder):
 
 def launch(forked, data, save_dir, *options, world=2):
     """Train a small RBN model on gloo processes; return what they printed."""
-    argv = runs.train_arguments(
-        data, save_dir, "--norm-encoder", "batch", "--rbn-mean-weight", 0.1,
-        "--rbn-std-weight", 0.1, "--max-tokens", 4000, *options,
-    )  # fmt: skip
+    argv = runs.train_arguments(data, save_dir, *runs.RBN, "--max-tokens", 4000, *options)
     return train_on(world, forked, argv)
 
 

@@ -28,6 +28,8 @@ PLAIN = (
     "--decoder-layers 2 --decoder-attention-heads 4"
 ).split()
 
+RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
+
 
 def decoder_plans(name: str, layers: int) -> tuple[str, str]:
     """Plans that put a norm wherever it may stand: in the decoder's layers, behind the last."""
@@ -84,12 +86,17 @@ def train(data: Path, save_dir: Path, *options: object) -> str:
     return call("train", *train_arguments(data, save_dir, *options))
 
 
+def evaluate(command: str, data: Path, path: object, *options: object) -> str:
+    """Run a command that reads checkpoints, on the CPU, and return what it printed."""
+    return call(
+        command, data, "--user-dir", USER_DIR, "--task", "translation_rbn", "--path", path,
+        "--cpu", "--num-workers", 0, "--no-progress-bar", *options,
+    )  # fmt: skip
+
+
 def generate(data: Path, path: object, *options: object) -> dict[int, str]:
     """Translate the test set and return the best hypothesis by sentence number."""
-    out = call(
-        "generate", data, "--user-dir", USER_DIR, "--task", "translation_rbn", "--path", path,
-        "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 20, "--no-progress-bar", *options,
-    )  # fmt: skip
+    out = evaluate("generate", data, path, "--beam", 2, "--max-len-b", 20, *options)
     lines = [line for line in out.splitlines() if line.startswith("H-")]
     return {int(line[2:].split("\t")[0]): line.split("\t")[2] for line in lines}
 

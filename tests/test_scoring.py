@@ -58,10 +58,7 @@ def test_other_files(tmp_path):
 
 
 def test_tokenised_bleu_is_that_of_fairseq(rbn_run, data_bin, tmp_path):
-    out = runs.call(
-        "generate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", rbn_run / "checkpoint_last.pt", "--cpu", "--num-workers", 0, "--beam", 2,
-    )  # fmt: skip
+    out = runs.evaluate("generate", data_bin, rbn_run / "checkpoint_last.pt", "--beam", 2)
     (tmp_path / "out").write_text(out)
     references, hypotheses = read_generated(tmp_path / "out")
     assert len(hypotheses) == 61

@@ -14,7 +14,6 @@ from saved import assert_same_weights, last, load, training_batches
 from trainings import training
 
 BATCH = ("--norm-encoder", "batch")
-RBN = (*BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
 # One update that moves neither weights nor statistics (a momentum of 1e-30 rounds away): what is
 # saved is what training began with.
 STILL = ("--lr", runs.NOTHING, "--max-update", 1, "--norm-batch-momentum", 1e-30)
@@ -34,7 +33,7 @@ def started(data_bin, plain_run, tmp_path_factory):
     """Save directory and log of an RBN model begun with fairseq's weights, and standing still."""
     directory = tmp_path_factory.mktemp("started")
     log = runs.train(
-        data_bin, directory, *RBN, *STILL, "--init-from", plain_run / "checkpoint_last.pt"
+        data_bin, directory, *runs.RBN, *STILL, "--init-from", plain_run / "checkpoint_last.pt"
     )
     return directory, log
 
@@ -97,7 +96,7 @@ def test_statistics_are_those_of_the_training_batches(started, plain_run, data_b
 def whole(data_bin, plain_run, tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
     start = plain_run / "checkpoint_last.pt"
-    runs.train(data_bin, directory, *RBN, *QUICK, "--init-from", start, "--max-update", 3)
+    runs.train(data_bin, directory, *runs.RBN, *QUICK, "--init-from", start, "--max-update", 3)
     return directory
 
 
@@ -110,7 +109,7 @@ def test_training_moves_the_statistics_on(started, whole):
 
 def test_resume(data_bin, plain_run, tmp_path, whole):
     start = shutil.copy(plain_run / "checkpoint_last.pt", tmp_path / "start.pt")
-    common = (data_bin, tmp_path / "save", *RBN, *QUICK, "--init-from", start, "--max-update")
+    common = (data_bin, tmp_path / "save", *runs.RBN, *QUICK, "--init-from", start, "--max-update")
     runs.train(*common, 2)
     start.unlink()  # what resumes does not read it
     log = runs.train(*common, 3)
@@ -133,7 +132,7 @@ def test_only_a_beginning_estimates_statistics_and_once(epoch, done, times):
 
 def test_random_numbers_are_those_of_a_training_without_it(data_bin, tmp_path, started, whole):
     runs.train(
-        data_bin, tmp_path / "save", *RBN, *QUICK, "--max-update", 3,
+        data_bin, tmp_path / "save", *runs.RBN, *QUICK, "--max-update", 3,
         "--finetune-from-model", started[0] / "checkpoint_last.pt",
     )  # fmt: skip
     assert_same_weights(last(tmp_path / "save")["model"], last(whole)["model"])

@@ -238,12 +238,8 @@ def test_a_checkpoint_with_a_number_is_read_by_every_command(data_bin, rbn_run, 
     state["cfg"]["task"]["length_mixing"] = 3
     torch.save(state, path)
     assert runs.generate(data_bin, path) == runs.generate(data_bin, rbn_run / path.name)
-    runs.call(
-        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", path, "--cpu", "--num-workers", 0, "--max-tokens", 1000,
-    )  # fmt: skip
-    options = "--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1
-    runs.train(data_bin, tmp_path, *options, "--length-mixing", 3, "--max-epoch", 4)
+    runs.evaluate("validate", data_bin, path, "--max-tokens", 1000)
+    runs.train(data_bin, tmp_path, *runs.RBN, "--length-mixing", 3, "--max-epoch", 4)
     resumed = read_checkpoint(path)
     assert resumed["extra_state"]["train_iterator"]["epoch"] == 5
     assert resumed["cfg"]["task"]["length_mixing"] == "3"

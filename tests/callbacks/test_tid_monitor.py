@@ -9,11 +9,10 @@ from unittest import mock
 import pytest
 from fairseq.logging import progress_bar
 from fairseq.tasks.translation import TranslationTask
-from typer.testing import CliRunner
 
 import runs
+from command import rbn
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
-from rbn_fairseq.cli.app import app
 from rbn_fairseq.measuring.batches import draw_batches
 from rbn_fairseq.report.runs import read_run
 from trainings import training
@@ -51,7 +50,7 @@ def test_processes_measure_on_batches_put_together_as_in_training(grouped, monke
 
 def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
     output = tmp_path / "tid.jsonl"
-    result = CliRunner().invoke(app, ["tid", str(rbn_run), "--json", str(output)])
+    result = rbn("tid", rbn_run, "--json", output)
     assert result.exit_code == 0, result.exception
     found = [json.loads(line) for line in output.read_text().splitlines()]
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]
@@ -135,9 +134,8 @@ def test_a_trained_model_is_not_that_before_training(data_bin, rbn_run, tmp_path
     for _ in range(2):  # the second as after an interruption before the first's save
         shutil.copy(rbn_run / "checkpoint_last.pt", tmp_path)
         log = runs.train(
-            data_bin, tmp_path, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
-            "--max-update", more, "--tid-batches", 2, option,
-        )  # fmt: skip
+            data_bin, tmp_path, *runs.RBN, "--max-update", more, "--tid-batches", 2, option
+        )
     earlier = "".join(
         f"2026 | INFO | {kind} | epoch 00{epoch} | loss 9 | nll_loss 9 | num_updates {update}\n"
         for epoch, update in updates.items() for kind in ("train", "valid") if epoch
@@ -160,9 +158,6 @@ def test_without_an_update_after_a_resume(data_bin, rbn_run, tmp_path):
     shutil.copy(rbn_run / "checkpoint2.pt", tmp_path / "checkpoint_last.pt")
     memory = RuntimeError("out of memory")
     with mock.patch.object(TranslationTask, "train_step", side_effect=memory):
-        runs.train(
-            data_bin, tmp_path, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
-            "--max-epoch", 3, "--tid-batches", 2,
-        )  # fmt: skip
+        runs.train(data_bin, tmp_path, *runs.RBN, "--max-epoch", 3, "--tid-batches", 2)
     made = {row["update"] for row in runs.tid_rows(rbn_run) if row["epoch"] == 2}
     assert {row["update"] for row in runs.tid_rows(tmp_path) if row["epoch"] == 3} == made

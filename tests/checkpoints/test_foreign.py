@@ -133,8 +133,8 @@ def test_training_resumes_from_an_old_checkpoint(rbn_run, data_bin, tmp_path):
     updates = state["optimizer_history"][-1]["num_updates"] + 2
     for name in ("old", "new"):
         runs.train(
-            data_bin, tmp_path / name, *BATCH, "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1,
-            "--max-update", updates, "--no-tid", "--disable-validation",
+            data_bin, tmp_path / name, *runs.RBN, "--max-update", updates, "--no-tid",
+            "--disable-validation",
         )  # fmt: skip
         assert last(tmp_path / name)["optimizer_history"][-1]["num_updates"] == updates
     assert_same_weights(*(last(tmp_path / name)["model"] for name in ("old", "new")))

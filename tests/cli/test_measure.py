@@ -14,14 +14,11 @@ from rbn_fairseq.diagnostics import TID, average_tid
 BATCHINGS = ["as-trained", "random", "mixed:4"]
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def measured(verb, *arguments, tmp_path):
     result = rbn(verb, *arguments, "--json", tmp_path / "out.jsonl")
     assert result.exit_code == 0, result.exception
-    return result.output, read(tmp_path / "out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    return result.output, [json.loads(line) for line in lines]
 
 
 def cells(output, *words):

@@ -448,8 +448,7 @@ def test_a_check_trains_nothing(data_bin, tmp_path, rbn_run, capsys):
 
 def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path, capsys):
     def train(*options):
-        norms = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
-        arguments = given(data_bin, tmp_path / "run", *norms, "--max-update", 3, *options)
+        arguments = given(data_bin, tmp_path / "run", *runs.RBN, "--max-update", 3, *options)
         return ["train", *arguments]
 
     (tmp_path / "run").mkdir()

@@ -12,10 +12,7 @@ from rbn_fairseq.models import RBNTransformerModel
 
 
 def validate(data_bin, path):
-    out = runs.call(
-        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", path, "--max-tokens", 1000, "--cpu", "--num-workers", 0, "--no-progress-bar",
-    )  # fmt: skip
+    out = runs.evaluate("validate", data_bin, path, "--max-tokens", 1000)
     return float(re.search(r"\| loss ([0-9.]+) ", out)[1])
 
 
@@ -63,9 +60,8 @@ def test_ensemble(data_bin, rbn_run):
 
 
 def test_interactive(data_bin, rbn_run, corpus):
-    out = runs.call(
-        "interactive", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", rbn_run / "checkpoint_last.pt", "--beam", 2, "--max-len-b", 20, "--cpu",
+    out = runs.evaluate(
+        "interactive", data_bin, rbn_run / "checkpoint_last.pt", "--beam", 2, "--max-len-b", 20,
         "--input", corpus / "test.de", "--buffer-size", 100, "--max-tokens", 1000,
     )  # fmt: skip
     lines = [line for line in out.splitlines() if line.startswith("H-")]
@@ -126,11 +122,7 @@ def twins(data_bin, tmp_path_factory):
 
 def printed(data_bin, path, *options):
     """What fairseq-generate prints of each sentence, by kind and number; a list of words."""
-    out = runs.call(
-        "generate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path",
-        path, "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 20, "--no-progress-bar",
-        *options,
-    )  # fmt: skip
+    out = runs.evaluate("generate", data_bin, path, "--beam", 2, "--max-len-b", 20, *options)
     lines = re.findall(r"^([A-Z]-\d+)\t(.*)$", out, re.MULTILINE)
     return {
         name: re.split("[\t ,-]", rest) if name[0] == "A" else rest.split() for name, rest in lines

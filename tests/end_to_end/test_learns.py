@@ -4,13 +4,11 @@ import pytest
 
 import runs
 
-RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
-
 
 @pytest.mark.nightly
 def test_learns(data_bin, corpus, tmp_path):
     runs.train(
-        data_bin, tmp_path, *RBN, "--max-update", 240, "--no-tid",
+        data_bin, tmp_path, *runs.RBN, "--max-update", 240, "--no-tid",
         "--validate-interval", 100, "--no-epoch-checkpoints", "--dropout", 0,
     )  # fmt: skip
     hypotheses = runs.generate(data_bin, tmp_path / "checkpoint_last.pt")

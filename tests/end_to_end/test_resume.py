@@ -7,13 +7,11 @@ import runs
 from rbn_fairseq.checkpoints.files import epoch_checkpoints
 from saved import assert_same_state
 
-RBN = ("--norm-encoder", "batch", "--rbn-mean-weight", 0.1, "--rbn-std-weight", 0.1)
-
 
 @pytest.fixture(scope="module")
 def whole(data_bin, tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
-    runs.train(data_bin, directory, *RBN, "--max-epoch", 3)
+    runs.train(data_bin, directory, *runs.RBN, "--max-epoch", 3)
     return directory
 
 
@@ -21,8 +19,8 @@ def whole(data_bin, tmp_path_factory):
 # go on with other batches.
 @pytest.mark.parametrize("stop", [("--max-update", 27), ("--max-epoch", 2)])
 def test_resume(data_bin, tmp_path, whole, stop):
-    runs.train(data_bin, tmp_path, *RBN, *stop)
-    runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3)
+    runs.train(data_bin, tmp_path, *runs.RBN, *stop)
+    runs.train(data_bin, tmp_path, *runs.RBN, "--max-epoch", 3)
     assert_same_state(tmp_path, whole)
     assert runs.tid_rows(tmp_path) == runs.tid_rows(whole)
     assert metrics.get_meter("default", "wall").elapsed_time > 0  # of the log, which reports add up
@@ -57,6 +55,6 @@ def test_patience_is_counted_on(data_bin, tmp_path):
 
 
 def test_training_is_the_same_without_the_monitor(data_bin, tmp_path, whole):
-    runs.train(data_bin, tmp_path, *RBN, "--max-epoch", 3, "--no-tid")
+    runs.train(data_bin, tmp_path, *runs.RBN, "--max-epoch", 3, "--no-tid")
     assert_same_state(tmp_path, whole)
     assert not (tmp_path / "tid.jsonl").exists()

@@ -201,13 +201,9 @@ def test_bins_are_kept_and_estimated_anew(binned, varied, tmp_path):
     assert other["encoder.layer_norm.population.edges"].shape == (4,)
 
 
-def scores(data, path, *options):
+def scores(data, path):
     """Hypotheses and their scores, by sentence."""
-    out = runs.call(
-        "generate", data, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path", path,
-        "--cpu", "--num-workers", 0, "--beam", 2, "--max-len-b", 4, *options,
-    )  # fmt: skip
-    return read_scores(out)
+    return read_scores(runs.evaluate("generate", data, path, "--beam", 2, "--max-len-b", 4))
 
 
 def read_scores(out):
@@ -231,10 +227,9 @@ def test_interactive_in_any_order(expected, binned, varied, tmp_path):
     order = list(range(len(lines)))
     random.Random(1).shuffle(order)
     (tmp_path / "input").write_text("".join(lines[number] + "\n" for number in order))
-    out = runs.call(
-        "interactive", varied, "--user-dir", runs.USER_DIR, "--task", "translation_rbn", "--path",
-        binned, "--cpu", "--beam", 2, "--max-len-b", 4, "--input", tmp_path / "input",
-        "--buffer-size", 20, "--max-tokens", 150,
+    out = runs.evaluate(
+        "interactive", varied, binned, "--beam", 2, "--max-len-b", 4, "--input",
+        tmp_path / "input", "--buffer-size", 20, "--max-tokens", 150,
     )  # fmt: skip
     assert "length bins: of" not in out  # for each buffer
     found = {order[place]: value for place, value in read_scores(out).items()}

@@ -69,10 +69,8 @@ def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
     found = compare_statistics(
         session.model, *moments(session), lambda name: samples(session), padding
     )
-    log = runs.call(
-        "validate", data_bin, "--user-dir", runs.USER_DIR, "--task", "translation_rbn",
-        "--path", rbn_run / "checkpoint2.pt", "--cpu", "--num-workers", 0, "--max-tokens", 300,
-    )  # fmt: skip
+    path = rbn_run / "checkpoint2.pt"
+    log = runs.evaluate("validate", data_bin, path, "--max-tokens", 300)
     nll = float(re.search(r"\| nll_loss ([\d.]+)", log)[1])
     assert found["running"].nll == pytest.approx(nll, abs=0.0006)  # printed with three decimals
     assert found["running"].sentences == 60
