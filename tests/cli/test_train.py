@@ -21,6 +21,7 @@ from command import rbn, user_error
 from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli.fairseq_commands import plugin_options
 from rbn_fairseq.cli.train import _with_recipe
 from rbn_fairseq.report.runs import read_run
 from shell import succeed
@@ -277,6 +278,15 @@ def test_a_recipe_for_another_kind_of_model(tmp_path):
     words = [str(tmp_path), "--arch", "rbn_transformer_lm_tiny"]
     with pytest.raises(ValueError, match="is for --task language_modeling_rbn.*take a --recipe"):
         _with_recipe(words, None, "iwslt14_pre", {"norm": "bn", "preset": None})
+
+
+def test_the_architecture_chooses_the_task():
+    for kind, task in (
+        ("", "translation"), ("_lm", "language_modeling"), ("_classifier", "text_classification"),
+        ("_tagger", "sequence_tagging"),
+    ):  # fmt: skip
+        options = plugin_options(["--arch", f"rbn_transformer{kind}_tiny"], None)
+        assert options[-2:] == ["--task", f"{task}_rbn"]
 
 
 def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypatch):

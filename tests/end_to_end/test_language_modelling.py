@@ -28,15 +28,19 @@ BREAKS = {
 }
 
 
+def train(english, directory, *options):
+    return runs.call(
+        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
+        *options, "--save-dir", directory,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module", params=BREAKS)
 def trained(request, english, tmp_path_factory):
     """A save directory, how its text is cut, and the log."""
     directory = tmp_path_factory.mktemp(request.param)
-    log = runs.call(
-        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
-        *MODEL, *TRAIN, *BREAKS[request.param], "--max-epoch", 3, "--save-dir", directory,
-    )  # fmt: skip
-    return directory, request.param, log
+    options = (*MODEL, *TRAIN, *BREAKS[request.param], "--max-epoch", 3)
+    return directory, request.param, train(english, directory, *options)
 
 
 def perplexity(english, directory, cut, split="test"):
@@ -135,10 +139,7 @@ def test_measurements(trained, english, tmp_path):
 def test_folding_a_model_that_predicts_a_part_of_its_dictionary(english, tmp_path):
     options = [*MODEL, *TRAIN, *BREAKS["blocks"], "--output-dictionary-size", 12]
     options.remove("--share-decoder-input-output-embed")
-    runs.call(
-        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
-        *options, "--max-update", 2, "--save-dir", tmp_path,
-    )  # fmt: skip
+    train(english, tmp_path, *options, "--max-update", 2)
     rbn("fold", tmp_path / "checkpoint_last.pt", "--output", tmp_path / "fold.pt")
     loss = {}
     for name in ("checkpoint_last", "fold"):
@@ -148,20 +149,13 @@ def test_folding_a_model_that_predicts_a_part_of_its_dictionary(english, tmp_pat
     assert loss["fold"] == pytest.approx(loss["checkpoint_last"], abs=2e-3)
 
 
-def test_the_architecture_chooses_the_task(english, tmp_path):
-    out = rbn("train", english / "bin", *MODEL, *TRAIN, *BREAKS["blocks"], "--check",
-              "--save-dir", tmp_path).stdout  # fmt: skip
-    assert "ok: rbn_transformer_lm_tiny" in out
-
-
 def test_mixing_and_an_adaptive_softmax(english, tmp_path):
     options = [*MODEL, *TRAIN, *BREAKS["sentences"]]
     options.remove("--share-decoder-input-output-embed")
     options[options.index("cross_entropy_rbn")] = "adaptive_loss_rbn"
-    log = runs.call(
-        "train", english / "bin", "--user-dir", runs.USER_DIR, "--task", "language_modeling_rbn",
-        *options, "--adaptive-softmax-cutoff", "10,20", "--length-mixing", 4, "--max-epoch", 2,
-        "--ddp-backend", "legacy_ddp", "--save-dir", tmp_path,
+    log = train(
+        english, tmp_path, *options, "--adaptive-softmax-cutoff", "10,20", "--length-mixing", 4,
+        "--max-epoch", 2, "--ddp-backend", "legacy_ddp",
     )  # fmt: skip
     assert "length mixing: 4 buckets" in log
     losses = [float(loss) for loss in re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)]
@@ -193,9 +187,6 @@ def test_the_recipe_with_an_adaptive_softmax_trains(english, tmp_path, by):
 
 
 def test_another_criterion_is_refused(english, tmp_path):
+    options = (*MODEL[:2], *TRAIN, *BREAKS["sentences"], "--adaptive-softmax-cutoff", "10,20")
     with pytest.raises(ValueError, match="adaptive_loss_rbn"):
-        runs.call(
-            "train", english / "bin", "--user-dir", runs.USER_DIR,
-            "--task", "language_modeling_rbn", *MODEL[:2], "--adaptive-softmax-cutoff", "10,20",
-            *TRAIN[:-1], *BREAKS["sentences"], "--max-update", 1, "--save-dir", tmp_path,
-        )  # fmt: skip
+        train(english, tmp_path, *options, "--max-update", 1)

@@ -162,11 +162,6 @@ def test_resume(data, tmp_path, sampler):
     assert_same_state(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_the_architecture_chooses_the_task(data, tmp_path):
-    out = rbn("train", data / "bin", *MODEL, *TRAIN, "--check", "--save-dir", tmp_path).stdout
-    assert "ok: rbn_transformer_classifier_tiny" in out
-
-
 def test_batches(data, tmp_path):
     """Of like length, or of equal numbers of tokens; `<s>` in front, and nothing too long."""
     _, cfg, task = load(one_update(data, tmp_path), data / "bin")
