@@ -143,7 +143,7 @@ def print_tid() -> None:
             free = (
                 not settings["rbn_mean_weight"]
                 and not settings["rbn_std_weight"]
-                and settings["rbn_target_tid"] is None
+                and settings.get("rbn_target_tid") is None  # the option is gone
             )
             rows.append({"free": free, "epoch": epoch, "cost": cost[epoch]} | {
                 f"{kind} {name} TID": values.loc[epoch, (name, column)]

@@ -12,7 +12,8 @@ for run in "$@"; do
     kept="fairseq_cli.train \| done training|INFO \| [^|. ]+ \| (epoch|\{)|are counted anew|fairseq.trainer \| Loaded checkpoint"
     grep -E "$kept" "$run/train.log" | grep -v "| train_inner |" |
         sed -E 's|(Loaded checkpoint )[^ ]*/|\1|' >"$to/train.part" || {
-        rm -r "$to/train.part"
+        rm "$to/train.part"
+        rmdir --ignore-fail-on-non-empty "$to"
         echo "$run: no epoch has ended, nothing is kept" >&2
         continue
     }

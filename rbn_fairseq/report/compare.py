@@ -18,6 +18,7 @@ from rbn_fairseq.report.setups import (
     as_text,
     describe,
     matches,
+    short_name,
 )
 
 _FRAMES = ("valid", "train", "tid", "batching", "conditioning", "cost")
@@ -130,9 +131,18 @@ class Group:
 
 
 def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
-    """Name the settings that all of them know."""
-    names = set.intersection(*(set(known) for known in settings))
-    return sorted(name for name in names if not matches(name, free))
+    """Name the settings that all know, or all that have the same optimizer, say."""
+
+    def known(name: str) -> bool:
+        kind = f"{name.rpartition('.')[0]}._name"
+        with_it, without = (
+            {chosen.get(kind) for chosen in settings if (name in chosen) is has}
+            for has in (True, False)
+        )
+        return not with_it & without
+
+    names = set().union(*settings)
+    return sorted(name for name in names if not matches(name, free) and known(name))
 
 
 def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
@@ -140,8 +150,8 @@ def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> li
 
     So is one that tells no more apart than those before it; the report's settings have them all.
     """
-    values = {name: [json.dumps(chosen[name]) for chosen in settings] for name in shared}
-    short = {name: name.rpartition(".")[2] for name in shared if len(set(values[name])) > 1}
+    values = {name: [json.dumps(chosen.get(name)) for chosen in settings] for name in shared}
+    short = {name: short_name(name) for name in shared if len(set(values[name])) > 1}
     told: dict[str, str] = {}
     apart = [""] * len(settings)
     for name in sorted(short, key=lambda name: short[name] not in _NAMES):
@@ -152,7 +162,7 @@ def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> li
         ", ".join(
             f"{title} {as_text(chosen[name])}"
             for name, title in told.items()
-            if chosen[name] is not None
+            if chosen.get(name) is not None
         )
         for chosen in settings
     ]
@@ -167,7 +177,7 @@ def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.Da
     if not len(series):
         return []
     shared = _shared(list(series["settings"]), free)
-    keys = series["settings"].map(lambda chosen: json.dumps([chosen[name] for name in shared]))
+    keys = series["settings"].map(lambda chosen: json.dumps([chosen.get(name) for name in shared]))
     sets = [part for _, part in series.groupby(keys, sort=False)]
     details = _details([part["settings"].iloc[0] for part in sets], shared)
     return list(zip(details, sets, strict=True))

@@ -16,7 +16,7 @@ from rbn_fairseq.report.compare import (
     last_layer,
 )
 from rbn_fairseq.report.figures.style import Colours
-from rbn_fairseq.report.setups import as_text
+from rbn_fairseq.report.setups import as_text, short_name
 
 _NAMED = 3  # settings that a sentence tells of
 _SHORT = 0.75  # of the longest training's epochs: one with fewer is not compared
@@ -196,9 +196,7 @@ def findings(group: Group) -> tuple[str, ...]:
 
 def _option(name: str) -> str:
     """Return a setting's name as an option of the command line, if it is one."""
-    section, _, key = name.rpartition(".")
-    option = section if key == "_name" else key
-    return f"--{option.replace('_', '-')}" if section else name
+    return f"--{short_name(name).replace('_', '-')}" if "." in name else name
 
 
 def _split(frame: pd.DataFrame) -> tuple["pd.Series[str]", pd.DataFrame]:

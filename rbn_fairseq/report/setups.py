@@ -151,6 +151,12 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def short_name(name: str) -> str:
+    """Return a setting's name without its section; of a component that is the section's."""
+    section, _, key = name.rpartition(".")
+    return section if key == "_name" else key
+
+
 def as_text(value: Any) -> str:
     """Return a setting's value as text; ``None`` as none."""
     if isinstance(value, list):

@@ -17,6 +17,7 @@ if [[ ! -d $work/bin ]]; then
     for part in {train,valid,test}.{de,en}; do
         subword-nmt apply-bpe -c "$work/code" <"$text/$part" >"$work/$part"
     done
+    rm -rf "$work/bin.part"
     fairseq-preprocess -s de -t en --trainpref "$work/train" --validpref "$work/valid" \
         --testpref "$work/test" --destdir "$work/bin.part" --joined-dictionary
     mv "$work"/bin{.part,}

@@ -20,7 +20,10 @@ COLUMNS = {
 
 def measure(run: Run) -> dict[str, float]:
     """Return what is known of a run's end, by column; nothing of one that diverged before it."""
-    if run.valid["update"].iloc[-1] < run.config["optimization"]["max_update"]:
+    if (
+        not len(run.valid)
+        or run.valid["update"].iloc[-1] < run.config["optimization"]["max_update"]
+    ):
         return {}
     row = {"nll": run.valid["nll_loss"].iloc[-1], "training": run.train["nll_loss"].iloc[-1]}
     if len(run.tid):

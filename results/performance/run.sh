@@ -15,7 +15,7 @@ mkdir -p "$output"
 
 bench() { # NAME SCRIPT ARGUMENT...
     echo "$1: $(date -u +%H:%M)"
-    python "benchmarks/$2.py" "$data" --json "$output/$1.json" "${@:3}"
+    python "benchmarks/$2.py" "$data" --json "$output/$1.json" --overwrite "${@:3}"
 }
 
 if [[ $gpu ]]; then

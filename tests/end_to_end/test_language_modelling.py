@@ -122,15 +122,15 @@ def test_measurements(trained, english, tmp_path):
     tokens = sum(len(line.split()) + 1 for line in (english / "valid").read_text().splitlines())
     assert costs["running"]["tokens"] == tokens
     assert costs["running"]["nll"] == pytest.approx(state["extra_state"]["val_loss"], abs=1e-3)
-    for verb in ("recalibrate", "fold"):
-        rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
-    folded = rbn(
-        "validate", english / "bin", "--path", tmp_path / "fold.pt", "--cpu", "--num-workers", 0,
-        "--max-tokens", 512,
-    ).stdout  # fmt: skip
-    assert float(re.search(r"\| loss ([\d.]+)", folded)[1]) == pytest.approx(
-        state["extra_state"]["val_loss"], abs=2e-3
-    )
+    for verb, nll in (("recalibrate", "recalibrated"), ("fold", "running")):
+        done = rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
+        assert done.exit_code == 0, done.output
+        log = rbn(
+            "validate", english / "bin", "--path", tmp_path / f"{verb}.pt", "--cpu",
+            "--num-workers", 0, "--max-tokens", 512,
+        ).stdout  # fmt: skip
+        loss = float(re.search(r"\| loss ([\d.]+)", log)[1])
+        assert loss == pytest.approx(costs[nll]["nll"], abs=2e-3)
     found = rbn("doctor", "--checkpoint", last, "--data", english / "bin").stdout
     assert "rbn_transformer_lm_tiny, --norm-decoder batch" in found
     assert "test has 61 lines" in found and "--norm-encoder" not in found

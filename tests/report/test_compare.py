@@ -181,6 +181,20 @@ def test_kind_of_bleu(make, group, tmp_path):
     assert group([make("scored", bleu=30.0)]).score_kind == "sacrebleu"
 
 
+def test_another_optimizer_takes_no_settings_from_the_others(make, group):
+    """Its own are not theirs, and theirs not its; each is compared with what has the same."""
+    runs = []
+    for kind, name, betas in (("LN", "adam", "a"), ("LN", "adam", "b"), ("BN", "adam", "b"),
+                              ("LN", "nag", "")):  # fmt: skip
+        changes = {"optimizer._name": name} | ({"optimizer.adam_betas": betas} if betas else {})
+        runs.append(make(f"{kind}{name}{betas}", kind, changes=changes.items()))
+    found = group(runs)
+    assert found.runs["series"].nunique() == 4
+    labels = found.runs["label"].to_dict()
+    assert labels["LNnag"] == "LN (optimizer nag)" and "betas b" in labels["LNadamb"]
+    assert found.pairs["baseline"].tolist() == ["LNadamb"]
+
+
 def test_what_shapes_no_training_makes_no_series(make, group):
     free = {
         "task.tid_batches": 7, "task.no_tid": True, "task.conditioning_interval": 9,

@@ -30,12 +30,12 @@ def full(tmp_path_factory, blocks):
     bn = runs[1].directory
     ways = {"as-trained": 4, "random": 1, "mixed:4": 2, "joint:16": 1}
     write_lines(bn / "tid_batching.jsonl", [
-        tid_line(3, n, 0.01 * size, 0.02 * size, batching=way, independent_mean_tid=0.01,
-                 independent_var_tid=0.02)
+        tid_line(3, n, 0.005 * size * (n + 1), 0.02 * size, batching=way,
+                 independent_mean_tid=0.01, independent_var_tid=0.02)
         for way, size in ways.items() for n in (0, 1)
     ])  # fmt: skip
     write_lines(bn / "cost.jsonl", [
-        {"update": 100 * epoch, "statistics": way, "nll": 4.0 + cost, "cost": cost}
+        {"update": 100 * epoch, "statistics": way, "nll": 4.0 + cost, "cost": cost * epoch / 3}
         for epoch in (1, 2, 3) for way, cost in WAYS.items()
     ])  # fmt: skip
     return blocks([read_run(run.name, run.directory) for run in runs])
@@ -103,10 +103,10 @@ def test_numbers_of_sweeps(full):
 
 
 def test_numbers_of_sources(full):
-    first = numbers(full["batching"], kind="mean").iloc[0]
-    assert first["sampling_squared_percent"] == pytest.approx(1)
-    assert first["bucketing_squared_percent"] == pytest.approx(16 - 1)
-    assert first["independent_squared_percent"] == pytest.approx(1)
+    last = numbers(full["batching"], kind="mean").iloc[-1]
+    assert last["sampling_squared_percent"] == pytest.approx(1)
+    assert last["bucketing_squared_percent"] == pytest.approx(16 - 1)
+    assert last["independent_squared_percent"] == pytest.approx(1)
     buckets = full["buckets"].numbers
     assert buckets["K"].tolist() == ["1", "4", "random"]
     assert buckets["mean_tid_last"].tolist() == pytest.approx([0.04, 0.02, 0.01])
@@ -124,7 +124,17 @@ def test_runs_on_mixed_batches_stand_where_they_were_trained(make, blocks):
 
 def test_numbers_of_costs(full):
     cost = full["cost"].numbers.set_index("statistics")["cost"]
-    assert cost["running"] == 0.02 and cost["batch"] == 0
+    assert cost["running"] == 0.02 and cost["batch"] == 0  # of the last checkpoint
+    summary = full["summary"].texts().set_index(full["summary"].columns[0])
+    (column,) = (name for name in summary if "cost" in name)
+    assert summary[column]["bn1"] == "0.0200"
+
+
+def test_a_seed_without_a_finite_loss_stays_on_the_page(make, blocks):
+    runs = [make("bn1", "BN"), make("bn2", "BN", seed=2, nll=[float("nan")] * 3)]
+    (curve,) = blocks(runs)["figure1"].panels[0].curves
+    one, other = curve.data()["runs"]
+    assert (one["run"], other["run"]) == ("bn1", "bn2") and other["value"] == ["NaN"] * 3
 
 
 def test_a_loss_that_is_not_finite_is_drawn_at_the_edge(make, blocks):

@@ -92,6 +92,7 @@ def test_values_of_all_runs_under_the_cursor(visit):
         tip = hover(page, "validation", 1, part)
         assert f"epoch {number + 1}" in tip
         assert all(f"{losses[number]:g}" in tip for losses in LOSSES.values())
+        assert number != 1 or "4.045" in tip  # BN's mean
     assert "−0.2" in hover(page, "validation", 0, 0.98)  # 2.93 - 3.13
     page.mouse.move(0, 0)
     assert page.locator("#figure-validation .tip").nth(1).inner_text() == ""

@@ -41,7 +41,7 @@ class Curve:
             | {
                 name: _for_json(points[name], "NaN" if name == "value" else None)
                 for name in ("x", "value", "difference", "update", "minutes")
-                if name in points and points[name].notna().any()
+                if name in points and (name == "value" or points[name].notna().any())
             }
             for run, points in self.points.groupby("run", sort=False)
         ]
