@@ -21,6 +21,8 @@ __all__ = ["Resume"]
 
 logger = logging.getLogger(__name__)
 
+_BEFORE_TORCH_1_6 = b"\x80"  # how a checkpoint begins that is a pickle, not an archive
+
 
 def _patience() -> dict[str, Any]:
     """Return the state of --patience, which fairseq keeps in attributes of a function."""
@@ -28,17 +30,27 @@ def _patience() -> dict[str, Any]:
     return vars(train.should_stop_early) if train else {}
 
 
-def _check_restored(path: Path, save_dir: Path) -> None:
-    """Refuse a missing file of --restore-file, with which fairseq would train from scratch.
+def _check_given(option: str, path: Path, save_dir: Path) -> None:
+    """Refuse an option's file that is no checkpoint: fairseq would fail, or train from scratch.
 
-    Unless it is in the save directory: a command that is given again after an interruption may
-    name what the training will have saved by then.
+    Unless it is in the save directory and is missing: a command that is given again after an
+    interruption may name what the training will have saved by then.
     """
-    if path.exists() or "://" in str(path):
+    if "://" in str(path):
         return
-    if not path.resolve().is_relative_to(save_dir.resolve()):
-        raise ValueError(f"--restore-file: there is no file `{path}`. Name one, or leave it out.")
-    logger.warning("--restore-file %s is not there yet: training begins anew", path)
+    if path.is_dir():
+        raise ValueError(
+            f"{option}: `{path}` is a directory. Name a file in it, such as checkpoint_best.pt."
+        )
+    if path.exists():
+        if not is_archive(path) and path.open("rb").read(1) != _BEFORE_TORCH_1_6:
+            raise ValueError(
+                f"{option}: `{path}` is no checkpoint, or a damaged one. Name another."
+            )
+    elif path.resolve().is_relative_to(save_dir.resolve()):
+        logger.warning("%s %s is not there yet: training begins anew", option, path)
+    else:
+        raise ValueError(f"{option}: there is no file `{path}`. Name one, or leave it out.")
 
 
 class Resume(Callback):
@@ -65,11 +77,10 @@ class Resume(Callback):
             return
         cfg = self.training.cfg.checkpoint
         start = last = self.training.save_dir / LAST
-        resumes = True
+        given, resumes = "", True
         # As in fairseq's checkpoint_utils.load_checkpoint.
         if cfg.restore_file != LAST:
-            start = Path(cfg.restore_file)
-            _check_restored(start, last.parent)
+            given, start = "--restore-file", Path(cfg.restore_file)
         else:
             if not cfg.no_last_checkpoints:
                 mend(last.parent)
@@ -78,6 +89,9 @@ class Resume(Callback):
             other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
                 start, resumes = Path(other), bool(cfg.continue_once)
+                given = "--continue-once" if resumes else "--finetune-from-model"
+        if given:
+            _check_given(given, start, last.parent)
         if not is_archive(start):  # there is none, or it is older than torch 1.6
             return
         state = read_checkpoint(start, mmap=True)

@@ -70,11 +70,13 @@ def average(
             )
         paths = choose_last(checkpoints[0], last)
     elif last is not None:
-        raise ValueError(f"--last goes with one directory, which `{checkpoints[0]}` is not.")
+        named = ", ".join(f"`{path}`" for path in checkpoints)
+        raise ValueError(f"--last goes with one directory, and given is {named}.")
     else:
         paths = checkpoints
-    if dropout and not recalibrate:
-        raise ValueError("--dropout goes with --recalibrate.")
+    for given, option in ((dropout, "--dropout"), (data, "--data")):
+        if given and not recalibrate:
+            raise ValueError(f"{option} goes with --recalibrate.")
     check_output("--output", output, paths, overwrite)
     computing = options.choose_device(device)
     state = average_checkpoints(paths)

@@ -155,8 +155,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
 )
 
 MISSING_DATA = (
-    "DATA-BIN is missing, the first argument (rbn train DATA-BIN [OPTIONS]): the directory that "
-    "fairseq-preprocess filled."
+    "DATA-BIN is missing, the first argument (as in rbn train DATA-BIN [OPTIONS]): the directory "
+    "that fairseq-preprocess filled."
 )
 
 

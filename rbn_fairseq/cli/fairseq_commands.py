@@ -166,7 +166,8 @@ def validate(
     """
     from fairseq.logging import progress_bar
 
-    check_json(json, [], overwrite)
+    read = value_of(context.args, "--path").split(os.pathsep)
+    check_json(json, [Path(path) for path in read if path], overwrite)
     make = progress_bar.progress_bar
     scores: dict[str, dict[str, float]] = {}
 

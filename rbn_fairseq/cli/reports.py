@@ -63,6 +63,10 @@ def score(
 
     if (test_set is None) != (language_pair is None):
         raise ValueError("--test-set and --language-pair go together; give both or neither.")
+    if test_set is not None and raw_reference is not None:
+        raise ValueError(
+            "--test-set and --raw-reference are two references. Leave one of them out."
+        )
     read = [path for path in (generated, reference, raw_reference, against) if path is not None]
     check_json(json, read, overwrite)
     right, ours = scoring.read_generated(generated)

@@ -34,7 +34,8 @@ RUN_FILE = "run.json"
 _FORMAT = 1
 #: Groups of settings that shape a training, and which settings of them; all where none is named.
 _SHAPING: dict[str, tuple[str, ...]] = {
-    "model": (), "task": (), "criterion": (), "optimizer": (), "lr_scheduler": (),
+    "common": ("seed", "fp16", "bf16", "amp"), "model": (), "task": (), "criterion": (),
+    "optimizer": (), "lr_scheduler": (),
     "optimization": ("lr", "update_freq", "clip_norm"), "dataset": ("max_tokens", "batch_size"),
 }  # fmt: skip
 #: But for these: where the data are, and what is measured on the way.

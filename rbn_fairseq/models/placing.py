@@ -151,7 +151,7 @@ def _place_embedding_norm(
     if causal:
         _refuse_at(_DECODER, names, norms, plan.option)
     if default:  # fairseq's, which takes no layout
-        stack.layernorm_embedding = build_norm(("layer",), place, {})
+        stack.layernorm_embedding = build_norm(("layer",), place, norms.options)
     elif names:
         stack.layernorm_embedding = build_norm(names, place, norms.options)
 

@@ -89,8 +89,9 @@ def test_other_settings_than_those_of_a_complete_training_are_told(data_bin, tmp
     words = "goes on, had other settings"
     assert words not in runs.train(data_bin, tmp_path, *given)
     assert words not in runs.train(data_bin, tmp_path, *given)
-    log = runs.train(data_bin, tmp_path, *given, "--rbn-mean-weight", 60)
-    assert f"the training in {tmp_path}, which {words}: criterion.rbn_mean_weight\n" in log
+    log = runs.train(data_bin, tmp_path, *given, "--rbn-mean-weight", 60, "--seed", 2)
+    changed = "common.seed, criterion.rbn_mean_weight"
+    assert f"the training in {tmp_path}, which {words}: {changed}\n" in log
     assert "gnorm" not in log
 
 

@@ -182,9 +182,10 @@ def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_dropout_without_recalibration_is_refused(rbn_run, tmp_path):
-    with pytest.raises(ValueError, match="--dropout goes with --recalibrate"):
-        rbn("average", rbn_run, "--last", 2, "--dropout", "--output", tmp_path / "out.pt")
+@pytest.mark.parametrize("given", [("--dropout",), ("--data", ".")])
+def test_options_of_recalibration_without_it_are_refused(rbn_run, tmp_path, given):
+    with pytest.raises(ValueError, match=f"{given[0]} goes with --recalibrate"):
+        rbn("average", rbn_run, "--last", 2, *given, "--output", tmp_path / "out.pt")
     assert not list(tmp_path.iterdir())
 
 

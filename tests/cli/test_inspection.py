@@ -76,6 +76,10 @@ def test_diverged(rbn_run, tmp_path):
     status, told = findings(changed(rbn_run / "checkpoint1.pt", tmp_path / "nan.pt", model=model))
     assert status == 1 and told[1][0] == "problem"
     assert f"not finite: {name} (1 tensors)" in told[1][1]
+    model[name][0] = 1.0
+    model["decoder.embed_tokens._float_tensor"] = torch.tensor([torch.nan])  # fairseq sets no value
+    status, _ = findings(changed(rbn_run / "checkpoint1.pt", tmp_path / "nan.pt", model=model))
+    assert status == 0
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["cfg", "args"])

@@ -62,6 +62,10 @@ def test_score_refusals(capsys, generated, tmp_path):
     assert "There is no file" in line and str(tmp_path / "none") in line
     for options, message in (
         (("--test-set", "wmt14/full"), "go together"),
+        (
+            ("--test-set", "wmt14/full", "--language-pair", "en-de", "--raw-reference", generated),
+            "are two references",
+        ),
         (("--raw-reference", generated), "cannot be scored against"),
     ):
         assert message in user_error(capsys, "score", generated, "--lang", "en", *options)

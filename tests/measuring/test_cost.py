@@ -169,6 +169,13 @@ def test_of_data_in_several_parts_the_first_is_taken(rbn_run, data_bin, tmp_path
     assert f"2 parts, of which the first is taken: `{data_bin}`" in caplog.text
 
 
+def test_files_of_embeddings_may_be_gone(rbn_run, data_bin):
+    path = rbn_run / "checkpoint_last.pt"
+    state = read_checkpoint(path)
+    state["cfg"]["model"]["encoder_embed_path"] = "gone.txt"
+    assert open_session(path, data_bin, state=state).update > 0
+
+
 def test_statistics_of_several_processes_are_told(rbn_run, caplog):
     path = rbn_run / "checkpoint_last.pt"
     state = read_checkpoint(path)

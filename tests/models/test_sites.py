@@ -39,6 +39,13 @@ def test_the_norm_of_the_embedding():
         assert state.keys() == model(layernorm_embedding=True).state_dict().keys()
 
 
+def test_the_eps_of_layer_norms_is_that_of_the_embeddings_too():
+    model = build(layernorm_embedding=True, norm_layer_eps=0.25)
+    norms = [part for part in model.modules() if isinstance(part, LayerNorm)]
+    assert model.encoder.layernorm_embedding in norms
+    assert {norm.options.eps for norm in norms} == {0.25}
+
+
 def kinds(attention):
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     return [type(part.norm) if isinstance(part, HeadNorm) else None for part in projections]
