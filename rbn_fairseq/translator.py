@@ -15,11 +15,10 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf, open_dict
 
-from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint
+from rbn_fairseq.checkpoints.files import NO_EMBEDDINGS, plain_settings, read_checkpoint
 from rbn_fairseq.corpora.text import lower_case
 from rbn_fairseq.measuring.data_bin import check_data
 from rbn_fairseq.measuring.run_file import RUN_FILE
-from rbn_fairseq.measuring.session import WITHOUT_EMBEDDINGS
 from rbn_fairseq.pieces import CODES, EXAMPLE, PIECES, read_pieces
 
 __all__ = ["Translator", "open_translator"]
@@ -148,7 +147,7 @@ def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     folder = Path(directory.split(os.pathsep)[0])
     pieces = _find_pieces(path, folder)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(path)], arg_overrides={"data": directory, **WITHOUT_EMBEDDINGS}
+        [str(path)], arg_overrides={"data": directory, **NO_EMBEDDINGS}
     )
     try:
         translator = Translator(cfg, task, model, pieces)

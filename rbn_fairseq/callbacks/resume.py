@@ -33,21 +33,24 @@ def _patience() -> dict[str, Any]:
 def _check_given(option: str, path: Path, save_dir: Path) -> None:
     """Refuse an option's file that is no checkpoint: fairseq would fail, or train from scratch.
 
-    Unless it is in the save directory and is missing: a command that is given again after an
-    interruption may name what the training will have saved by then.
+    Unless it is missing in the save directory: a command that is given again after an interruption
+    may name what the training will have saved by then.
     """
     if "://" in str(path):
         return
+    later = path.resolve().is_relative_to(save_dir.resolve())
     if path.is_dir():
         raise ValueError(
             f"{option}: `{path}` is a directory. Name a file in it, such as checkpoint_best.pt."
         )
     if path.exists():
-        if not is_archive(path) and path.open("rb").read(1) != _BEFORE_TORCH_1_6:
+        with path.open("rb") as file:
+            old = file.read(1) == _BEFORE_TORCH_1_6
+        if not old and not is_archive(path):
             raise ValueError(
                 f"{option}: `{path}` is no checkpoint, or a damaged one. Name another."
             )
-    elif path.resolve().is_relative_to(save_dir.resolve()):
+    elif later and option != "--finetune-from-model":
         logger.warning("%s %s is not there yet: training begins anew", option, path)
     else:
         raise ValueError(f"{option}: there is no file `{path}`. Name one, or leave it out.")

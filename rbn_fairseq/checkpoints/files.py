@@ -14,9 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from rbn_fairseq.writing import unfinished
 
 __all__ = [
-    "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive", "is_whole",
-    "own_settings", "plain_settings", "read_checkpoint", "refuse_folded", "write_checkpoint",
+    "NO_EMBEDDINGS", "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive",
+    "is_whole", "own_settings", "plain_settings", "read_checkpoint", "refuse_folded", "write_checkpoint",
 ]  # fmt: skip
+
+#: Settings: what the embeddings started from is in the weights, and its files may be gone.
+NO_EMBEDDINGS = {"encoder_embed_path": None, "decoder_embed_path": None}
 
 _DIRECTORY = 0x10  # in the attributes of MS-DOS
 

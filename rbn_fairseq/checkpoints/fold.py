@@ -9,6 +9,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from rbn_fairseq.checkpoints.files import (
+    NO_EMBEDDINGS,
     drop_moving_average,
     own_settings,
     read_checkpoint,
@@ -16,7 +17,6 @@ from rbn_fairseq.checkpoints.files import (
 )
 from rbn_fairseq.models.encoding import EncodingModel
 from rbn_fairseq.models.folding import fold_norms
-from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.models.transformer import RBNTransformerModel
 
@@ -46,9 +46,7 @@ def _build(state: dict[str, Any]) -> Any:
     task = SimpleNamespace(
         source_dictionary=source, target_dictionary=target, provides=lambda what: True
     )
-    # What --encoder-embed-path started from is in the weights; its file may be gone.
-    paths = {f"{side}_embed_path": None for side in SIDES}
-    model = kind.build_model(Namespace(**{**settings, **paths}), task).double()
+    model = kind.build_model(Namespace(**{**settings, **NO_EMBEDDINGS}), task).double()
     model.load_state_dict(state["model"])
     return model
 

@@ -198,9 +198,11 @@ def write_json(
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Within it SIGTERM stops a verb, and what it started, as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

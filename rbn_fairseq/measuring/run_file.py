@@ -83,8 +83,8 @@ def _without_copies(config: dict[str, Any]) -> dict[str, Any]:
     fairseq gives those components that have no dataclass, such as sgd, the whole command line.
     """
     groups = {name: group for name, group in config.items() if isinstance(group, dict)}
-    whole = [name for name, group in groups.items() if name != "checkpoint" and "save_dir" in group]
-    known = {*config}.union(*(group for name, group in groups.items() if name not in whole))
+    whole = [name for name, group in groups.items() if {"save_dir", "arch"} <= group.keys()]
+    known = {"arch", *config}.union(*(group for name, group in groups.items() if name not in whole))
     own = {
         name: {key: it for key, it in groups[name].items() if key == "_name" or key not in known}
         for name in whole

@@ -12,18 +12,20 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 
-from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import (
+    NO_EMBEDDINGS,
+    own_settings,
+    read_checkpoint,
+    refuse_folded,
+)
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import mix, parse_mixing
 from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.norms import has_population_norm
 
-__all__ = ["WITHOUT_EMBEDDINGS", "Session", "open_session"]
+__all__ = ["Session", "open_session"]
 
 logger = logging.getLogger(__name__)
-
-#: Files of embeddings, which may be gone: a checkpoint's weights take their place.
-WITHOUT_EMBEDDINGS = {"encoder_embed_path": None, "decoder_embed_path": None}
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def open_session(
         adapter.check_data(SimpleNamespace(data=str(data)))
     # As fairseq's checkpoint_utils.load_checkpoint_to_cpu makes of a file.
     full = OmegaConf.create(cfg, flags={"allow_objects": True})
-    paths = {"data": os.path.abspath(data or cfg["task"]["data"]), **WITHOUT_EMBEDDINGS}
+    paths = {"data": os.path.abspath(data or cfg["task"]["data"]), **NO_EMBEDDINGS}
     overwrite_args_by_name(full, paths)
     (model,), full, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], state={**state, "args": None, "cfg": full}

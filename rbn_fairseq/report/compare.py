@@ -131,7 +131,7 @@ class Group:
 
 
 def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
-    """Name the settings that all know, or all that have the same optimizer, say."""
+    """Name the settings that all know, or all but those whose optimizer, say, is another."""
 
     def known(name: str) -> bool:
         kind = f"{name.rpartition('.')[0]}._name"
@@ -259,8 +259,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
     Data are the same where their directory's name, languages, sizes of dictionaries and number of
     training sentences are. Runs whose settings are unknown make a group of their own. Settings that
-    only some runs of a group know are not compared. Of runs with the same settings and seed the
-    longest is counted.
+    only some runs of a group know are not compared, unless it is their optimizer's, say. Of runs
+    with the same settings and seed the longest is counted.
     """
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
     for run in runs:

@@ -366,7 +366,7 @@ def read_run(name: str, directory: Path) -> Run:
         sentences=content.get("sentences"),
         parameters=content.get("parameters"),
         starts=starts,
-        seconds=round(60 * float(minutes.max()), 3) if minutes.notna().any() else None,
+        seconds=round(60 * float(minutes.iloc[-1]), 3) if minutes[-1:].notna().any() else None,
         problems=(*_missing_files(directory, config, valid), *problems),
     )
 

@@ -185,11 +185,11 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     groups = dict(config)
     # Without copies of other groups' options: of fairseq's own components some held, in files of
     # older versions, the whole command line.
-    whole = {name for name, group in groups.items() if "save_dir" in group} - {"checkpoint"}
+    whole = {name for name, group in groups.items() if {"save_dir", "arch"} <= group.keys()}
     foreign = set() if _plans(config["model"]) else {"model"}
     for name in (*(whole | foreign), "task"):
         known = (group for other, group in groups.items() if other not in {name, *whole})
-        others = set(groups).union(*known) - {"_name"}
+        others = {"arch", *groups}.union(*known) - {"_name"}
         groups[name] = {key: value for key, value in groups[name].items() if key not in others}
     sections = {name: groups.get(name) or {} for name in _SECTIONS}
     sections["common"] = {name: config["common"].get(name) for name in _PRECISION}

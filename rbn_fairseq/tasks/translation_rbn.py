@@ -23,7 +23,7 @@ class TranslationRBNTask(WithCallbacks, FairseqRepairs, TranslationTask):
     def load_dataset(self, *args: Any, **kwargs: Any) -> None:
         """Load a part of the data; of several, fairseq's default is to take the first -1 times."""
         chosen = self.cfg.upsample_primary
-        self.cfg.upsample_primary = abs(chosen)
+        self.cfg.upsample_primary = 1 if chosen == -1 else chosen
         try:
             super().load_dataset(*args, **kwargs)
         finally:

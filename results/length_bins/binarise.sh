@@ -10,7 +10,7 @@ for name in joined4 joined8 longest tatoeba news; do
     for lang in de en; do
         subword-nmt apply-bpe -c "$code" <"$here/valid.$lang" >"$here/pieces.$lang"
     done
-    rm -rf "$here/bin"
+    rm -rf "${here:?}/bin"
     fairseq-preprocess -s de -t en --validpref "$here/pieces" --srcdict "$bin/dict.de.txt" \
         --joined-dictionary --destdir "$here/bin"
     cp "$bin"/train.* "$here/bin"

@@ -66,7 +66,7 @@ def test_an_optimizer_that_holds_the_whole_command_line(data_bin, tmp_path):
     run = read(tmp_path)
     optimizer = run["config"]["optimizer"]
     assert (optimizer["_name"], optimizer["momentum"]) == ("sgd", 0.9)
-    assert not {"save_dir", "seed", "norm_encoder", "max_update", "task"} & optimizer.keys()
+    assert not {"save_dir", "seed", "norm_encoder", "max_update", "task", "arch"} & optimizer.keys()
     assert run["config"]["task"]["length_mixing"] == "1"
     assert [start.get("changed") for start in run["starts"]] == [None, None]
 

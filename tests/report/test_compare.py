@@ -100,7 +100,13 @@ def test_an_optimizer_that_holds_the_whole_command_line(tmp_path):
             key: value for name in ("common", "model", "task") for key, value in cfg[name].items()
         }
         cfg["checkpoint"] = {"save_dir": f"{plan}{seed}"}
-        cfg["optimizer"] = {**copies, "save_dir": f"{plan}{seed}", "momentum": 0.9, "_name": "sgd"}
+        cfg["optimizer"] = {
+            **copies,
+            "save_dir": f"{plan}{seed}",
+            "arch": plan,
+            "momentum": 0.9,
+            "_name": "sgd",
+        }
         directory = write_run(tmp_path / f"{plan}{seed}", configuration())
         (directory / "run.json").write_text(json.dumps({"config": cfg}))
         settings.append(describe(read_run("x", directory)).settings)

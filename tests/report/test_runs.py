@@ -122,6 +122,11 @@ def test_time_over_processes(tmp_path):
     for starts in ((0, 200, 100), (0, 150, 100)):  # back to what an earlier one had made
         write_run_file(directory, configuration(), starts=starts)
         assert read_run("x", directory).seconds == 60 + 180
+    log = directory / "train.log"  # of a resume within an epoch, after which fairseq's clock stood
+    log.write_text(log.read_text().replace("wall 120", "wall 0").replace("wall 180", "wall 0"))
+    write_run_file(directory, configuration(), starts=(0, 150))
+    run = read_run("x", directory)
+    assert run.seconds is None and run.train["minutes"][0] == 1
 
 
 def test_what_is_missing_is_told(tmp_path):
