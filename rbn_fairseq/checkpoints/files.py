@@ -15,7 +15,8 @@ from rbn_fairseq.writing import unfinished
 
 __all__ = [
     "NO_EMBEDDINGS", "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive",
-    "is_whole", "own_settings", "plain_settings", "read_checkpoint", "refuse_folded", "write_checkpoint",
+    "is_whole", "own_settings", "plain_settings", "read_checkpoint", "refuse_folded",
+    "write_checkpoint",
 ]  # fmt: skip
 
 #: Settings: what the embeddings started from is in the weights, and its files may be gone.
