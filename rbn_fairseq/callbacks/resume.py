@@ -38,19 +38,19 @@ def _check_given(option: str, path: Path, save_dir: Path) -> None:
     """
     if "://" in str(path):
         return
-    later = path.resolve().is_relative_to(save_dir.resolve())
     if path.is_dir():
         raise ValueError(
             f"{option}: `{path}` is a directory. Name a file in it, such as checkpoint_best.pt."
         )
+    inside = path.resolve().is_relative_to(save_dir.resolve())
     if path.exists():
-        with path.open("rb") as file:
-            old = file.read(1) == _BEFORE_TORCH_1_6
-        if not old and not is_archive(path):
-            raise ValueError(
-                f"{option}: `{path}` is no checkpoint, or a damaged one. Name another."
-            )
-    elif later and option != "--finetune-from-model":
+        if not is_archive(path):  # which tells of files that may not be read
+            with path.open("rb") as file:
+                if file.read(1) != _BEFORE_TORCH_1_6:
+                    raise ValueError(
+                        f"{option}: `{path}` is no checkpoint, or a damaged one. Name another."
+                    )
+    elif inside and option != "--finetune-from-model":
         logger.warning("%s %s is not there yet: training begins anew", option, path)
     else:
         raise ValueError(f"{option}: there is no file `{path}`. Name one, or leave it out.")

@@ -92,7 +92,7 @@ def test_a_model_that_holds_the_whole_command_line(tmp_path, make, group):
 
 
 def test_an_optimizer_that_holds_the_whole_command_line(tmp_path):
-    """As versions before 0.2 wrote it."""
+    """As run.json was written before it left copies out."""
     settings = []
     for seed, plan in ((1, "layer"), (2, "layer"), (1, "rms")):
         cfg = configuration(seed, **{"model.norm_encoder": plan, "task.length_mixing": "16"})
