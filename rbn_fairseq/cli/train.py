@@ -201,19 +201,27 @@ def _train(cfg: Any) -> None:
 def _check(cfg: Any) -> None:
     """Run fairseq's training up to its first update, and describe it; nothing is written."""
     from fairseq import checkpoint_utils
+    from fairseq.trainer import Trainer
     from fairseq_cli.train import main
 
     from rbn_fairseq.callbacks import resume
     from rbn_fairseq.checkpoints.files import read_checkpoint
     from rbn_fairseq.checkpoints.mending import LAST
 
-    load = checkpoint_utils.load_checkpoint
+    load, iterate = checkpoint_utils.load_checkpoint, Trainer.get_train_iterator
     last = Path(cfg.checkpoint.save_dir) / LAST
+    processes = cfg.distributed_training.distributed_world_size
+
+    def share(trainer: Any, *arguments: Any, **settings: Any) -> Any:
+        _ = trainer.model  # is made for one process
+        with mock.patch.object(Trainer, "data_parallel_world_size", processes):
+            return iterate(trainer, *arguments, **settings)
 
     def describe(checkpoint: Any, trainer: Any, **settings: Any) -> None:
         _, iterator = load(checkpoint, trainer, **settings)
+        each = f" on each of {processes} processes" if processes > 1 else ""
         typer.echo(
-            f"ok: {cfg.model._name}, {len(iterator):,} batches an epoch; "
+            f"ok: {cfg.model._name}, {len(iterator):,} batches an epoch{each}; "
             f"{trainer.get_num_updates():,} updates so far in {last.parent}"
         )
         raise typer.Exit
@@ -224,6 +232,7 @@ def _check(cfg: Any) -> None:
         read_checkpoint(last, mmap=True)  # refuses a damaged one
     with (
         mock.patch.object(checkpoint_utils, "load_checkpoint", describe),
+        mock.patch.object(Trainer, "get_train_iterator", share),
         mock.patch.object(checkpoint_utils, "verify_checkpoint_directory"),
         mock.patch.object(resume, "mend"),
     ):

@@ -1,5 +1,7 @@
 """`rbn train`: recipes, the log, checks, and what is left of a training."""
 
+import math
+import re
 import shutil
 import subprocess
 import sys
@@ -373,6 +375,26 @@ def test_a_check_sees_schedules(capsys, data_bin, tmp_path, monkeypatch):
     assert rbn("train", data_bin, *SMALL, *plan, "--max-update", 3, "--check").exit_code == 0
     line = user_error(capsys, "train", data_bin, *SMALL, *plan, "--check")
     assert "--norm-repbn-layer-end 3" in line
+
+
+def test_a_check_counts_the_batches_of_each_process(capsys, data_bin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ("--max-tokens", 60, "--max-epoch", 1, "--max-update", 0, "--norm-encoder", "repbn")
+
+    def batches(*options):
+        result = rbn("train", data_bin, *SMALL, *small, *options, "--check")
+        assert result.exit_code == 0, result.exception
+        return int(re.search(r"([\d,]+) batches an epoch", result.output)[1].replace(",", ""))
+
+    one = batches("--norm-repbn-layer-end", 1)
+    two = ("--distributed-world-size", 2)
+    half = batches(*two, "--norm-repbn-layer-end", 1)
+    assert half == math.ceil(one / 2) < one
+    assert batches("--norm-repbn-layer-end", one) == one
+    line = user_error(
+        capsys, "train", data_bin, *SMALL, *small, *two, "--norm-repbn-layer-end", one, "--check"
+    )
+    assert f"this training, which has {half} updates" in line
 
 
 @pytest.mark.nightly
