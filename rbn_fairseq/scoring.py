@@ -47,8 +47,10 @@ class Significance:
     samples: int
 
 
-def read_generated(path: Path) -> tuple[list[str], list[str]]:
+def read_generated(path: Path, references: bool = True) -> tuple[list[str], list[str]]:
     """Read references and best hypotheses of fairseq-generate, ordered by the sentences' numbers.
+
+    Without ``references`` there may be none, and they are not read.
 
     Raises:
         ValueError: if the file is missing, or lacks a sentence, its reference or its hypothesis
@@ -64,13 +66,19 @@ def read_generated(path: Path) -> tuple[list[str], list[str]]:
     if not fields:
         raise ValueError(f"`{path}` holds no translations: is it the output of fairseq-generate?")
     for index in range(max(fields) + 1):
-        if not {"T", "D"} <= fields.get(index, {}).keys():
+        found = fields.get(index, {})
+        if "D" not in found:
             raise ValueError(
-                f"`{path}` lacks T-{index}, the sentence's reference, or D-{index}, its "
-                "hypothesis. Was fairseq-generate stopped, or did it leave sentences out?"
+                f"`{path}` lacks D-{index}, the sentence's hypothesis. Was fairseq-generate "
+                "stopped, or did it leave sentences out?"
+            )
+        if references and "T" not in found:
+            raise ValueError(
+                f"`{path}` lacks T-{index}, the sentence's reference: the data have no target "
+                "side, say. Give --reference."
             )
     ordered = [fields[index] for index in sorted(fields)]
-    return [kinds["T"] for kinds in ordered], [kinds["D"] for kinds in ordered]
+    return [kinds.get("T", "") for kinds in ordered], [kinds["D"] for kinds in ordered]
 
 
 def _language(lang: str) -> str:

@@ -39,7 +39,7 @@ def test_order_and_best(tmp_path):
     assert hypotheses == ["", "two words"]  # of several, the first is the best
 
 
-@pytest.mark.parametrize("missing", ["D-0", "T-1", "[A-Z]-0"])
+@pytest.mark.parametrize("missing", ["D-0", "D-1", "[A-Z]-0"])
 def test_stopped_command(tmp_path, missing):
     path = tmp_path / "out"
     path.write_text(
@@ -47,6 +47,14 @@ def test_stopped_command(tmp_path, missing):
     )
     with pytest.raises(ValueError, match=f"lacks .*{missing}.* stopped"):
         read_generated(path)
+
+
+def test_data_without_a_target_side(tmp_path):
+    path = tmp_path / "out"
+    path.write_text(re.sub("T-.*\n", "", GENERATED))
+    with pytest.raises(ValueError, match="lacks T-0.*Give --reference"):
+        read_generated(path)
+    assert read_generated(path, references=False)[1] == ["", "two words"]
 
 
 def test_other_files(tmp_path):

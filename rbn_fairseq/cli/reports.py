@@ -69,8 +69,8 @@ def score(
         )
     read = [path for path in (generated, reference, raw_reference, against) if path is not None]
     check_json(json, read, overwrite)
-    right, ours = scoring.read_generated(generated)
-    theirs = [] if against is None else scoring.read_generated(against)[1]
+    right, ours = scoring.read_generated(generated, references=reference is None)
+    theirs = [] if against is None else scoring.read_generated(against, references=False)[1]
     if reference is not None:
         right = list(read_lines(reference))
     if test_set is not None and language_pair is not None:

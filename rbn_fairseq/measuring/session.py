@@ -156,7 +156,7 @@ def open_session(
     if processes > 1 and getattr(full.model, "norm_sync", False):
         logger.warning(
             "trained with --norm-sync on the batches of %d processes together; what is measured is "
-            "of the batches of one, but by `rbn tid --batching joint:%d`",
+            "of the batches of one, but by `rbn tid --tid-batching joint:%d`",
             processes,
             processes,
         )

@@ -106,15 +106,20 @@ class Group:
     def pairs(self) -> pd.DataFrame:
         """Each run but layer norm's with the layer norm that it is compared with.
 
-        That has the same placement and recipe, if possible as long a training, and the same seed;
-        where there is none of that seed, all of its seeds are there, a row each. Columns ``run``,
-        ``series``, ``baseline`` (a run's name) and ``of_seed``, whether that has the run's seed.
+        That has the same placement and recipe, if possible what is changed beside the run's norm,
+        such as FixNorm, and as long a training, and the same seed; where there is none of that
+        seed, all of its seeds are there, a row each. Columns ``run``, ``series``, ``baseline`` (a
+        run's name) and ``of_seed``, whether that has the run's seed. Runs whose settings are
+        unknown are in none.
         """
-        layer = self.runs[self.runs["norm"] == "LN"]
+        known = self.runs[self.runs["settings"].map(bool)]
         rows = []
-        for series, runs in self.runs[self.runs["norm"] != "LN"].groupby("series"):
+        for series, runs in known[known["norm"] != "LN"].groupby("series"):
             first = runs.iloc[0]
-            alike = layer[(layer.placement == first.placement) & (layer.recipe == first.recipe)]
+            others = known[(known.placement == first.placement) & (known.recipe == first.recipe)]
+            others = others[others.series != series]
+            own, plain = (others[others.norm == name] for name in (f"LN{first.beside}", "LN"))
+            alike = own if len(own) else plain
             if not len(alike):
                 continue
             long = alike[alike.length == first.length]
@@ -346,14 +351,18 @@ def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
     ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
-    of trainings that ended at the same epoch and were scored with the same signature.
+    of trainings that ended at the same epoch and were scored with the same signature. ``nll_count``
+    and ``score_count`` are the numbers of seeds.
     """
-    nll = at_last_epoch(gaps_by_epoch(group), "gap")["mean"]
+    nll = at_last_epoch(gaps_by_epoch(group), "gap")
     scores = group.scores[["run", "score", "signature", "epochs"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )
     same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
     by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
-    behind = (by_run["score_base"] - by_run["score"]).groupby("series").mean()
-    return pd.DataFrame({"nll": nll, "score": -behind if group.metric.lower else behind})
+    behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
+    return pd.DataFrame(
+        {"nll": nll["mean"], "nll_count": nll["count"], "score_count": behind["count"],
+         "score": -behind["mean"] if group.metric.lower else behind["mean"]}
+    )  # fmt: skip

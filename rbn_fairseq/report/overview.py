@@ -58,45 +58,47 @@ def _interval(values: "pd.Series[float]") -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def _against_layer_norm(gaps: "pd.Series[float]", paired: bool) -> str:
+def _against_layer_norm(gaps: "pd.Series[float]", layer: str, paired: bool) -> str:
     """Say a difference to LN, and how sure it is; of one seed nothing, two are told one by one.
 
-    Unless ``paired``, LN lacks some of the seeds: differences to the mean of those that it has are
-    not independent, and have no interval.
+    ``layer`` is its name. Unless ``paired``, it lacks some of the seeds: differences to the mean of
+    those that it has are not independent, and have no interval.
     """
     side, away = ("below", -gaps) if gaps.mean() < 0 else ("above", gaps)
     sure = ""
     if len(gaps) > 1 and not paired:
-        sure = f" ({len(gaps)} seeds, of which LN lacks some: no interval)"
+        sure = f" ({len(gaps)} seeds, of which {layer} lacks some: no interval)"
     elif len(gaps) == 2:
         sure = f" (two seeds: {' and '.join(f'{gap:.3f}' for gap in away)})"
     elif len(gaps) > 2:
         low, high = _interval(away)
         includes = ", which includes 0" if low <= 0 else ""
         sure = f" (95 % CI {low:.3f} to {high:.3f}{includes}; {len(gaps)} seeds)"
-    return f"{away.mean():.3f} {side} LN{sure}".replace("-", "−").replace("−0.000", "0.000")
+    return f"{away.mean():.3f} {side} {layer}{sure}".replace("-", "−").replace("−0.000", "0.000")
 
 
 def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"]) -> str:
     """Say which setting is ahead at an epoch, by how much against LN and how surely."""
     labels = group.series["label"]
     first, *later = sorted(values, key=lambda series: values[series].mean())
-    best = labels[first] if values[first].mean() < 0 else "LN"
-    baselines = group.pairs.loc[group.pairs["series"].isin(values), "baseline"]
-    several = group.runs.loc[baselines, "series"].nunique() > 1
+    pairs = group.pairs[group.pairs["series"].isin(values)]
+    base = pairs.drop_duplicates("series").set_index("series")["baseline"].map(group.runs["norm"])
+    several = group.runs.loc[pairs["baseline"], "series"].nunique() > 1
+    ahead = values[first].mean() < 0
+    best = labels[first] if ahead else base[first]
     verdict = "gains most on the LN of its settings" if several else "is ahead in validation loss"
-    of_series = group.pairs.groupby("series")
+    of_series = pairs.groupby("series")
     paired, layers = of_series["of_seed"].all(), of_series["baseline"].nunique()
     told = [
-        f"{labels[one]} is {_against_layer_norm(values[one], paired[one])}"
+        f"{labels[one]} is {_against_layer_norm(values[one], base[one], paired[one])}"
         for one in (first, *later)[:_NAMED]
     ]
     if len(values) > _NAMED:
         told.append(f"{len(values) - _NAMED} more are in the tables")
     head = f"{best} {verdict} after epoch {epoch}."
-    if several and best == "LN":
+    if several and not ahead:
         head = f"None gains on the LN of its settings after epoch {epoch}."
-    apart = (values[first] - values[later[0]]).dropna() if best != "LN" and later else []
+    apart = (values[first] - values[later[0]]).dropna() if ahead and later else []
     level = []
     if len(apart) > 2:
         second, (low, high) = labels[later[0]], _interval(apart)
@@ -105,7 +107,7 @@ def _ranking(group: Group, epoch: int, values: Mapping[int, "pd.Series[float]"])
         level += [second] if low <= 0 <= high else []
     if len(values[first]) > 2 and paired[first]:
         low, high = _interval(values[first])
-        layer = "the LN of its settings" if several else "LN"
+        layer = "the LN of its settings" if several else base[first]
         level += [layer] if low <= 0 <= high else []
     if level:
         *others, last = labels[first], *level
@@ -152,7 +154,8 @@ def _losses(group: Group, placement: str) -> str:
             "differences are shown."
         ]
     others = valid.loc[valid["norm"] != "LN", "series"]
-    alone = labels[sorted({*others} - {*group.pairs["series"]})]
+    baselines = group.runs.loc[group.pairs["baseline"], "series"]
+    alone = labels[sorted({*others} - {*group.pairs["series"], *baselines})]
     if len(gaps) and len(alone):
         texts.append(f"Not compared, as no LN has their settings: {', '.join(alone)}.")
     short = labels[sorted(set(frame["series"]) - values.keys())] if values else ()

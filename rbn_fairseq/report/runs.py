@@ -283,10 +283,15 @@ def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    for score in scores.values():
-        if not any(math.isfinite(score[name]) for name in METRICS if name in score):
-            raise ValueError("a number is missing or not finite")
-    return scores
+    """Return the scores that are finite; those of a diverged training are not."""
+    read = {}
+    for kind, score in scores.items():
+        numbers = [score[name] for name in METRICS if name in score]
+        if not numbers:
+            raise ValueError("a number is missing")
+        if any(map(math.isfinite, numbers)):
+            read[kind] = score
+    return read
 
 
 def _read_json(

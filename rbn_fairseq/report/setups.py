@@ -121,6 +121,7 @@ class Setup:
             others having layer norm.
         settings: what shapes the training, by names such as ``optimization.lr``.
         metric: what its task is measured by.
+        beside: the part of ``norm`` that names what is changed beside the norm, such as FixNorm.
     """
 
     placement: str
@@ -133,6 +134,7 @@ class Setup:
     bottom: Optional[int] = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     metric: Metric = metric_of("translation")
+    beside: str = ""
 
     @property
     def size(self) -> str:
@@ -230,6 +232,13 @@ def _has_bins(model: Mapping[str, Any]) -> bool:
     return batch and int(model["norm_batch_length_bins"]) > 1
 
 
+def _beside(model: Mapping[str, Any]) -> str:
+    """Name what is changed beside the norms themselves: linear layers' weights, embeddings."""
+    weight = str(model.get("norm_weight", "none"))
+    own = "" if weight == "none" else f", {weight.upper()}"
+    return own + "".join(text for key, text in _OPTIONS.items() if model.get(key))
+
+
 def _norm_name(model: Mapping[str, Any], penalised: bool) -> str:
     plan, *behind = _plans(model)
     part = re.fullmatch(r"batch@([\d-]+):layer", plan)
@@ -240,18 +249,14 @@ def _norm_name(model: Mapping[str, Any], penalised: bool) -> str:
         name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
     if _has_bins(model):
         name += BY_LENGTH
-    if str(model.get("norm_weight", "none")) != "none":
-        name += f", {str(model['norm_weight']).upper()}"
-    name += "".join(text for key, text in _OPTIONS.items() if model.get(key))
     others = [f", decoder {FAMILIES.get(plan, plan)}" for plan in behind if plan != "layer"]
-    return name + "".join(others)
+    return "".join([name, _beside(model), *others])
 
 
 def _bottom(model: Mapping[str, Any]) -> Optional[int]:
     """Return L of ``batch@0-(L-1):layer`` in the first stack; other plans have none."""
     plan, *behind = _plans(model)
-    others = {*behind, model.get("norm_weight", "none")} - {"layer", "none"}
-    if others or _has_bins(model) or any(model.get(option) for option in _OPTIONS):
+    if {*behind} - {"layer"} or _has_bins(model) or _beside(model):
         return None
     if plan in ("layer", "batch"):
         layers = next(model[f"{side}_layers"] for side in _SIDES if f"norm_{side}" in model)
@@ -289,4 +294,5 @@ def _describe(run: Run) -> Setup:
         _bottom(model) if _plans(model) and not penalised else None,
         _flatten(run.config),
         metric_of(str(run.config["task"].get("_name"))),
+        _beside(model) if _plans(model) else "",
     )

@@ -44,9 +44,9 @@ _TID = {
     "variance TID given length, %": "var_conditional_tid",
 }
 _GAPS = (
-    "Differences to LN: same seed where there is one, else LN's mean; valid nll in {unit} "
-    "at the last epoch that both have; scores only where both trainings ended at the same epoch "
-    "and were scored alike."
+    "Differences to LN: with FixNorm and the like where the run has it and there is such an LN; "
+    "same seed where there is one, else LN's mean; valid nll in {unit} at the last epoch that both "
+    "have; scores only where both trainings ended at the same epoch and were scored alike."
 )
 _WITHOUT = "without recalibration"
 _FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")
@@ -77,6 +77,8 @@ def _cells(group: Group) -> pd.DataFrame:
     gaps = last_gaps(group)
     more = gaps["score"] if group.metric.lower else -gaps["score"]
     parts.append(pd.DataFrame({"score gap": more, "nll gap": gaps["nll"]}))
+    counts = gaps[["score_count", "nll_count"]].astype("Int64")
+    parts.append(counts.set_axis([f"{name} gap{SEEDS}" for name in ("score", "nll")], axis=1))
     parts.append(group.runs.groupby("series").size().astype("Int64").rename("n"))
     return pd.concat(parts, axis=1)
 
@@ -151,7 +153,7 @@ def _table(
         if "given length" in column or column.endswith(SEEDS) or column in (_WITHOUT, "n")
     ]
     spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
-    frame = frame.drop(columns=[*optional, *spreads])
+    frame = frame.drop(columns=[*optional, *spreads], errors="ignore")
     notes = [
         "Mean over seeds ± sample standard deviation (n - 1) of three or more. The paper's numbers "
         "are means of at least three seeds, of its own model and data."

@@ -184,7 +184,8 @@ def test_statistics_of_several_processes_are_told(rbn_run, caplog):
         state["cfg"]["distributed_training"]["distributed_world_size"] = processes
         assert "together" not in caplog.text
         open_session(path, state=state)
-    assert "of 4 processes together" in caplog.text and "joint:4" in caplog.text
+    assert "of 4 processes together" in caplog.text
+    assert "`rbn tid --tid-batching joint:4`" in caplog.text
 
 
 def test_the_seed_decides_on_dropout(session):

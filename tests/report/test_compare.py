@@ -291,6 +291,7 @@ def test_gaps_are_to_the_same_seed(make, group):
     (last,) = last_gaps(one).to_dict("records")
     assert last["nll"] == pytest.approx(statistics.fmean((1.0, 0.0, 0.5)))
     assert last["score"] == pytest.approx(statistics.fmean((1.0, 2.0, 1.5)))
+    assert (last["nll_count"], last["score_count"]) == (3, 3)
 
 
 def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
@@ -303,6 +304,25 @@ def test_layer_norm_of_another_recipe_is_no_baseline(make, group):
     lengths = [{"optimization.max_epoch": length} for length in (1, 30)]
     runs = [make("few", changes=lengths[0], nll=(5.0,)), make("many", changes=lengths[1])]
     assert list(group([*runs, make("bn4", "BN")]).pairs["baseline"]) == ["many"]
+
+
+def test_layer_norm_with_the_same_beside_the_norm_is_the_baseline(make, group):
+    fixed = {"model.norm_unit_embeddings": True}
+    runs = [make("fixln", changes=fixed), make("fixbn", "BN", changes=fixed)]
+    assert list(group(runs).pairs[["run", "baseline"]].itertuples(index=False, name=None)) == [
+        ("fixbn", "fixln")
+    ]
+    both = group([make("ln"), make("bn", "BN"), *runs]).pairs.set_index("run")["baseline"]
+    assert both.to_dict() == {"bn": "ln", "fixln": "ln", "fixbn": "fixln"}
+    weighted = make("weighted", "BN", changes={"model.norm_weight": "wn"})
+    assert list(group([runs[0], make("ln2"), weighted]).pairs["baseline"]) == ["ln2", "ln2"]
+
+
+def test_runs_without_settings_have_no_baseline(make, group):
+    runs = [make("LN"), make("BN", "BN")]
+    for run in runs:
+        (run.directory / "run.json").unlink()
+    assert not len(group([read_run(run.name, run.directory) for run in runs]).pairs)
 
 
 def test_settings_that_mean_the_same(make, group):

@@ -231,3 +231,11 @@ def test_weights_of_the_penalty_before_a_validation(make, blocks):
     runs = [make(f"r{weight}", "RBN", weights=(weight, 0), nll=(), tid=(0.1, 0.1))
             for weight in (1, 2, 3)]  # fmt: skip
     assert "figure5" not in blocks(runs)
+
+
+def test_a_map_of_losses_is_called_so(make, blocks):
+    runs = [make(f"r{weight}", "RBN", weights=(weight, 0.1)) for weight in (0.1, 0.2, 0.3)]
+    assert "validation nll over the weights" in blocks(runs)["figure5"].title
+    scored = [make(f"s{weight}", "RBN", weights=(weight, 0.1), bleu=30.0)
+              for weight in (0.1, 0.2, 0.3)]  # fmt: skip
+    assert "BLEU over the weights" in blocks(scored)["figure5"].title

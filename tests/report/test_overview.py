@@ -64,6 +64,16 @@ def test_what_has_no_layer_norm_of_its_settings_is_named(make, group):
     assert "No epoch has a finite loss of an LN and" in findings(group(running))[0]
 
 
+def test_layer_norm_with_fixnorm_is_named(make, group):
+    fixed = {"model.norm_unit_embeddings": True}
+    runs = [make("l", nll=(3.0,), changes=fixed), make("b", "BN", nll=(3.2,), changes=fixed)]
+    text, *_ = findings(group(runs))
+    assert text.startswith("LN, FixNorm is ahead in validation loss after epoch 1.")
+    assert "BN, FixNorm is 0.200 above LN, FixNorm." in text and "Not compared" not in text
+    text, *_ = findings(group([*runs, make("plain", nll=(3.5,))]))
+    assert "LN, FixNorm is 0.500 below LN; BN, FixNorm is 0.200 above LN, FixNorm." in text
+
+
 def test_losses_that_still_fall(make, group):
     early = [make("x", nll=(5.0, 4.0)), make("y", "BN", nll=(4.8, 3.9))]
     assert "still fell by 0.90 since the validation before" in findings(group(early))[0]

@@ -237,7 +237,7 @@ def test_a_score_from_before_the_training_went_on(make):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"tokenised": {"bleu": NaN}}', '{"tokenised": {"signature": "x"}}']
+    "text", ["{", "[]", '{"tokenised": {"bleu": "x"}}', '{"tokenised": {"signature": "x"}}']
 )
 def test_damaged_scores(make, text):
     run = make("x", bleu=30.0)
@@ -245,3 +245,10 @@ def test_damaged_scores(make, text):
     (run.directory / "score.json").write_text(text)
     again = read_run("x", run.directory)
     assert again.scores == {} and any("score.json" in problem for problem in again.problems)
+
+
+def test_scores_of_a_diverged_training_are_left_out(make):
+    run = make("x")
+    (run.directory / "score.json").write_text('{"test": {"ppl": NaN}, "valid": {"ppl": 50.0}}')
+    again = read_run("x", run.directory)
+    assert list(again.scores) == ["valid"] and not again.problems

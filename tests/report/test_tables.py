@@ -80,6 +80,12 @@ def test_two_seeds_have_no_standard_deviation(make, blocks):
 def test_a_mean_of_fewer_seeds_says_of_how_many(make, blocks):
     runs = [make("bn1", "BN", bleu=30.0), make("bn2", "BN", seed=2)]
     assert rows(blocks(runs)["table2"])["Post-BN"]["BLEU (sacrebleu)"] == "30.00 (n = 1)"
+    runs = [make("ln1", bleu=30.0), make("ln2", seed=2), make("bn3", "BN", bleu=29.0),
+            make("bn4", "BN", seed=2, bleu=29.0)]  # fmt: skip
+    tables = blocks(runs)
+    assert rows(tables["table2"])["Post-BN"]["BLEU - LN's"] == "-1.00 (n = 1)"
+    assert rows(tables["table2"])["Post-BN"]["nll - LN's"] == "+0.000"
+    assert rows(tables["table1"])["Post-BN"]["BN - LN, BLEU"] == "-1.00 (n = 1)"
 
 
 def test_other_norms_stand_below_the_main_ones(make, blocks):

@@ -23,7 +23,8 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
     caption = (
         f"Negative log-likelihood on the validation sentences, in {unit}, without "
         "label smoothing and penalty; lower is better. The difference is to the LN with the same "
-        "seed and settings, or to the mean of its seeds; below 0: better than LN."
+        "seed and settings (also FixNorm and the like where there is one), or to the mean of its "
+        "seeds; below 0: better than LN."
     )
     if group.series["label"].str.contains(BY_LENGTH).any():
         caption += (

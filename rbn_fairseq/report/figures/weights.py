@@ -36,13 +36,14 @@ def _grids(group: Group) -> list[pd.DataFrame]:
 
 def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 5: a map of scores, or of validation nll without, a map a placement and setting."""
-    title = f"Paper's Figure 5: {group.metric.name} over the weights of RBN's penalty"
+    title = "Paper's Figure 5: {} over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
         hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
-        return [Missing(title, hint)]
+        return [Missing(title.format(group.metric.name), hint)]
     runs = group.runs.index[group.runs["series"].isin(pd.concat(grids).index)]
     scored = set(runs) <= set(group.scores["run"])
+    title = title.format(group.metric.name if scored else "validation nll")
     by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
     means = by_series if scored else at_last_epoch(group.frames["valid"], "nll_loss")
     unit = group.scored if scored else f"valid nll, {group.metric.unit}"
