@@ -73,7 +73,7 @@ FAMILIES = {
     "derf": "Derf", "none": "no norm",
 }  # fmt: skip
 _PLACEMENTS = {"deepnorm": "DeepNorm", "sub": "Sub-LN", "peri": "Peri-LN", "hybrid": "HybridNorm"}
-_OPTIONS = {"norm_unit_embeddings": ", FixNorm", "norm_small_init": ", small init"}
+_OPTIONS = {"norm_unit_embeddings": "FixNorm", "norm_small_init": "small init"}
 #: In the order of tables.
 PLACEMENTS = ("Post-Norm", "Pre-Norm", *_PLACEMENTS.values(), "")
 #: Behind a norm's name where batch norms have bins of lengths.
@@ -235,8 +235,9 @@ def _has_bins(model: Mapping[str, Any]) -> bool:
 def _beside(model: Mapping[str, Any]) -> str:
     """Name what is changed beside the norms themselves: linear layers' weights, embeddings."""
     weight = str(model.get("norm_weight", "none"))
-    own = "" if weight == "none" else f", {weight.upper()}"
-    return own + "".join(text for key, text in _OPTIONS.items() if model.get(key))
+    own = [] if weight == "none" else [weight.upper()]
+    own += [text for key, text in _OPTIONS.items() if model.get(key)]
+    return f" with {' and '.join(own)}" if own else ""
 
 
 def _norm_name(model: Mapping[str, Any], penalised: bool) -> str:

@@ -37,8 +37,14 @@ from run_directories import configuration, norm, write_run, write_run_file
         ("repbn", {}, "RepBN", None),
         ("repbn", {"model.norm_repbn_layer_end": 9}, "PRepBN", None),
         ("batch@1.ffn:rms", {}, "batch@1.ffn:rms", None),
-        ("layer", {"model.norm_unit_embeddings": True}, "LN, FixNorm", None),
-        ("scale", {"model.norm_small_init": True}, "ScaleNorm, small init", None),
+        ("layer", {"model.norm_unit_embeddings": True}, "LN with FixNorm", None),
+        ("scale", {"model.norm_small_init": True}, "ScaleNorm with small init", None),
+        (
+            "layer",
+            {"model.norm_weight": "wn", "model.norm_unit_embeddings": True},
+            "LN with WN and FixNorm",
+            None,
+        ),
     ],
 )
 def test_names_of_norms(make, plan, changes, name, bottom):

@@ -68,10 +68,12 @@ def test_layer_norm_with_fixnorm_is_named(make, group):
     fixed = {"model.norm_unit_embeddings": True}
     runs = [make("l", nll=(3.0,), changes=fixed), make("b", "BN", nll=(3.2,), changes=fixed)]
     text, *_ = findings(group(runs))
-    assert text.startswith("LN, FixNorm is ahead in validation loss after epoch 1.")
-    assert "BN, FixNorm is 0.200 above LN, FixNorm." in text and "Not compared" not in text
+    assert text.startswith("LN with FixNorm is ahead in validation loss after epoch 1.")
+    assert "BN with FixNorm is 0.200 above LN with FixNorm." in text and "Not compared" not in text
     text, *_ = findings(group([*runs, make("plain", nll=(3.5,))]))
-    assert "LN, FixNorm is 0.500 below LN; BN, FixNorm is 0.200 above LN, FixNorm." in text
+    assert (
+        "LN with FixNorm is 0.500 below LN; BN with FixNorm is 0.200 above LN with FixNorm." in text
+    )
 
 
 def test_losses_that_still_fall(make, group):
