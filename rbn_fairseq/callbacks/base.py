@@ -118,12 +118,8 @@ class Callback:
         """
         yield
 
-    def on_update(self, lost: bool) -> None:
-        """Act after an update of the weights.
-
-        Args:
-            lost: whether this process had no part in it, for lack of memory.
-        """
+    def on_update(self) -> None:
+        """Act after an update of the weights."""
 
     def on_validation(self) -> None:
         """Act before a validation, at the end of an epoch or within it."""
@@ -188,7 +184,6 @@ class WithCallbacks(FairseqTask):
         whole = cfg._get_root() if isinstance(cfg, DictConfig) else cfg
         self.training = Training(whole, cfg, self)
         self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
-        self._lost_update = -1
 
     def provides(self, what: str) -> bool:
         """Tell whether callbacks take care of ``what``; all of them know of ``updates``.
@@ -259,7 +254,11 @@ class WithCallbacks(FairseqTask):
         ignore_grad: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Do forward and backward of a micro-batch."""
+        """Do forward and backward of a micro-batch.
+
+        Raises:
+            ValueError: if one of several processes has no memory for it.
+        """
         self.training.updates = update_num
         # fairseq clears the gradients before the first micro-batch of an update, and only there.
         if all(weight.grad is None for weight in model.parameters()):
@@ -278,9 +277,13 @@ class WithCallbacks(FairseqTask):
                     **kwargs,
                 )
         except RuntimeError as error:
-            # Alone, fairseq begins the update anew; otherwise this process has no part in it.
+            # A process alone leaves the batch out. Others wait for this one's gradients and logs,
+            # which fairseq, but for the last micro-batch of several, would not send.
             if "out of memory" in str(error) and world_size(sync=True) > 1:
-                self._lost_update = update_num
+                raise ValueError(
+                    "No memory for a batch on this process, and the others wait for it. Lower "
+                    "--max-tokens (--update-freq makes up for it)."
+                ) from error
             raise
 
     def optimizer_step(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
@@ -289,7 +292,7 @@ class WithCallbacks(FairseqTask):
         super().optimizer_step(optimizer, model, update_num)
         if _loss_scale(optimizer) >= before:
             self.training.updates = update_num + 1
-            self._call("on_update", self._lost_update == update_num)
+            self._call("on_update")
 
     def begin_valid_epoch(self, epoch: int, model: nn.Module) -> None:
         """Begin a validation; fairseq has no other sign of the end of an epoch."""

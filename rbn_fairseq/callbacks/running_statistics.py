@@ -9,7 +9,7 @@ from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.norms import PopulationNorm, dummy_batch
-from rbn_fairseq.norms.moments import mean_over_processes, world_size
+from rbn_fairseq.norms.moments import mean_over_processes
 
 __all__ = ["RunningStatistics"]
 
@@ -28,10 +28,6 @@ class _Attempt:
         parts = self._before.split([buffer.numel() for buffer in self._buffers])
         for buffer, value in zip(self._buffers, parts, strict=True):
             buffer.copy_(value.view_as(buffer))
-
-    @property
-    def waits_for_others(self) -> bool:
-        return any(world_size(norm.sync) > 1 for norm in self._norms)
 
     def agree(self) -> None:
         populations = [norm.population for norm in self._norms if not norm.sync]
@@ -59,32 +55,15 @@ class RunningStatistics(Callback):
 
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
-        """Leave statistics alone in a dummy batch.
-
-        Raises:
-            ValueError: if memory runs out and other processes wait for statistics.
-        """
+        """Leave statistics alone in a dummy batch."""
         with dummy_batch() if dummy else nullcontext():
-            try:
-                yield
-            except RuntimeError as error:
-                attempt = self._attempt
-                if "out of memory" in str(error) and attempt and attempt.waits_for_others:
-                    raise ValueError(
-                        "No memory for a batch on this process, and with --norm-sync the others "
-                        "wait for its statistics. Lower --max-tokens, or leave out --norm-sync: "
-                        "fairseq then skips such batches."
-                    ) from error
-                raise
+            yield
 
-    def on_update(self, lost: bool) -> None:
+    def on_update(self) -> None:
         """Make the statistics of an update final; all processes agree on them."""
-        if self._attempt is None:
-            return
-        if lost:  # what came after has no part in the update, either
-            self._attempt.undo()
-        self._attempt.agree()
-        self._attempt = None
+        if self._attempt is not None:
+            self._attempt.agree()
+            self._attempt = None
 
     def _drop_attempt(self) -> None:
         """Take back what an update that was not made has left."""
