@@ -113,8 +113,10 @@ class RBNModel(BaseFairseqModel):
             padding: the value in targets that is none.
         """
         output = self(**sample["net_input"])
-        logs = self.get_normalized_probs(output, log_probs=True)  # (..., V)
         target = self.get_targets(sample, output)  # (...)
+        # An adaptive softmax computes the clusters of these targets alone.
+        known = {"target": target}
+        logs = self.get_normalized_probs(output, log_probs=True, sample=known)  # (..., V)
         real = target.ne(padding)
         each = logs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         return -each[real].double().sum(), real.sum()

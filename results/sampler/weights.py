@@ -23,7 +23,7 @@ def kind(name: str) -> str:
     side, *_, module, which = name.split(".")
     if "embed" in name:
         return "embeddings"
-    if "norm" in module:
+    if "norm" in name:  # of a composition's parts the module is a number
         return f"{side} norms' {'gain' if which == 'weight' else 'bias'}"
     if which == "bias":
         return f"{side} biases"

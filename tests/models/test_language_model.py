@@ -62,6 +62,27 @@ def tokens(wider=0):
     return sentences(LENGTHS, max(LENGTHS) + wider, left_pad=False)
 
 
+@pytest.mark.parametrize("options", [ADAPTIVE, INPUT], ids=["softmax", "input"])
+def test_nll_computes_clusters_of_its_targets_alone(options):
+    model = build_language_model(**STILL, **options).eval()
+    source = tokens()
+    target = source.roll(-1, 1)
+    real = target.ne(1)
+    logs = model.get_normalized_probs(model(source), log_probs=True)
+    expected = -logs.gather(-1, target[..., None])[real].double().sum()
+    rows = []
+    for tail in model.decoder.adaptive_softmax.tail:
+        tail.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    sample = {"net_input": {"src_tokens": source}, "target": target}
+    nll, number = model.nll(sample, padding=1)
+    torch.testing.assert_close(nll, expected)
+    assert number == real.sum()
+    bounds = [10, 20, len(model.decoder.dictionary)]
+    members = [int(((target >= low) & (target < high)).sum())
+               for low, high in zip(bounds, bounds[1:], strict=False)]  # fmt: skip
+    assert rows == [number for number in members if number] and sum(rows) < real.sum()
+
+
 @EVERY
 @pytest.mark.parametrize("wider", [0, 3])
 def test_training_is_fairseqs(options, wider):
