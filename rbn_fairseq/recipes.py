@@ -21,11 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 __all__ = [
-    "DEFAULT", "GROUPS", "choose", "compose_recipe", "compose_settings", "directory", "find",
+    "GROUPS", "as_options", "choose", "compose_recipe", "compose_settings", "directory", "find",
     "names", "summary",
 ]  # fmt: skip
 
-DEFAULT = "default"
 #: The groups whose file can be chosen for a single training.
 GROUPS = ("norm", "preset")
 
@@ -133,11 +132,12 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
     settings, norm = compose_settings(recipe, [])
     model = settings.get("model") or {}
     before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
-    end = "_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"
+    ends = ["_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"]
     if norm.endswith("_lm"):
-        end = "_lm"
-    if name + end in names(group):
-        return f"{group}={name}{end}"
+        ends.insert(0, "_lm")
+    for end in ends:
+        if name + end in names(group):
+            return f"{group}={name}{end}"
     path = find(name, group, option)
     if path.parent not in (directory() / group, recipe.parent / group):
         raise ValueError(
@@ -189,17 +189,16 @@ def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 def compose_recipe(
     name: str, chosen: Mapping[str, Optional[str]]
-) -> tuple[list[tuple[str, ...]], str]:
-    """Read a recipe as options of fairseq-train.
-
-    Settings that are their own default, null or Hydra's (such as where a run goes) are left out.
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Compose a recipe with other files of its groups.
 
     Args:
         name: of a recipe, or a file.
         chosen: the files of :data:`GROUPS`; ``None`` = those that the recipe names.
 
     Returns:
-        The options, each with its value if it has one, and the name of the norm's file.
+        The settings by section, and the name of the norm's file. What is ``???`` or Hydra's, such
+        as where a run goes, is left out.
 
     Raises:
         ValueError: if there is no such recipe or file of a group, or a recipe's settings are not
@@ -208,20 +207,33 @@ def compose_recipe(
     path = find(name)
     overrides = [choose(path, group, file) for group, file in chosen.items() if file is not None]
     settings, norm = compose_settings(path, overrides)
-    options: list[tuple[str, ...]] = []
     for section, values in settings.items():
         if not isinstance(values, dict):
             raise ValueError(
                 f"`{path}`: `{section}: {values}` is in no section. Put it where fairseq's "
                 "configuration has it, such as `optimization:` for `lr`."
             )
-        for key, value in values.items():
+        for key, value in list(values.items()):
             for_hydra = r"\$\{" if key == "save_dir" else r"\$\{hydra|^\?\?\?$"
+            if re.search(for_hydra, str(value)):
+                del values[key]
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
+    return resolved, norm
+
+
+def as_options(settings: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a recipe's settings as options of fairseq-train, each with its value if it has one.
+
+    What is null or false, and what `rbn train` itself sees to, is left out.
+    """
+    options: list[tuple[str, ...]] = []
+    for section, values in settings.items():
+        for key, value in values.items():
             if key == "_name":
                 options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
-            elif key not in _LEFT_TO_RBN and not re.search(for_hydra, str(value)):
+            elif key not in _LEFT_TO_RBN:
                 options += _option(key, value)
-    return list(dict.fromkeys(options)), norm
+    return list(dict.fromkeys(options))
 
 
 def _option(key: str, value: Any) -> list[tuple[str, ...]]:

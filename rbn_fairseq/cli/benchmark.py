@@ -203,8 +203,9 @@ def evaluate(
     Averages the last 6 epochs of each run (all, if it was to have fewer), estimates the population
     statistics of the averaged weights anew, translates the test set with and without that, and
     scores: BLEU4 on the tokens (of wmt16 with compounds split), and sacreBLEU. The scores are in
-    the run's score.json, and in score_averaged_statistics.json without new statistics. A run whose
-    scores are newer than its checkpoints is left as it is.
+    the run's score.json, and in score_averaged_statistics.json without new statistics; these files,
+    average.pt and average_recalibrated.pt are overwritten. A run whose scores are newer than its
+    checkpoints is left as it is.
     """
     from omegaconf import OmegaConf
 
@@ -232,7 +233,8 @@ def evaluate(
         scores, average = directory / "score.json", directory / "average.pt"
         trained = (path.stat().st_mtime_ns for path in directory.glob("checkpoint*.pt"))
         scored = scores.stat().st_mtime_ns if scores.is_file() else 0
-        if not dry_run and scored > max(trained, default=0):
+        ours = any(directory.glob("average*/generate-test.txt"))  # not of `rbn score` by hand
+        if not dry_run and ours and scored > max(trained, default=0):
             typer.echo(f"{directory.name}: is evaluated", err=True)
             continue
         settings: Any = compose_settings(recipe, choices)[0]

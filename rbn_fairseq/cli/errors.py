@@ -145,6 +145,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"The recipe leaves no `\1` to choose: `rbn recipes NAME` prints it.",
     ),
     (
+        r"Key 'norm_(encoder|decoder)' not in 'RBN\w+Config'",
+        r"The model has no norms of its \1: the norm's file is for another kind of model. `rbn "
+        "train --recipe NAME --norm NORM` takes them all; for Hydra, write them into a file of "
+        "your own, with the other stack's name.",
+    ),
+    (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
         r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
         r"InterpolationKeyError|HydraException|hydra/_internal\S* ValueError): "

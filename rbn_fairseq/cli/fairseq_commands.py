@@ -216,7 +216,8 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     from rbn_fairseq.recipes import choose, directory, find, setting
 
     log_as_fairseq()
-    arguments = list(context.args)
+    # Of single dashes argparse takes any beginning, and -c for --config-name's -cn.
+    arguments = ["--cfg" if word == "-c" else word for word in context.args]
     arguments.sort(key=lambda word: word not in ("-m", "--multirun"))  # first: see below
     name = value_of(arguments, "--config-name", "-cn")
     where = value_of(arguments, "--config-dir", "-cd")

@@ -97,7 +97,8 @@ def _with_recipe(
     from rbn_fairseq.checkpoints.mending import LAST
     from rbn_fairseq.measuring.adapters import LABEL
     from rbn_fairseq.measuring.data_bin import share_a_dictionary
-    from rbn_fairseq.recipes import DEFAULT, compose_recipe
+    from rbn_fairseq.models.kinds import TRANSLATION, kind_of
+    from rbn_fairseq.recipes import as_options, compose_recipe
 
     data, *given = arguments
     if data.startswith("-"):
@@ -106,15 +107,17 @@ def _with_recipe(
     own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
     of_recipe = not own or chosen["norm"] is not None  # whose penalty is for its norm
     chosen = {**chosen, "norm": chosen["norm"] if of_recipe else "ln"}
-    settings, norm = compose_recipe(name, chosen)
-    if name == DEFAULT:
+    composed, norm = compose_recipe(name, chosen)
+    if composed.get("task", {}).get("_name") == TRANSLATION.task:
         if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
             raise ValueError(
                 f"`{data}` has texts with labels or tags, and the recipe `{name}` translates. Name "
                 "another with --recipe, such as imdb_post or conll2003_post (`rbn recipes`)."
             )
-        if share_a_dictionary(data):
-            settings.append(("--share-all-embeddings",))
+        model = composed.setdefault("model", {})
+        if not any(key.startswith("share_") for key in model) and share_a_dictionary(data):
+            model["share_all_embeddings"] = True
+    settings = as_options(composed)
     _refuse_other_placement(name, norm, [*chain(*settings)], given)
     if value_of(given, "--best-checkpoint-metric") in LOSSES:  # the recipe's may be a score
         maximised = ("--maximize-best-checkpoint-metric",)
@@ -123,7 +126,8 @@ def _with_recipe(
     words = [data, *chain(*settings), *given]
     words += plugin_options(words, user_dir)
     unknown = set(_parse(words, parse_known=True)[1])
-    if lacks := unknown & _STACKS.keys():  # of a model with one stack, whose norms have its name
+    lacks = unknown & _STACKS.keys() if kind_of(value_of(words, "--arch", "-a")) else set()
+    if lacks:  # of a model with one stack, whose norms have its name
         settings = [(_STACKS[o], *v) if o in lacks else (o, *v) for o, *v in settings]
     left_out = [option for option, *_ in settings if option in unknown]
     settings = [setting for setting in settings if setting[0] not in unknown]
@@ -152,23 +156,25 @@ def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: 
     """
     from rbn_fairseq.models.kinds import kind_of
 
-    pre, own = "--encoder-normalize-before", {"--rbn-mean-weight", "--rbn-std-weight"}
+    architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
+    kind = kind_of(architecture)
+    pre = f"--{kind.sides[0] if kind else 'encoder'}-normalize-before"
+    own = {"--rbn-mean-weight", "--rbn-std-weight"}
     if norm.endswith("_post") and pre in given and not own & {*given}:
         raise ValueError(
             f"The penalty of the norm `{norm}` is for Post-Norm, and {pre} makes Pre-Norm: add "
             f"--norm {norm.removesuffix('_post')}_pre, or another norm."
         )
-    architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
-    kind, pre = kind_of(architecture), architecture.endswith("_pre")
-    if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == pre:
+    before = architecture.endswith("_pre")
+    if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == before:
         return
     flags = [f"--{side}-normalize-before" for side in kind.sides]
     if not {*flags} & {*settings, *given}:
-        other = f"{arch}_pre" if pre else arch.removesuffix("_pre")
+        other = f"{arch}_pre" if before else arch.removesuffix("_pre")
         way = f"--arch {other}" if other in kind.presets else " ".join(flags)
         raise ValueError(
-            f"The recipe `{recipe}` is {'Pre' if pre else 'Post'}-Norm, and --arch {arch} is not: "
-            f"give {way}, or another recipe."
+            f"The recipe `{recipe}` is {'Pre' if before else 'Post'}-Norm, and --arch {arch} is "
+            f"not: give {way}, or another recipe."
         )
 
 

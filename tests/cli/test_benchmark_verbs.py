@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -267,6 +268,10 @@ class StandIn(list):
         for option in ("--output", "--json"):
             if option in words and not failed:
                 Path(words[words.index(option) + 1]).write_text(words[1])
+        if "--results-path" in words and not failed:
+            translations = Path(words[words.index("--results-path") + 1])
+            translations.mkdir(exist_ok=True)
+            (translations / "generate-test.txt").write_text("")
         return subprocess.CompletedProcess(words, 3 if failed else 0)
 
     def take(self):
@@ -308,6 +313,9 @@ def test_only_what_is_out_of_date_is_evaluated_again(bn_run, places, commands):
     assert commands[0][commands[0].index("--last") + 1] == "3"  # all that it was trained for
     assert commands.take() == WITH_BATCH_NORM
     assert rbn(*call).exit_code == 0 and commands.take() == []
+    shutil.rmtree(bn_run / "average")
+    shutil.rmtree(bn_run / "average_recalibrated")
+    assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM  # scored by hand
     os.utime(bn_run / "score.json", (2, 2))
     os.utime(bn_run / "checkpoint_last.pt", (3, 3))  # more training
     assert rbn(*call).exit_code == 0 and commands.take() == WITH_BATCH_NORM

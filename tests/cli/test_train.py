@@ -66,7 +66,13 @@ def test_recipes_are_listed():
 def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
     """fairseq's whole configuration, but for what is a matter of the run's directory."""
     settings, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
-    given = [*chain(*settings), "--save-dir", "S", "--user-dir", str(runs.USER_DIR)]
+    given = [
+        *chain(*recipes.as_options(settings)),
+        "--save-dir",
+        "S",
+        "--user-dir",
+        str(runs.USER_DIR),
+    ]
     ours = OmegaConf.to_container(composing.options_of(["DATA", *given]))
     if norm == "rbn_official":
         norm = f"rbn_official_{recipe.rpartition('_')[2]}"
@@ -100,10 +106,16 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert text == (ROOT / "configs" / "default.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace("[0.0005]", "[0.25]"))
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
-    assert norm == "ln" and ("--lr", "0.25") in settings
+    assert norm == "ln" and ("--lr", "0.25") in recipes.as_options(settings)
+    chosen = {"norm": "ln", "preset": None}
+    shared = "--share-all-embeddings"
+    assert shared in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
+    unlike = text.replace("\nmodel:\n", "\nmodel:\n  share_all_embeddings: false\n")
+    (tmp_path / "mine.yaml").write_text(unlike)
+    assert shared not in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
     (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
-    assert norm == "rbn_official_pre" and ("--rbn-mean-weight", "0.1") in settings
+    assert norm == "rbn_official_pre" and settings["criterion"]["rbn_mean_weight"] == 0.1
     derived = "defaults:\n  - iwslt14_pre\n  - _self_\noptimization: {lr: [0.25]}\n"
     (tmp_path / "mine.yaml").write_text(derived)
     assert recipes.choose(tmp_path / "mine.yaml", "norm", "rbn_official").endswith("_pre")
@@ -143,9 +155,28 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys, monkey
             with pytest.raises(ValueError, match="would be lost"):
                 recipes.find(name)
     mine.write_text("defaults: [_self_, default]\nmodel: {dropout: 0.3, encoder_layerdrop: 0.1}\n")
-    assert ("--encoder-layerdrop", "0.1") in recipes.compose_recipe(str(mine), {})[0]
+    assert recipes.compose_recipe(str(mine), {})[0]["model"]["encoder_layerdrop"] == 0.1
     mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")
-    assert ("--seed", "7") in recipes.compose_recipe(str(mine), {})[0]
+    assert recipes.compose_recipe(str(mine), {})[0]["common"]["seed"] == 7
+
+
+def test_a_recipe_may_refer_to_its_settings(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "defaults: [default, _self_]\noptimization: {max_update: 70}\n"
+        "lr_scheduler:\n  total_num_update: ${optimization.max_update}\n"
+    )
+    scheduler = ("--lr-scheduler", "polynomial_decay")
+    chosen = {"norm": "ln", "preset": None}
+    words = _with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
+    assert words[words.index("--total-num-update") + 1] == "70"
+
+
+def test_rbn_of_a_language_model_has_the_placements_weights():
+    for placement in ("post", "pre"):
+        path = recipes.find(f"ptb_{placement}")
+        assert recipes.choose(path, "norm", "rbn_official") == f"norm=rbn_official_{placement}"
+        assert recipes.choose(path, "norm", "rbn") == "norm=rbn_lm"
 
 
 def test_a_recipe_may_say_where_its_run_goes(data_bin, tmp_path, monkeypatch):
@@ -183,13 +214,16 @@ def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
             f"norm={norm}",
             own,
             "task.data=bin",
-            "--cfg",
+            "-c",
             "job",
         )
         done = subprocess.run(
             [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
         )
         assert done.returncode == 0 and f"norm_decoder: {plan}" in done.stdout, done.stderr
+    options = ("--config-name", "ptb_post", "norm=rms", "task.data=bin")
+    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
+    assert "The model has no norms of its encoder" in done.stderr
 
 
 @pytest.mark.nightly
@@ -272,6 +306,9 @@ def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
             _with_recipe(words, None, "default", {"norm": norm, "preset": None})
     given = _with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
+    of_lm = {"norm": "rbn_official_post", "preset": None}
+    with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
+        _with_recipe([words[0], words[2]], None, "ptb_post", of_lm)
     for fine in ([words[0], words[2]], [*words, "--rbn-mean-weight", "1"]):
         assert _with_recipe(fine, None, "default", {"norm": None, "preset": None})
 
@@ -300,6 +337,10 @@ def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypat
     left_out = "--rbn-mean-weight, --rbn-std-weight, --rbn-convention, --rbn-reduction"
     assert f"no such options: {left_out}, --adam-betas" in result.output
     assert "--label-smoothing 0.1" in result.output and "--adam-betas '" not in result.output
+    plain = ("--recipe", "default", "--norm", "ln", "--arch", "transformer")
+    result = rbn("train", data_bin, *SMALL, *plain, "--check")
+    assert result.exit_code == 0, result.exception
+    assert "no such options: --norm-encoder" in result.output
 
 
 @pytest.mark.parametrize(
