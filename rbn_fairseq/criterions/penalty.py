@@ -62,26 +62,6 @@ class RBNPenaltyConfig(FairseqDataclass):
         return max(self.rbn_mean_weight, self.rbn_std_weight) > 0
 
 
-def _check_options(rbn: RBNPenaltyConfig, task: Any) -> None:
-    """Check the options against each other and against the task.
-
-    Raises:
-        ValueError: for a number outside its range, or options that do not go together.
-    """
-    check_values(RBNPenaltyConfig, rbn)
-    if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
-        raise ValueError(
-            f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
-            "--rbn-mean-weight or --rbn-std-weight, or leave it out."
-        )
-    if rbn.rbn_warmup_updates > 0 and not task_provides(task, "updates"):
-        raise ValueError(
-            "--rbn-warmup-updates follows the updates of the training, which the criterion alone "
-            "does not know. Train with a task of this plugin, such as --task translation_rbn, or "
-            "leave it out."
-        )
-
-
 class GapTerms(NamedTuple):
     """Sums over all layers and channels, unweighted, 0-dim: what lambda and nu multiply."""
 
@@ -149,8 +129,19 @@ class RBNPenalty(nn.Module):
         options = {name: getattr(cfg, name) for name in names}
         for name in ("rbn_convention", "rbn_reduction"):  # members of an enumeration
             options[name] = str(options[name])
-        criterion.rbn = RBNPenaltyConfig(**options)
-        _check_options(criterion.rbn, task)
+        rbn = criterion.rbn = RBNPenaltyConfig(**options)
+        check_values(RBNPenaltyConfig, rbn)
+        if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
+            raise ValueError(
+                f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
+                "--rbn-mean-weight or --rbn-std-weight, or leave it out."
+            )
+        if rbn.rbn_warmup_updates > 0 and not task_provides(task, "updates"):
+            raise ValueError(
+                "--rbn-warmup-updates follows the updates of the training, which the criterion "
+                "alone does not know. Train with a task of this plugin, such as --task "
+                "translation_rbn, or leave it out."
+            )
         return criterion
 
     def check_model(self, model: nn.Module) -> None:

@@ -162,11 +162,6 @@ def without_cudnn(rows: Tensor) -> Iterator[None]:
             torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-def _project(attention: Any, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the queries of ``x: (N, C)`` and the keys and values of ``memory: (M, C)``."""
-    return attention.q_proj(x), attention.k_proj(memory), attention.v_proj(memory)
-
-
 def _attend(
     attention: Any, q: Tensor, k: Tensor, v: Tensor, queries: Side, keys: Side, causal: bool
 ) -> Tensor:
@@ -235,7 +230,7 @@ class PackedAttention:
 
     def within(self, attention: Any, x: Tensor) -> Tensor:
         """Attend from rows ``(N, C)`` to those of the same sentence."""
-        q, k, v = _project(attention, x, x)
+        q, k, v = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
         return _attend(attention, q, k, v, self._target, self._target, self._causal)
 
     def across(self, attention: Any, x: Tensor, weights: bool) -> tuple[Tensor, Optional[Tensor]]:
@@ -246,7 +241,8 @@ class PackedAttention:
             tokens of the longest source sentence, 0 behind the end of a shorter one.
         """
         assert self.memory is not None
-        q, k, v = _project(attention, x, self.memory)
+        q, memory = attention.q_proj(x), self.memory
+        k, v = attention.k_proj(memory), attention.v_proj(memory)
         y = _attend(attention, q, k, v, self._target, self._source, causal=False)
         return y, self._weights(attention, q, k) if weights else None
 

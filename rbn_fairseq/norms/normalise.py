@@ -117,9 +117,16 @@ class _Normalise(torch.autograd.Function):
             return torch.zeros_like(rows), weight_grad, bias_grad, *[None] * 7, eta_grad
         plain = world_size(ctx.sync) == 1 and eta is grad_mean is grad_var is None
         if plain and inverse is not None and grad_y is not None:
-            free = var > ctx.eps if ctx.clamp else None
-            gradients = _backward_on_gpu(grad_y.contiguous(), rows, weight, mean, inverse, n, free)
-            return *gradients, *[None] * 8
+            grad = grad_y.contiguous()
+            total, dot, dweight, dbias = torch.batch_norm_backward_reduce(
+                grad, rows, mean, inverse, weight, True, True, True
+            )
+            if ctx.clamp:
+                dot = dot * (var > ctx.eps)
+            dx = torch.batch_norm_backward_elemt(
+                grad, rows, mean, inverse, weight, total, dot, n.to(torch.int32).view(1)
+            )
+            return dx, dweight, dbias, *[None] * 8
         grad = torch.zeros_like(rows) if grad_y is None else grad_y.contiguous()
         grad, x = moments.wide(grad), moments.wide(rows)
         if inverse is None:
@@ -155,27 +162,6 @@ def _gpu_serves(rows: Tensor, weight: Tensor, bias: Tensor) -> bool:
     dtypes = rows.dtype, torch.promote_types(rows.dtype, torch.float32)
     fits = weight.dtype == bias.dtype and weight.dtype in dtypes
     return rows.is_cuda and rows.numel() > 0 and fits
-
-
-def _backward_on_gpu(
-    grad: Tensor,
-    rows: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    inverse: Tensor,
-    n: Tensor,
-    free: Optional[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of rows, weight and bias; ``free``: of which channels std is."""
-    total, dot, dweight, dbias = torch.batch_norm_backward_reduce(
-        grad, rows, mean, inverse, weight, True, True, True
-    )
-    if free is not None:
-        dot = dot * free
-    dx = torch.batch_norm_backward_elemt(
-        grad, rows, mean, inverse, weight, total, dot, n.to(torch.int32).view(1)
-    )
-    return dx, dweight, dbias
 
 
 def _map(

@@ -185,12 +185,10 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     ``micro-batches an update`` is update_freq * distributed_world_size, by epoch.
     """
     groups = dict(config)
-    # Without copies of other groups' options: of fairseq's own components some held, in files of
-    # older versions, the whole command line.
-    whole = {name for name, group in groups.items() if {"save_dir", "arch"} <= group.keys()}
-    foreign = set() if _plans(config["model"]) else {"model"}
-    for name in (*(whole | foreign), "task"):
-        known = (group for other, group in groups.items() if other not in {name, *whole})
+    # Without copies of other groups' options, which fairseq's own models and tasks hold.
+    foreign = () if _plans(config["model"]) else ("model",)
+    for name in (*foreign, "task"):
+        known = (group for other, group in groups.items() if other != name)
         others = {"arch", *groups}.union(*known) - {"_name"}
         groups[name] = {key: value for key, value in groups[name].items() if key not in others}
     sections = {name: groups.get(name) or {} for name in _SECTIONS}

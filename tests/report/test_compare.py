@@ -97,32 +97,6 @@ def test_a_model_that_holds_the_whole_command_line(tmp_path, make, group):
     assert table.numbers.columns.is_unique
 
 
-def test_an_optimizer_that_holds_the_whole_command_line(tmp_path):
-    """As run.json was written before it left copies out."""
-    settings = []
-    for seed, plan in ((1, "layer"), (2, "layer"), (1, "rms")):
-        cfg = configuration(seed, **{"model.norm_encoder": plan, "task.length_mixing": "16"})
-        copies = {
-            key: value for name in ("common", "model", "task") for key, value in cfg[name].items()
-        }
-        cfg["checkpoint"] = {"save_dir": f"{plan}{seed}"}
-        cfg["optimizer"] = {
-            **copies,
-            "save_dir": f"{plan}{seed}",
-            "arch": plan,
-            "momentum": 0.9,
-            "_name": "sgd",
-        }
-        directory = write_run(tmp_path / f"{plan}{seed}", configuration())
-        (directory / "run.json").write_text(json.dumps({"config": cfg}))
-        settings.append(describe(read_run("x", directory)).settings)
-    one, other, rms = settings
-    assert one == other and one["task.length_mixing"] == "16"
-    assert (one["optimizer._name"], one["optimizer.momentum"]) == ("sgd", 0.9)
-    differ = {name for name in one if one[name] != rms[name]}
-    assert differ == {"model.norm_encoder"} and one.keys() == rms.keys()
-
-
 def test_settings_unknown(tmp_path):
     directory = write_run(tmp_path / "x", configuration())
     (directory / "run.json").unlink()
