@@ -31,6 +31,7 @@ GROUPS = ("norm", "preset")
 # Options that choose a component of fairseq's and are not called as their section.
 _COMPONENTS = {"model": "--arch", "lr_scheduler": "--lr-scheduler"}
 _LEFT_TO_RBN = ("user_dir", "data", "log_format")
+_SWITCHES_OFF = ("left_pad_source",)  # of fairseq's: true unless the option is given
 
 
 def directory() -> Path:
@@ -238,6 +239,8 @@ def as_options(settings: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...
 
 def _option(key: str, value: Any) -> list[tuple[str, ...]]:
     option = "--" + key.replace("_", "-")
+    if key in _SWITCHES_OFF and value is not None:
+        value = not value
     if value is None or value is False:
         return []
     if value is True:

@@ -24,7 +24,7 @@ from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.cli.fairseq_commands import plugin_options
-from rbn_fairseq.cli.train import _with_recipe
+from rbn_fairseq.cli.train import _parse, _with_recipe
 from rbn_fairseq.report.runs import read_run
 from shell import succeed
 
@@ -170,6 +170,15 @@ def test_a_recipe_may_refer_to_its_settings(tmp_path):
     chosen = {"norm": "ln", "preset": None}
     words = _with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
     assert words[words.index("--total-num-update") + 1] == "70"
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_switch_that_is_on_by_default(tmp_path, left):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"defaults: [default, _self_]\ntask: {{left_pad_source: {left}}}\n")
+    words = _with_recipe([str(tmp_path)], None, str(mine), {"norm": "ln", "preset": None})
+    parsed = _parse([*words, *plugin_options(words, None)])
+    assert parsed.left_pad_source is left
 
 
 def test_rbn_of_a_language_model_has_the_placements_weights():
