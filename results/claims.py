@@ -52,7 +52,8 @@ def tid(run: Path) -> pd.DataFrame:
 def costs(run: Path) -> pd.Series:
     """What ordinary inference loses against each batch's own statistics, by epoch."""
     frame = lines(run, "cost")
-    frame["epoch"] = frame["checkpoint"].str.extract(r"(\d+)").astype(int)
+    frame = frame.assign(epoch=frame["checkpoint"].str.extract(r"^checkpoint(\d+)\.pt"))
+    frame = frame.dropna(subset="epoch").astype({"epoch": int})  # without averages
     rows = {}
     for epoch, rest in frame.groupby("epoch"):
         losses = rest.set_index("statistics")["nll"]
@@ -135,6 +136,7 @@ def print_tid() -> None:
         *runs("rbn_bins/runs/*"),
         *runs("target/runs/*"),
         *runs("wider/runs/*"),
+        *runs("sampler/runs/*"),
     ]:
         if (run / "cost.jsonl").is_file():
             cost, values = costs(run), tid(run)
@@ -145,22 +147,25 @@ def print_tid() -> None:
                 and not settings["rbn_std_weight"]
                 and settings.get("rbn_target_tid") is None  # the option is gone
             )
-            rows.append({"free": free, "epoch": epoch, "cost": cost[epoch]} | {
+            of_sampler = run.parent.parent.name == "sampler"
+            rows.append({"free": free, "sampler": of_sampler, "cost": cost[epoch]} | {
                 f"{kind} {name} TID": values.loc[epoch, (name, column)]
                 for name in ("average", "first", "last")
                 for kind, column in (("mean", "mean_tid"), ("variance", "var_tid"))
             })  # fmt: skip
-    frame = pd.DataFrame(rows)
-    print(
-        f"Spearman of what inference loses with TID, {len(frame)} last Post-Norm checkpoints; of "
-        f"the {frame['free'].sum()} without a penalty; of the others"
-    )
-    for column in frame.columns[3:]:
-        rhos = [
-            spearman(part["cost"], part[column])
-            for part in (frame, frame[frame["free"]], frame[~frame["free"]])
-        ]
-        print(f"  {column:<24} {'; '.join(f'{rho:.2f}' for rho in rhos)}")
+    every = pd.DataFrame(rows)
+    for frame, where in ((every, "with"), (every[~every["sampler"]], "without")):
+        print(
+            f"Spearman of what inference loses with TID, {len(frame)} last Post-Norm checkpoints, "
+            f"{where} those of results/sampler; of the {frame['free'].sum()} without a penalty; of "
+            "the others"
+        )
+        for column in frame.columns[3:]:
+            rhos = [
+                spearman(part["cost"], part[column])
+                for part in (frame, frame[frame["free"]], frame[~frame["free"]])
+            ]
+            print(f"  {column:<24} {'; '.join(f'{rho:.2f}' for rho in rhos)}")
 
 
 def print_gap() -> None:
