@@ -106,7 +106,7 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
         ValueError: if a lazy norm does not know its number of channels yet.
     """
     for name, norm in batch_norms(model).items():
-        if any(map(is_lazy, norm.parameters())):
+        if any(map(is_lazy, (*norm.parameters(), *norm.buffers()))):
             raise ValueError(f"`{name}` is a lazy norm: run the model once before it is measured.")
     modes = {module: module.training for module in model.modules()}
     # In training mode other modules move theirs, too, such as instance and spectral norms.
@@ -123,7 +123,9 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
             norm.train()
         for norm in tracking:  # torch's norms then leave their running statistics alone
             norm.track_running_stats = False
-        with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad():
+        # What was compiled before does not notice hooks, nor what is compiled here their absence.
+        eager = torch.compiler.set_stance("force_eager")
+        with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad(), eager:
             yield
     finally:
         for norm in tracking:
@@ -198,7 +200,7 @@ def collect_moments(
         norms: by name, those to report; ``None`` = all batch norms.
 
     Returns:
-        Moments by layer name, in the order of the model's modules. Batches in which a layer saw
+        Moments by layer name, in the order in which layers ran first. Batches in which a layer saw
         no real token, or did not run, are left out of that layer.
 
     Raises:
@@ -206,7 +208,7 @@ def collect_moments(
     """
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}
-    seen: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in norms}
+    seen: dict[str, list[tuple[Tensor, ...]]] = {}
     bins: dict[str, BinSums] = {}
     with measuring(model, dropout):
         for batch in batches:
@@ -216,7 +218,7 @@ def collect_moments(
                 if record.norm in names:
                     name, (mean, var, n, *_) = names[record.norm], record.moments
                     parts = mean, var, n, _lengths(record)
-                    seen[name].append(tuple(part.cpu() for part in parts))
+                    seen.setdefault(name, []).append(tuple(part.cpu() for part in parts))
                     if record.moments.bins is not None:
                         bins.setdefault(name, BinSums()).add(record.moments.bins)
     layers = {}

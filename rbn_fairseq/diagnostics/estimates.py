@@ -23,7 +23,8 @@ def population(moments: LayerMoments, estimate: str = "mean-of-batches") -> tupl
     ``mean-of-batches``: the arithmetic mean over batches of batch means and of batch variances,
     what the running average of the paper's Eq. 3 estimates. ``pooled``: mean and variance over
     all tokens (Chan et al., 1979), larger by the variance of the batch means. ``running``:
-    the statistics that the model has saved, what it infers with.
+    the statistics that the model has saved, what it infers with (where it has bins of lengths,
+    those of all lengths, by which it does not).
 
     Args:
         moments: what :func:`~rbn_fairseq.diagnostics.collect_moments` found.

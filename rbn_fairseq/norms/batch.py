@@ -71,7 +71,7 @@ class BatchNorm(PopulationNorm):
     name = "batch"
     summary = "each channel by its mean and variance over the batch's real tokens"
     source = "Ioffe and Szegedy, 2015, Batch Normalization"
-    options_type: ClassVar[type[NormOptions]] = BatchNormOptions
+    options_type: ClassVar[Any] = BatchNormOptions
     repeatable = True
     options: BatchNormOptions
     population: Population
@@ -83,7 +83,7 @@ class BatchNorm(PopulationNorm):
         sync: bool = False,
         population: Optional[Population] = None,
     ) -> None:
-        options = options or BatchNormOptions()
+        options = options or self.options_type()
         if population is None and options.length_bins == 1:
             population = Population(channels, options.momentum)
         elif population is None:

@@ -91,7 +91,7 @@ class DynamicTanh(AffineNorm):
 
     def __init__(self, channels: int, options: Optional[DynamicTanhOptions] = None) -> None:
         super().__init__(channels, options)
-        self.alpha = nn.Parameter(torch.full((1,), self.options.alpha_init))
+        self.alpha = nn.Parameter(torch.full((1,), float(self.options.alpha_init)))
         self.register_parameter("s", None)  # derf has one
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:

@@ -75,6 +75,8 @@ class AffineNorm(Norm):
 class Composition(nn.Sequential):
     """Norms applied one after the other."""
 
+    eps = math.nan  # as of Norm
+
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:
         """Apply the norms to ``x: (..., C)``, first to last."""
         for norm in self:

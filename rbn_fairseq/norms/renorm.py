@@ -105,7 +105,7 @@ class BatchRenorm(BatchNorm):
     def __init__(
         self, channels: int, options: Optional[BatchRenormOptions] = None, sync: bool = False
     ) -> None:
-        options = options or BatchRenormOptions()
+        options = options or self.options_type()
         population = RunningMeanStd(channels, options)
         super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
 

@@ -60,7 +60,7 @@ class RepBatchNorm(BatchNorm):
     def __init__(
         self, channels: int, options: Optional[RepBatchNormOptions] = None, sync: bool = False
     ) -> None:
-        options = options or RepBatchNormOptions()
+        options = options or self.options_type()
         population = Population(channels, options.momentum)
         super().__init__(channels, options, sync, population)  # type: ignore[arg-type]
         self.eta = nn.Parameter(torch.ones(1))

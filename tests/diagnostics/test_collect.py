@@ -17,6 +17,7 @@ from rbn_fairseq.diagnostics import (
     recalibrate,
     tid,
 )
+from rbn_fairseq.diagnostics.collect import measuring
 from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
@@ -27,6 +28,7 @@ from rbn_fairseq.norms import (
     ValidTokens,
     lay_out,
 )
+from small_models import build, sentences
 
 
 class Network(nn.Module):
@@ -412,6 +414,35 @@ def test_a_lazy_norm_is_refused_and_left_alone():
         collect_moments(model, [torch.randn(8, 3)])
     model(torch.randn(8, 3))
     assert collect_moments(model, [torch.randn(8, 3)]).keys() == {"1"}
+    without = nn.LazyBatchNorm1d(affine=False)  # has lazy buffers alone
+    with pytest.raises(ValueError, match="lazy norm"):
+        collect_moments(nn.Sequential(without), [torch.randn(8, 3)])
+
+
+def test_a_compiled_model_is_measured():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    compiled, batches = torch.compile(model, backend="eager"), [torch.randn(8, 3)]
+    with measuring(compiled):
+        compiled(batches[0])
+    (actual,) = collect_moments(compiled, batches).values()
+    (expected,) = collect_moments(model, batches).values()
+    torch.testing.assert_close((actual.mean, actual.var), (expected.mean, expected.var))
+
+
+@pytest.mark.parametrize("placement", ["post", "standard", "peri", "sub"])
+def test_layers_come_in_the_order_in_which_they_run(placement):
+    """They are not registered in it: the embedding's norm is the last of all there."""
+    options = {"norm_encoder": "batch@embedding:batch" if placement != "sub" else "batch"}
+    if placement != "post":
+        before = {f"{side}_normalize_before": True for side in ("encoder", "decoder")}
+        options |= before | {"norm_placement": placement}
+    model, ran = build(**options), []
+    for name, norm in batch_norms(model).items():
+        norm.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+    tokens = sentences([5, 3], 5, left_pad=True)
+    found = collect_moments(model, [tokens], lambda model, x: model.encoder(x, x.ne(1).sum(1)))
+    assert list(found) == ran and len(ran) > 4
+    assert placement == "sub" or ran[0] == "encoder.layernorm_embedding"
 
 
 def test_with_dropout_no_buffer_moves():

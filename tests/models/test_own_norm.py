@@ -1,5 +1,6 @@
 """Batch norms of one's own in a model: bins of lengths, and what may be recomputed."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from rbn_fairseq.models.placing import binned, encoder_batch_norms
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
 from rbn_fairseq.norms import NORMS, BatchNorm, BatchNormOptions, BatchRenorm
+from rbn_fairseq.norms.options import option
 from small_models import build
 
 
@@ -61,3 +63,20 @@ def test_bins_of_a_norm_of_ones_own_are_not_lost(tmp_path, monkeypatch):
     refuse_lost_length_bins(tmp_path, state, SimpleNamespace(norm_mine_length_bins=8))
     with pytest.raises(ValueError, match="length-bins 8, which would be lost"):
         refuse_lost_length_bins(tmp_path, state, SimpleNamespace(norm_mine_length_bins=1))
+
+
+def test_options_of_a_norm_of_ones_own():
+    """Also without the package's way of building norms."""
+
+    @dataclass(frozen=True)
+    class ShiftOptions(BatchNormOptions, norm="shift"):
+        shift: float = option(2.0, "added to the bias", range="(-inf, inf)")
+
+    class Shifted(BatchNorm):
+        options_type = ShiftOptions
+
+        def _affine(self, batch):
+            return self.weight, self.bias + self.options.shift
+
+    x = torch.randn(7, 3)
+    torch.testing.assert_close(Shifted(3)(x), BatchNorm(3)(x) + 2)

@@ -269,7 +269,8 @@ def test_short_tokens_are_not_made_longer_than_eps_says(length):
 
 @pytest.mark.parametrize("kind", [DynamicTanh, DynamicErf])
 def test_alpha_begins_as_the_options_say(kind):
-    assert kind(5, kind.options_type(alpha_init=0.25)).alpha.tolist() == [0.25]
+    for alpha in (0.25, 2):
+        assert kind(5, kind.options_type(alpha_init=alpha)).alpha.tolist() == [alpha]
 
 
 @pytest.mark.parametrize("kind", [DynamicTanh, DynamicErf])

@@ -37,7 +37,7 @@ C = 16
 
 def build(name):
     if name != BY_LENGTH:
-        return randomise(build_norm([name], NormPlace(C, heads=4), {}))
+        return randomise(build_norm(name.split("+"), NormPlace(C, heads=4), {}))
     norm = BatchNorm(C, BatchNormOptions(length_bins=3))
     norm.population.set_bins(LengthBins(np.array([1.0, 2, 4, 6]), np.array([1.5, 3, 5])))
     return randomise(norm)
@@ -185,7 +185,9 @@ def test_backward_under_autocast_is_in_fp32(name):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, norm in NORMS.items() if not norm.leaks])
+@pytest.mark.parametrize(
+    "name", [*(name for name, norm in NORMS.items() if not norm.leaks), "groupscale+power"]
+)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_in_torchs_transformer(name, first):
