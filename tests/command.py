@@ -14,6 +14,13 @@ def rbn(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
+def completed(*arguments):
+    """Return the result of a command that must succeed."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def user_error(capsys, *arguments):
     """Run the command as the shell does; return its only line on stderr."""
     with mock.patch.object(sys, "argv", ["rbn", *map(str, arguments)]):

@@ -11,7 +11,7 @@ from fairseq.logging import progress_bar
 from fairseq.tasks.translation import TranslationTask
 
 import runs
-from command import rbn
+from command import completed
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
 from rbn_fairseq.measuring.batches import draw_batches
 from rbn_fairseq.report.runs import read_run
@@ -50,8 +50,7 @@ def test_processes_measure_on_batches_put_together_as_in_training(grouped, monke
 
 def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
     output = tmp_path / "tid.jsonl"
-    result = rbn("tid", rbn_run, "--json", output)
-    assert result.exit_code == 0, result.exception
+    completed("tid", rbn_run, "--json", output)
     found = [json.loads(line) for line in output.read_text().splitlines()]
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]
     assert len(found) == len(logged) > 0

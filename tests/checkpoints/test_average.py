@@ -5,13 +5,11 @@ import shutil
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import runs
-from command import user_error
+from command import completed, user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints, choose_last
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-from rbn_fairseq.cli.app import app
 from rbn_fairseq.diagnostics import recalibrate
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 from rbn_fairseq.measuring.batches import collate
@@ -20,18 +18,12 @@ from saved import load, training_batches
 STATISTICS = (".running_mean", ".running_var")
 
 
-def rbn(*arguments):
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.fixture(scope="module")
 def averaged(rbn_run, data_bin, tmp_path_factory):
     path = tmp_path_factory.mktemp("average") / "average.pt"
-    out = rbn(
+    out = completed(
         "average", rbn_run, "--last", 2, "--output", path, "--recalibrate", "--data", data_bin
-    )
+    ).output
     for epoch in (2, 3):
         assert f"averaged {rbn_run / f'checkpoint{epoch}.pt'}" in out
     return path
@@ -118,8 +110,8 @@ def test_recalibration_changes_the_statistics_alone(averaged, rbn_run):
 
 def test_without_running_statistics_there_is_nothing_to_recalibrate(plain_run, tmp_path):
     path = plain_run / "checkpoint_last.pt"
-    out = rbn("average", path, "--output", tmp_path / "average.pt", "--recalibrate")
-    assert "nothing to recalibrate" in out
+    result = completed("average", path, "--output", tmp_path / "average.pt", "--recalibrate")
+    assert "nothing to recalibrate" in result.output
     assert "recalibrated" not in read_checkpoint(tmp_path / "average.pt").get("rbn_fairseq", {})
 
 
@@ -142,14 +134,14 @@ def test_statistics_are_those_of_recalibrate(averaged, data_bin):
 
 def test_with_dropout(averaged, rbn_run, tmp_path):
     path = tmp_path / "dropped.pt"
-    rbn("average", rbn_run, "--last", 2, "--output", path, "--recalibrate", "--dropout")
+    completed("average", rbn_run, "--last", 2, "--output", path, "--recalibrate", "--dropout")
     state = read_checkpoint(path)
     assert state["rbn_fairseq"]["recalibrated"]["dropout"] is True
     without = read_checkpoint(averaged)["model"]
     changed = {name for name in without if not torch.equal(without[name], state["model"][name])}
     assert changed == {name for name in without if name.endswith(STATISTICS)} and changed
     # `rbn cost` estimates both ways anew from the same batches, with the same masks.
-    rbn("cost", path, "--json", tmp_path / "cost.jsonl")
+    completed("cost", path, "--json", tmp_path / "cost.jsonl")
     rows = map(json.loads, (tmp_path / "cost.jsonl").read_text().splitlines())
     nll = {row["statistics"]: row["nll"] for row in rows}
     assert nll["running"] == pytest.approx(nll["recalibrated-dropout"], rel=1e-6)
@@ -158,7 +150,7 @@ def test_with_dropout(averaged, rbn_run, tmp_path):
 
 def test_it_translates_and_is_deterministic(averaged, rbn_run, data_bin, tmp_path):
     assert len(runs.generate(data_bin, averaged)) == 61
-    rbn("average", rbn_run, "--last", 2, "--output", tmp_path / "again.pt", "--recalibrate")
+    completed("average", rbn_run, "--last", 2, "--output", tmp_path / "again.pt", "--recalibrate")
     one, other = read_checkpoint(averaged)["model"], read_checkpoint(tmp_path / "again.pt")["model"]
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert [path.name for path in tmp_path.iterdir()] == ["again.pt"]
@@ -166,7 +158,7 @@ def test_it_translates_and_is_deterministic(averaged, rbn_run, data_bin, tmp_pat
 
 def test_files_as_inputs(rbn_run, tmp_path):
     files = (rbn_run / "checkpoint1.pt", rbn_run / "checkpoint3.pt")
-    rbn("average", *files, "--output", tmp_path / "out.pt")
+    completed("average", *files, "--output", tmp_path / "out.pt")
     expected = average_checkpoints([rbn_run / "checkpoint1.pt", rbn_run / "checkpoint3.pt"])
     model = read_checkpoint(tmp_path / "out.pt")["model"]
     assert all(torch.equal(model[name], value) for name, value in expected["model"].items())
@@ -178,14 +170,14 @@ def test_files_as_inputs(rbn_run, tmp_path):
 def test_last_and_inputs_go_together(rbn_run, tmp_path, arguments, words):
     inputs = rbn_run / "checkpoint1.pt" if arguments else rbn_run
     with pytest.raises(ValueError, match=words):
-        rbn("average", inputs, *arguments, "--output", tmp_path / "out.pt")
+        completed("average", inputs, *arguments, "--output", tmp_path / "out.pt")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("given", [("--dropout",), ("--data", ".")])
 def test_options_of_recalibration_without_it_are_refused(rbn_run, tmp_path, given):
     with pytest.raises(ValueError, match=f"{given[0]} goes with --recalibrate"):
-        rbn("average", rbn_run, "--last", 2, *given, "--output", tmp_path / "out.pt")
+        completed("average", rbn_run, "--last", 2, *given, "--output", tmp_path / "out.pt")
     assert not list(tmp_path.iterdir())
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.fold import fold_checkpoint
 
@@ -86,8 +86,7 @@ def test_embeddings_in_parts_are_refused(post_run, tmp_path):
 def test_doctor_tells(pair):
     _, folded = pair
     names = read_checkpoint(folded)["rbn_fairseq"]["folded"]
-    result = rbn("doctor", "--checkpoint", folded)
-    assert result.exit_code == 0
+    result = completed("doctor", "--checkpoint", folded)
     assert (
         f"folded: {len(names['vanished'])} norms are in linear layers, {len(names['left'])} are "
         "one multiply-add" in result.output

@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.files import write_checkpoint
 from rbn_fairseq.cli import benchmark
 from rbn_fairseq.cli.app import app
@@ -29,8 +29,7 @@ WITH_BATCH_NORM = ["average", "recalibrate", "generate", "score", "generate", "s
 
 def dry_run(verb, *arguments):
     """Return the commands that a verb prints, as words."""
-    result = rbn(verb, "--dry-run", *arguments)
-    assert result.exit_code == 0, result.output
+    result = completed(verb, "--dry-run", *arguments)
     return [shlex.split(line) for line in result.stdout.splitlines()]
 
 
@@ -326,7 +325,7 @@ def test_what_its_updates_ended_early_is_averaged_over_fewer_epochs(bn_run, plac
     settings.write_text(settings.read_text() + "  max_update: 1000\n")
     for epoch in (1, 2):
         (bn_run / f"checkpoint{epoch}.pt").write_text("")
-    assert rbn("evaluate", "iwslt14", "bn", "post", 1, *places).exit_code == 0
+    completed("evaluate", "iwslt14", "bn", "post", 1, *places)
     assert commands[0][commands[0].index("--last") + 1] == "2"
 
 
@@ -352,14 +351,14 @@ def test_references_are_fetched_before_the_work(capsys, bn_run, places, commands
     raw = places[1] / "raw" / "test.de"
     raw.parent.mkdir()
     raw.write_text("")
-    assert rbn("evaluate", "wmt16", "bn", "post", 1, *places).exit_code == 0
+    completed("evaluate", "wmt16", "bn", "post", 1, *places)
     (score, _) = (words for words in commands if words[1] == "score")
     assert score[score.index("--raw-reference") + 1] == str(raw) and "--test-set" not in score
 
 
 def test_what_has_all_its_updates_is_not_trained_again(tmp_path, places, commands):
     def train(*overrides):
-        assert rbn("run", "wmt16", "rbn", "pre", 1, 2, 3, *places, *overrides).exit_code == 0
+        completed("run", "wmt16", "rbn", "pre", 1, 2, 3, *places, *overrides)
         seeds = [next(word for word in words if "seed=" in word)[-1] for words in commands]
         commands.clear()
         return seeds

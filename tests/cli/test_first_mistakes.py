@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from rbn_fairseq.cli.errors import explain
 
 CRITERION = ("--criterion", "label_smoothed_cross_entropy")
@@ -67,7 +67,7 @@ def test_no_data(capsys):
 
 def test_data_may_come_last(data_bin, tmp_path):
     arguments = (*options(), "--save-dir", tmp_path / "run", data_bin)
-    assert rbn("train", "--check", *arguments).exit_code == 0
+    completed("train", "--check", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_data_that_have_moved(capsys, rbn_run, data_bin, tmp_path):
     path = tmp_path / "run" / "checkpoint_last.pt"
     line = user_error(capsys, "tid", path)
     assert str(data) in line and "--data" in line
-    assert rbn("tid", path, "--data", tmp_path / "there").exit_code == 0
+    completed("tid", path, "--data", tmp_path / "there")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runs
-from command import rbn, user_error
+from command import completed, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.diagnostics import TID, average_tid
 
@@ -15,8 +15,7 @@ BATCHINGS = ["as-trained", "random", "mixed:4"]
 
 
 def measured(verb, *arguments, tmp_path):
-    result = rbn(verb, *arguments, "--json", tmp_path / "out.jsonl")
-    assert result.exit_code == 0, result.exception
+    result = completed(verb, *arguments, "--json", tmp_path / "out.jsonl")
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     return result.output, [json.loads(line) for line in lines]
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from command import rbn, user_error
+from command import completed, rbn, user_error
 
 LINES = """S-0\tein haus .
 T-0\ta house , i &apos;d say .
@@ -24,8 +24,7 @@ def generated(tmp_path):
 
 
 def test_score(generated, tmp_path):
-    result = rbn("score", generated, "--lang", "en", "--json", tmp_path / "score.json")
-    assert result.exit_code == 0, result.output
+    result = completed("score", generated, "--lang", "en", "--json", tmp_path / "score.json")
     scores = json.loads((tmp_path / "score.json").read_text())
     assert "tok:none" in scores["tokenised"]["signature"]
     assert "tok:13a" in scores["sacrebleu"]["signature"]
@@ -46,7 +45,7 @@ def test_score_with_raw_references(generated, tmp_path):
     raw.write_text("a house, I'd say.\ntwo three four five\n")
     scores = tmp_path / "score.json"
     options = ("--lang", "en", "--raw-reference", raw, "--json", scores, "--compound-split")
-    assert rbn("score", generated, *options).exit_code == 0
+    completed("score", generated, *options)
     read = json.loads(scores.read_text())
     assert list(read) == ["tokenised", "compound_split", "sacrebleu"]
     # Only `I'd` differs in case; the tokenised references lack a word.
@@ -82,8 +81,7 @@ def test_report(tmp_path):
     first, second = write_log(tmp_path / "ln", "4.5"), write_log(tmp_path / "bn", "4.25")
     (empty := tmp_path / "empty").mkdir()
     runs = (f"layer={first}", second, empty)
-    result = rbn("report", *runs, "--output", tmp_path / "out", "--title", "A & B")
-    assert result.exit_code == 0, result.output
+    result = completed("report", *runs, "--output", tmp_path / "out", "--title", "A & B")
     rows = list(csv.DictReader((tmp_path / "out/tables/summary.csv").open()))
     assert [row["run"] for row in rows] == ["layer", "bn", "empty"]
     page = (tmp_path / "out" / "index.html").read_text()

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 import composing
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
@@ -341,14 +341,12 @@ def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypat
     """What the given ones do not have is left out; the rest stays."""
     monkeypatch.chdir(tmp_path)
     given = ("--optimizer", "nag", "--criterion", "label_smoothed_cross_entropy")
-    result = rbn("train", data_bin, *SMALL, *given, "--check")
-    assert result.exit_code == 0, result.exception
+    result = completed("train", data_bin, *SMALL, *given, "--check")
     left_out = "--rbn-mean-weight, --rbn-std-weight, --rbn-convention, --rbn-reduction"
     assert f"no such options: {left_out}, --adam-betas" in result.output
     assert "--label-smoothing 0.1" in result.output and "--adam-betas '" not in result.output
     plain = ("--recipe", "default", "--norm", "ln", "--arch", "transformer")
-    result = rbn("train", data_bin, *SMALL, *plain, "--check")
-    assert result.exit_code == 0, result.exception
+    result = completed("train", data_bin, *SMALL, *plain, "--check")
     assert "no such options: --norm-encoder" in result.output
 
 
@@ -368,8 +366,7 @@ def test_unknown_recipes(capsys, data_bin, option, value, words):
 def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
     """Embeddings are shared, as the dictionaries are the same; later options win."""
     monkeypatch.chdir(tmp_path)
-    result = rbn("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn")
-    assert result.exit_code == 0, result.exception
+    result = completed("train", data_bin, *SMALL, "--seed", 3, "--norm", "bn")
     assert "recipe default, norm bn: rbn train" in result.output
     run = Path("runs/default", "-".join(data_bin.parts[-2:]), "bn-small-seed3")
     cfg = read_checkpoint(run / "checkpoint_last.pt")["cfg"]
@@ -393,8 +390,7 @@ def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
 def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for plan in ("layer", "batch@0:layer"):
-        result = rbn("train", data_bin, *SMALL, "--norm-encoder", plan, "--check")
-        assert result.exit_code == 0, result.exception
+        result = completed("train", data_bin, *SMALL, "--norm-encoder", plan, "--check")
         assert "--rbn-mean-weight 0.0" in result.output and "norm ln" in result.output
         name = plan.replace("@", "_").replace(":", "_")
         assert f"/{name}-small-seed1" in result.output
@@ -414,15 +410,14 @@ def test_options_that_make_another_model_have_a_directory_of_their_own(
 ):
     monkeypatch.chdir(tmp_path)
     flags = ("--norm-unit-embeddings", "--norm-small-init")
-    result = rbn("train", data_bin, *SMALL, "--norm", "ln", *flags, "--check")
-    assert result.exit_code == 0, result.exception
+    result = completed("train", data_bin, *SMALL, "--norm", "ln", *flags, "--check")
     assert "ln-fixnorm-small_init-small-seed1" in result.output
 
 
 def test_a_check_sees_schedules(capsys, data_bin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = ("--norm-encoder", "repbn", "--norm-repbn-layer-end", 3)
-    assert rbn("train", data_bin, *SMALL, *plan, "--max-update", 3, "--check").exit_code == 0
+    completed("train", data_bin, *SMALL, *plan, "--max-update", 3, "--check")
     line = user_error(capsys, "train", data_bin, *SMALL, *plan, "--check")
     assert "--norm-repbn-layer-end 3" in line
 
@@ -432,8 +427,7 @@ def test_a_check_counts_the_batches_of_each_process(capsys, data_bin, tmp_path, 
     small = ("--max-tokens", 60, "--max-epoch", 1, "--max-update", 0, "--norm-encoder", "repbn")
 
     def batches(*options):
-        result = rbn("train", data_bin, *SMALL, *small, *options, "--check")
-        assert result.exit_code == 0, result.exception
+        result = completed("train", data_bin, *SMALL, *small, *options, "--check")
         return int(re.search(r"([\d,]+) batches an epoch", result.output)[1].replace(",", ""))
 
     one = batches("--norm-repbn-layer-end", 1)
@@ -466,8 +460,7 @@ def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path,
     other = shutil.copytree(data_bin, tmp_path / "data")
     with (other / "dict.de.txt").open("a") as file:
         file.write("another 1\n")
-    result = rbn("train", other, *SMALL, "--check")
-    assert result.exit_code == 0, result.exception
+    result = completed("train", other, *SMALL, "--check")
     assert "--share-all-embeddings" not in result.output and "ok: rbn_trans" in result.output
 
 
@@ -477,7 +470,7 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     how = ("--tensorboard-logdir", tmp_path / "tb") if wrapped else ("--log-format", shown)
     arguments = given(data_bin, tmp_path / "run", "--max-update", 2, *how, "--log-interval", 1)
     arguments.remove("--no-progress-bar")
-    assert rbn("train", *arguments).exit_code == 0
+    completed("train", *arguments)
     assert (tmp_path / "tb" / "train_inner").is_dir() == wrapped
     told = read_run("run", tmp_path / "run")
     assert not told.problems and list(told.valid["update"]) == list(told.train["update"]) == [2]
@@ -535,7 +528,7 @@ def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path,
 
     (tmp_path / "run").mkdir()
     average = tmp_path / "run" / "checkpoint_last.pt"
-    assert rbn("average", rbn_run, "--last", 2, "--output", average).exit_code == 0
+    completed("average", rbn_run, "--last", 2, "--output", average)
     before = average.read_bytes()
     line = user_error(capsys, *train())
     assert "no state of the optimizer" in line and "--reset-optimizer" in line
@@ -544,7 +537,7 @@ def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path,
     assert "no state of the optimizer" in line
     line = user_error(capsys, *train("--continue-once", average, "--save-dir", tmp_path / "new"))
     assert "no state of the optimizer" in line
-    assert rbn(*train("--reset-optimizer", "--reset-dataloader")).exit_code == 0
+    completed(*train("--reset-optimizer", "--reset-dataloader"))
 
 
 def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):
@@ -552,7 +545,7 @@ def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):
     arguments = given(
         data_bin, directory, "--max-update", 1, "--restore-file", directory / "checkpoint1.pt"
     )
-    assert rbn("train", *arguments).exit_code == 0
+    completed("train", *arguments)
     assert "checkpoint1.pt is not there yet" in (directory / "train.log").read_text()
 
 

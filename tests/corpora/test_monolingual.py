@@ -5,7 +5,7 @@ import json
 import pytest
 from fairseq.data import Dictionary, data_utils
 
-from command import rbn, user_error
+from command import completed, rbn, user_error
 
 LINES = {"train": ["a b a", "b", ""], "valid": ["a"], "test": ["a c"]}
 FILES = {"ptb": "ptb.{}.txt", "wikitext103": "wiki.{}.tokens"}
@@ -23,8 +23,7 @@ def test_it_is_what_fairseq_reads(text, tmp_path):
     name, directory = text
     out = tmp_path / "out"
     arguments = ("prepare", name, "--text", directory, "--output", out, "--jobs", 1)
-    result = rbn(*arguments, "--allow-nonstandard")
-    assert result.exit_code == 0, result.output
+    result = completed(*arguments, "--allow-nonstandard")
     assert "NOT THE STANDARD: " in result.output and "train 3" in result.output
     words = Dictionary.load(str(out / "bin" / "dict.txt"))
     data = data_utils.load_indexed_dataset(str(out / "bin" / "train"), words)
@@ -49,7 +48,7 @@ def test_other_files(text, tmp_path, capsys):
     name, directory = text
     out = tmp_path / "out"
     arguments = ("prepare", name, "--text", directory, "--output", out, "--allow-nonstandard")
-    assert rbn(*arguments).exit_code == 0
+    completed(*arguments)
     valid = directory / FILES[name].format("valid")
     valid.write_text("another\n")
     assert "request.json" in user_error(capsys, *arguments)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import runs
-from command import rbn
+from command import completed
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.checkpoints.fold import fold_checkpoint
 from rbn_fairseq.models import RBNTransformerModel
@@ -46,8 +46,7 @@ def test_a_model_of_the_other_direction(data_bin, corpus, tmp_path):
     runs.train(data_bin, tmp_path, "-s", "en", "-t", "de", "--max-update", 1, "--no-tid")
     path = tmp_path / "checkpoint_last.pt"
     options = ("--cpu", "--num-workers", 0, "--max-len-b", 3, "--beam", 1)
-    done = rbn("generate", data_bin, "--path", path, *options)
-    assert done.exit_code == 0, done.output
+    done = completed("generate", data_bin, "--path", path, *options)
     english = (corpus / "test.en").read_text().splitlines()
     assert dict(re.findall(r"^S-(\d+)\t(.*)$", done.stdout, re.MULTILINE))["0"] == english[0]
 

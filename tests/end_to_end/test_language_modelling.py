@@ -9,7 +9,7 @@ import torch
 from fairseq.data import Dictionary
 
 import runs
-from command import rbn
+from command import completed, rbn
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from saved import load
 
@@ -123,8 +123,7 @@ def test_measurements(trained, english, tmp_path):
     assert costs["running"]["tokens"] == tokens
     assert costs["running"]["nll"] == pytest.approx(state["extra_state"]["val_loss"], abs=1e-3)
     for verb, nll in (("recalibrate", "recalibrated"), ("fold", "running")):
-        done = rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
-        assert done.exit_code == 0, done.output
+        completed(verb, last, "--output", tmp_path / f"{verb}.pt")
         log = rbn(
             "validate", english / "bin", "--path", tmp_path / f"{verb}.pt", "--cpu",
             "--num-workers", 0, "--max-tokens", 512,
@@ -168,20 +167,19 @@ def test_the_recipe_with_an_adaptive_softmax_trains(english, tmp_path, by):
     small = {"adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20"}
     if by == "options":
         sizes = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
-        done = rbn(
+        completed(
             "train", english / "bin", "--recipe", "wikitext103_pre", *sizes, "--arch",
             "rbn_transformer_lm_tiny_pre", "--cpu", "--num-workers", 0, "--max-update", 2,
             "--no-tid", "--save-dir", tmp_path,
         )  # fmt: skip
     else:
         sizes = [f"model.{name}='{value}'" for name, value in small.items()]
-        done = rbn(
+        completed(
             "hydra-train", "--config-name", "wikitext103_post", f"task.data={english / 'bin'}",
             *sizes, "model._name=rbn_transformer_lm_tiny",
             "common.cpu=true", "dataset.num_workers=0", "optimization.max_update=2",
             "task.no_tid=true", f"hydra.run.dir={tmp_path}",
         )  # fmt: skip
-    assert done.exit_code == 0, done.output
     model = read_checkpoint(tmp_path / "checkpoint_last.pt")["cfg"]["model"]
     assert model["adaptive_softmax_cutoff"] == "10,20" and model["tie_adaptive_weights"]
 

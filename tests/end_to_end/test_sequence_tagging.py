@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from seqeval.metrics import f1_score
 
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from processes import train_on
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from saved import assert_same_state, load
@@ -45,8 +45,7 @@ def prepare(directory, scheme):
     """Make texts of names, and data of them by the command."""
     write_tagged(directory / "files", SIZES, scheme == "BMES")
     files = [f"--{split}={directory / 'files' / split}.txt" for split in SIZES]
-    result = rbn("prepare", "tagging", *files, "--output", directory, "--jobs", 1)
-    assert result.exit_code == 0, result.output
+    result = completed("prepare", "tagging", *files, "--output", directory, "--jobs", 1)
     about = json.loads((directory / "bin" / "about.json").read_text())
     assert f"train       300 texts, {about['counts']['train']['tokens']:,} tokens" in result.output
     labels = Dictionary.load(str(directory / "bin" / "dict.label.txt"))
@@ -145,8 +144,7 @@ def test_measurements(trained, tmp_path):
     assert costs["running"]["nll"] == pytest.approx(known["loss"], abs=1e-3)
     assert costs["recalibrated"]["nll"] != costs["running"]["nll"]
     for verb in ("recalibrate", "fold"):
-        done = rbn(verb, last, "--output", tmp_path / f"{verb}.pt")
-        assert done.exit_code == 0, done.output
+        completed(verb, last, "--output", tmp_path / f"{verb}.pt")
     folded = validated(data, tmp_path / "fold.pt", "valid")
     assert folded == pytest.approx(known, abs=2e-3)
     again = validated(data, tmp_path / "recalibrate.pt", "valid")
@@ -159,8 +157,7 @@ def test_measurements(trained, tmp_path):
 def test_folding_of_normalised_weights(bio, tmp_path):
     train(bio, tmp_path, "--norm-weight", "wn", "--max-update", 2, "--no-tid")
     last, folded = tmp_path / "checkpoint_last.pt", tmp_path / "fold.pt"
-    done = rbn("fold", last, "--output", folded)
-    assert done.exit_code == 0, done.output
+    completed("fold", last, "--output", folded)
     losses = [validated(bio, path, "valid")["loss"] for path in (folded, last)]
     assert losses[0] == pytest.approx(losses[1], abs=2e-3)
 
@@ -238,13 +235,12 @@ def test_a_recipe_takes_the_data(bio, recipe):
 @pytest.mark.parametrize("recipe", ["conll2003_post", "resume_pre"])
 def test_a_recipe_trains_by_hydra(bio, tmp_path, recipe):
     tiny = f"rbn_transformer_tagger_tiny{recipe[recipe.index('_') :].removesuffix('_post')}"
-    done = rbn(
+    completed(
         "hydra-train", "--config-name", recipe, f"task.data={bio / 'bin'}", f"model._name={tiny}",
         "optimization.lr=[0.01]", "optimization.max_update=2", "lr_scheduler.warmup_updates=0",
         "lr_scheduler.total_num_update=4", "common.cpu=true", "dataset.num_workers=0",
         "task.no_tid=true", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
     state = read_checkpoint(tmp_path / "checkpoint_last.pt")
     (group,) = state["last_optimizer_state"]["param_groups"]
     assert group["lr"] == pytest.approx(0.01 / 2) and group["momentum"] == 0.9

@@ -11,7 +11,7 @@ from fairseq.data import ConcatDataset, Dictionary
 from fairseq.tasks.translation import load_langpair_dataset
 
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.measuring.adapters import EncoderDecoder
@@ -50,8 +50,7 @@ def mixed(varied, tmp_path_factory):
 
 
 def recalibrated(path, data, output, *options):
-    result = rbn("recalibrate", path, "--data", data, "--output", output, *options)
-    assert result.exit_code == 0, result.exception
+    completed("recalibrate", path, "--data", data, "--output", output, *options)
     return read_checkpoint(output)
 
 
@@ -259,10 +258,9 @@ def test_a_sentence_is_normalised_by_its_lengths_statistics(binned, varied):
 
 
 def test_average(binned, ordinary, varied, tmp_path):
-    assert rbn("average", ordinary, ordinary, "--output", tmp_path / "average.pt").exit_code == 0
+    completed("average", ordinary, ordinary, "--output", tmp_path / "average.pt")
     output = ("--output", tmp_path / "out.pt", "--length-bins", 5)
-    result = rbn("recalibrate", tmp_path / "average.pt", *output)
-    assert result.exit_code == 0, result.exception
+    result = completed("recalibrate", tmp_path / "average.pt", *output)
     assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
     assert "moving average" not in result.output  # the average has none
     direct = ("--output", tmp_path / "direct.pt", "--length-bins", 5)
@@ -300,8 +298,7 @@ def test_other_bins_have_no_average(binned, tmp_path, capsys):
 
 
 def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
-    result = rbn("cost", binned, "--json", tmp_path / "out.jsonl")
-    assert result.exit_code == 0, result.exception
+    completed("cost", binned, "--json", tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     nll = {row["statistics"]: row["nll"] for row in rows}
     # Its own bins are of the same training batches.
@@ -311,8 +308,7 @@ def test_cost_of_a_model_with_bins(binned, varied, tmp_path):
 
 
 def test_fold_leaves_them(mixed, varied, tmp_path):
-    result = rbn("fold", mixed, "--output", tmp_path / "folded.pt")
-    assert result.exit_code == 0, result.exception
+    result = completed("fold", mixed, "--output", tmp_path / "folded.pt")
     # renorm into self-attention and fc1; power into fc1.
     assert "folded 3 norms" in result.output and "3 norms with bins" in result.output
     folded, before = (read_checkpoint(path) for path in (tmp_path / "folded.pt", mixed))

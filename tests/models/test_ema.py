@@ -10,7 +10,7 @@ from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema import build_ema
 
 import runs
-from command import rbn, user_error
+from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
 from rbn_fairseq.norms import NORMS, has_population_norm
 from small_models import BATCH, FINALS, PRE, batch, build, randomise
@@ -119,10 +119,7 @@ def test_resumed_training_is_the_same(data_bin, tmp_path, whole):
 
 
 def recalibrated(path, data_bin, output, *options):
-    result = rbn(
-        "recalibrate", path, "--data", data_bin, "--output", output, "--batches", 2, *options
-    )
-    assert result.exit_code == 0, result.output
+    completed("recalibrate", path, "--data", data_bin, "--output", output, "--batches", 2, *options)
     return read_checkpoint(output)
 
 
