@@ -60,8 +60,10 @@ def by_definition(norm, x, valid, upstream):
     real = x.detach()[valid].double().requires_grad_()
     weight, bias = (p.detach().double().requires_grad_() for p in norm.parameters())
     outputs = oracles.batch_norm(real, weight, bias, norm.options.eps, norm.options.eps_mode)
-    upstream = (upstream[0][valid].double(), upstream[1].double(), upstream[2].double())
-    return *outputs, *torch.autograd.grad(outputs, (real, weight, bias), upstream)
+    at_y, *at_moments = upstream
+    arriving = [at_y[valid].double(), *(gradient.double() for gradient in at_moments)]
+    used = outputs[: len(arriving)]
+    return *outputs, *torch.autograd.grad(used, (real, weight, bias), arriving)
 
 
 def assert_same_at_real_tokens(actual, expected, valid, tolerance, std):
