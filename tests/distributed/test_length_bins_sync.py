@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import oracles
-from processes import WORLD, on_processes
+from processes import WORLD
 from rbn_fairseq.diagnostics import collect_moments, conditional_tid
 from rbn_fairseq.norms import (
     BatchNorm,
@@ -105,11 +105,6 @@ def work(rank):
         results["dummy on rank 1"] = train(make_norm(sync=True), [data("different bins", 0, rank)])
     batches = [data("four batches", step, rank) for step in range(4)]
     return {**results, "averaged": averaged(rank), "measured": measured(make_norm(True), batches)}
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return on_processes(work, tmp_path_factory.mktemp("ranks"))
 
 
 def joined(case, step):

@@ -9,7 +9,7 @@ from torch import nn
 
 import gpu_operations
 import oracles
-from processes import WORLD, on_processes
+from processes import WORLD
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
@@ -152,12 +152,6 @@ def work(rank):
     results["averages"] = averages(rank, calls)
     results["rank"] = process_rank()
     return results
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """What both processes have seen, by rank: they start once for all tests."""
-    return on_processes(work, tmp_path_factory.mktemp("ranks"))
 
 
 def joined(case, reduction):

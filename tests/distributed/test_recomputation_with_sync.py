@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from processes import on_processes
 from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
@@ -59,11 +58,6 @@ def work(rank):
         for name, options in PLACEMENTS.items()
         for again in (False, True)
     }
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return on_processes(work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import oracles
-from processes import WORLD, on_processes
+from processes import WORLD
 from rbn_fairseq.norms import (
     BatchRenorm,
     BatchRenormOptions,
@@ -79,13 +79,8 @@ def joined(name):
         yield train_step(norm, step, real[0], valid, real[1])
 
 
-def train_all(rank):
+def work(rank):
     return {name: train(name, rank) for name in NORMS}
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return on_processes(train_all, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", NORMS)
