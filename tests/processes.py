@@ -12,6 +12,7 @@ import torch.multiprocessing
 import runs
 
 WORLD = 2
+COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce")
 
 
 def rendezvous():
@@ -42,6 +43,22 @@ def on_processes(function, folder):
         _work, (rendezvous(), function, folder), nprocs=WORLD, start_method="forkserver"
     )
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+def counting_collectives():
+    """Return a list to which this process adds the name of every collective that it begins."""
+    calls = []
+
+    def counted(name, function):
+        def call(*args, **kwargs):
+            calls.append(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in COLLECTIVES:
+        setattr(dist, name, counted(name, getattr(dist, name)))
+    return calls
 
 
 def launch(forked, data, save_dir, *options, world=2):

@@ -1,15 +1,13 @@
 """Batch norm by length on two processes, against one process on the joined batch."""
 
 from contextlib import nullcontext
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 import oracles
-from processes import WORLD
+from processes import WORLD, counting_collectives
 from rbn_fairseq.diagnostics import collect_moments, conditional_tid
 from rbn_fairseq.norms import (
     BatchNorm,
@@ -79,12 +77,11 @@ def train(norm, batches):
 
 def averaged(rank):
     """Buffers of a norm that does not synchronise, averaged over the processes; collectives."""
-    calls, reduce = [], dist.all_reduce
-    with mock.patch.object(dist, "all_reduce", lambda *a, **k: calls.append(1) or reduce(*a, **k)):
-        norm = make_norm(sync=False)
-        train(norm, [data("different bins", 0, rank)])
+    calls, norm = counting_collectives(), make_norm(sync=False)
+    train(norm, [data("different bins", 0, rank)])
+    number = len(calls)
     mean_over_processes(list(norm.population.buffers()))
-    return {"calls": len(calls), **norm.population.state_dict()}
+    return {"calls": number, **norm.population.state_dict()}
 
 
 def measured(norm, batches):

@@ -4,12 +4,11 @@ import contextlib
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import gpu_operations
 import oracles
-from processes import WORLD
+from processes import WORLD, counting_collectives
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.norms import BatchNorm, ValidTokens, dummy_batch, record_gaps
 from rbn_fairseq.norms.moments import mean_over_processes, process_rank
@@ -27,7 +26,6 @@ CASES = {  # sentence lengths on each rank, and the ranks under dummy_batch()
     "rank 1 runs a dummy batch": ([[2, 1], [4, 3]], (1,)),
     "both run dummy batches": ([[2, 1], [4, 3]], (0, 1)),
 }
-COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce")
 KEYS = [("torch", case, reduction) for case in CASES for reduction in ("sum", "token")]
 KEYS += [
     ("gpu", case, "sum") for case in ("3 and 7 tokens", "no token on rank 1", "no token anywhere")
@@ -134,18 +132,8 @@ def averages(rank, calls):
     return {"tensors": tensors, "in place": in_place, "calls": len(calls)}
 
 
-def counted(function, calls):
-    def call(*args, **kwargs):
-        calls.append(function)
-        return function(*args, **kwargs)
-
-    return call
-
-
 def work(rank):
-    calls = []
-    for name in COLLECTIVES:
-        setattr(dist, name, counted(getattr(dist, name), calls))
+    calls = counting_collectives()
     results = {key: step(*key[:2], rank, key[2], calls) for key in KEYS}
     results["unsynchronised"] = unsynchronised(rank, calls)
     results["not finite"] = not_finite(rank)

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 import torch
-import torch.distributed as dist
 
+from processes import counting_collectives
 from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
 from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
     LabelSmoothedCrossEntropyRBNConfig,
@@ -42,17 +42,7 @@ def steps(rank, calls, **options):
 
 
 def work(rank):
-    calls = []
-
-    def counted(function):
-        def call(*args, **kwargs):
-            calls.append(function.__name__)
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("all_reduce", "all_gather_into_tensor"):
-        setattr(dist, name, counted(getattr(dist, name)))
+    calls = counting_collectives()
     return {
         (name, again): steps(rank, calls, checkpoint_activations=again, **options)
         for name, options in PLACEMENTS.items()
