@@ -101,15 +101,14 @@ def test_dropout_is_on_when_asked_for(model):
     torch.testing.assert_close(layers["norm2"].var[0], var2)
 
 
-def disturbed(model, action):
-    """Modes, RNG state and state dict before and after an action."""
-    states = []
-    for step in (lambda: None, action):
-        step()
-        modes = [module.training for module in model.modules()]
-        weights = {name: value.clone() for name, value in model.state_dict().items()}
-        states.append((modes, torch.get_rng_state(), weights))
-    return states
+def assert_undisturbed(model, action):
+    """An action leaves modes, weights, statistics and the random number generator as they were."""
+    modes = [module.training for module in model.modules()]
+    generator, state = torch.get_rng_state(), copy.deepcopy(model.state_dict())
+    action()
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("dropout", [False, True])
@@ -119,12 +118,9 @@ def test_leaves_the_model_and_the_generator_alone(model, dropout, frozen_part, m
     model.train(mode)
     if frozen_part:
         model.get_submodule(frozen_part).train(not mode)
-    before, after = disturbed(
+    assert_undisturbed(
         model, lambda: collect_moments(model, make_batches_without_rng(), forward, dropout)
     )
-    assert before[0] == after[0]
-    assert torch.equal(before[1], after[1])
-    assert all(torch.equal(before[2][name], value) for name, value in after[2].items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -144,10 +140,7 @@ def test_restores_everything_when_a_forward_fails(model):
         with pytest.raises(KeyError):
             collect_moments(model, make_batches_without_rng(), broken, dropout=True)
 
-    before, after = disturbed(model, action)
-    assert before[0] == after[0]
-    assert torch.equal(before[1], after[1])
-    assert all(torch.equal(before[2][name], value) for name, value in after[2].items())
+    assert_undisturbed(model, action)
 
 
 def test_skipped_layers_and_empty_batches_are_left_out(model):
@@ -178,15 +171,12 @@ def test_other_norms_divide_by_the_batch_and_are_reported_only_where_named():
     x = torch.randn(9, 3, dtype=torch.double) + 1
     divided = x / torch.sqrt(x.square().mean(0) + 1e-5)
 
-    def run(model, batch):
-        return model(batch)
-
-    alone = collect_moments(model, [x], run)
+    alone = collect_moments(model, [x])
     assert list(alone) == ["1"]
     torch.testing.assert_close(alone["1"].mean[0], divided.mean(0))
     norms = population_norms(model)
     assert list(norms) == ["0", "1"]
-    both = collect_moments(model, [x], run, norms=norms)
+    both = collect_moments(model, [x], norms=norms)
     torch.testing.assert_close(both["0"].var[0], x.square().mean(0))
     assert not both["0"].mean.any()
     torch.testing.assert_close(both["1"].mean[0], divided.mean(0))
@@ -203,10 +193,6 @@ KINDS = {
 }
 
 
-def call(model, batch):
-    return model(batch)
-
-
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("mode", [True, False])
 def test_moments_are_what_torch_normalises_with(name, mode):
@@ -216,7 +202,7 @@ def test_moments_are_what_torch_normalises_with(name, mode):
     if norm.running_mean is not None:
         norm(batches[0] + 5)  # statistics far from the batches'
     state = copy.deepcopy(norm.state_dict())
-    moments = collect_moments(norm, batches, call)[""]
+    moments = collect_moments(norm, batches)[""]
     for index, batch in enumerate(batches):
         # torch's own training statistics, by a momentum of 1; its variance is unbiased.
         judge = nn.BatchNorm1d(3, momentum=1.0)
@@ -240,7 +226,7 @@ def test_moments_are_what_torch_normalises_with(name, mode):
 
 def test_a_batch_that_is_not_finite_does_not_poison_torchs_statistics():
     norm = nn.BatchNorm1d(3)
-    collect_moments(norm, [torch.full((4, 3), float("nan"))], call)
+    collect_moments(norm, [torch.full((4, 3), float("nan"))])
     assert norm.running_mean.isfinite().all() and norm.num_batches_tracked == 0
 
 
@@ -248,7 +234,7 @@ def test_both_families_in_one_model_are_in_its_order():
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 5), BatchNorm(5), nn.BatchNorm1d(5))
     assert list(batch_norms(model)) == ["0", "2", "3"]
     batches = [torch.randn(9, 3) + index for index in range(4)]
-    layers = collect_moments(model.eval(), batches, call)
+    layers = collect_moments(model.eval(), batches)
     assert list(layers) == ["0", "2", "3"]
     for moments in layers.values():
         assert len(moments.count) == 4
@@ -259,7 +245,7 @@ def test_both_families_in_one_model_are_in_its_order():
 
 def test_running_statistics_are_copies():
     norm = nn.BatchNorm1d(3).double()
-    moments = collect_moments(norm, [torch.randn(4, 3).double()], call)[""]
+    moments = collect_moments(norm, [torch.randn(4, 3).double()])[""]
     norm(5 + torch.randn(4, 3).double())
     assert not moments.running[0].any() and norm.running_mean.all()
 
@@ -314,7 +300,7 @@ def test_without_a_mask_lengths_are_known_to_norms_that_ask():
     batches = [torch.randn(length, 2, 3, dtype=torch.double) for length in (4, 1, 6)]
     for options in (BatchNormOptions(), OPTIONS):
         norm = BatchNorm(3, options).double()
-        found = collect_moments(norm, batches, lambda model, x: model(x))[""]
+        found = collect_moments(norm, batches)[""]
         lengths = None if found.length is None else found.length.tolist()
         assert lengths == ([4, 1, 6] if options is OPTIONS else None)
 
@@ -324,7 +310,7 @@ def test_without_a_mask_lengths_are_known_to_norms_that_ask():
                     (nn.BatchNorm1d(3), (2, 3, 9)), (nn.BatchNorm2d(3), (2, 3, 4, 5))],
 )  # fmt: skip
 def test_what_has_no_sentences_has_no_lengths(norm, shape):
-    found = collect_moments(norm, [torch.randn(shape) for _ in range(3)], lambda model, x: model(x))
+    found = collect_moments(norm, [torch.randn(shape) for _ in range(3)])
     assert isinstance(found[""], LayerMoments) and found[""].length is None
 
 

@@ -158,7 +158,7 @@ def test_independent_tid_is_that_of_independent_normal_tokens():
     batches = [3 + 2 * torch.randn(size, 64, dtype=torch.double) for size in sizes]
     # Errors of 1.4 %, and 1.3 % due to the mean of the same batches.
     expected = pytest.approx(independent_tid(torch.tensor(sizes)), rel=0.06)
-    assert tid(collect_moments(norm, batches, lambda norm, x: norm(x))[""]) == expected
+    assert tid(collect_moments(norm, batches)[""]) == expected
 
 
 TOKENS = 200
