@@ -3,19 +3,10 @@
 import pytest
 import torch
 
-from rbn_fairseq.norms import (
-    BatchNorm,
-    BatchRenorm,
-    MovingAverageBatchNorm,
-    PowerNorm,
-    RepBatchNorm,
-    UnifiedNorm,
-)
+from rbn_fairseq.norms import NORMS, BatchNorm, PopulationNorm
 
 KINDS = pytest.mark.parametrize(
-    "kind",
-    [BatchNorm, BatchRenorm, RepBatchNorm, PowerNorm, MovingAverageBatchNorm, UnifiedNorm],
-    ids=lambda k: k.__name__,
+    "kind", [kind for kind in NORMS.values() if issubclass(kind, PopulationNorm)]
 )
 X = torch.arange(12.0).view(2, 2, 3)
 
