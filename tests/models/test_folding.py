@@ -57,19 +57,22 @@ def trained(**options):
     return model
 
 
+def outputs(model):
+    with torch.no_grad():
+        return model(*batch())[0]
+
+
 def fold(model, **options):
-    """Fold ``model``, and load the outcome into a model that is built as it says."""
+    """Fold ``model`` into one that is built as the folding says, and has the same outputs."""
+    expected = outputs(model)
     folding = fold_norms(model)
     new = build(**options | folding.settings).double().eval()
     new.load_state_dict(model.state_dict(), strict=True)
     assert not has_population_norm(new)
     assert not any(map(parametrize.is_parametrized, new.modules()))
+    # fp64's rounding; the gains change outputs by their own size.
+    torch.testing.assert_close(outputs(new), expected, rtol=1e-10, atol=1e-10)
     return new, folding
-
-
-def outputs(model):
-    with torch.no_grad():
-        return model(*batch())[0]
 
 
 @EVERY_PLACEMENT
@@ -78,12 +81,8 @@ def test_outputs_are_the_same(plan, placement):
     if placement in (PERI, HYBRID) and "mabn" in plan["norm_encoder"]:
         return  # refused: linear layers do not read all norms
     options = plan | placement
-    model = trained(**options)
-    expected = outputs(model)
-    new, _ = fold(model, **options)
-    # fp64's rounding; the gains change outputs by their own size.
-    torch.testing.assert_close(outputs(new), expected, rtol=1e-10, atol=1e-10)
-    expected = expected.float()
+    new, _ = fold(trained(**options), **options)
+    expected = outputs(new).float()
     error = (outputs(new.float()) - expected).abs().max() / expected.abs().max()
     assert error < 1e-4  # fp32's rounding through two layers
 
@@ -106,13 +105,10 @@ def test_outputs_are_the_same(plan, placement):
 )
 def test_what_vanishes(placement, vanished, left):
     options = BATCH | FINALS | placement
-    model = trained(**options)
-    expected = outputs(model)
-    new, folding = fold(model, **options)
+    new, folding = fold(trained(**options), **options)
     assert (len(folding.vanished), len(folding.left)) == (vanished, left)
     multiply_adds = [name for name, part in new.named_modules() if isinstance(part, Affine)]
     assert multiply_adds == folding.left
-    torch.testing.assert_close(outputs(new), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_names_and_plans():
@@ -190,8 +186,5 @@ def test_beam_search_finds_the_same(plan, placement):
 
 def test_embeddings_stay_tied():
     options = BATCH | FINALS | PRE | {"share_decoder_input_output_embed": True}
-    model = trained(**options)
-    expected = outputs(model)
-    new, _ = fold(model, **options)
+    new, _ = fold(trained(**options), **options)
     assert new.decoder.output_projection.weight is new.decoder.embed_tokens.weight
-    torch.testing.assert_close(outputs(new), expected, rtol=1e-10, atol=1e-10)
