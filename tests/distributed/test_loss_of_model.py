@@ -16,6 +16,7 @@ from rbn_fairseq.criterions.penalty import RBNPenaltyConfig
 from rbn_fairseq.models.loss import HAS_CHUNKS
 from small_models import STILL, build, sample, task
 
+NEEDS_CHUNKS = pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
 LENGTHS = [([5, 5], [3, 5]), ([2, 4], [6, 1])]  # of each process's sentences
 
 
@@ -35,17 +36,6 @@ def gradients(rank, wrapped=True):
     return gradients_of(model, criterion, rank, wrapped)
 
 
-@pytest.mark.skipif(not HAS_CHUNKS, reason="torch before 2.13")
-def test_gradients_are_those_of_both_processes(tmp_path):
-    first, second = on_processes(gradients, tmp_path)
-    halves = [gradients(rank, wrapped=False) for rank in range(WORLD)]
-    for name, gradient in first.items():
-        mean = (halves[0][name] + halves[1][name]) / WORLD
-        # The softmax of fairseq's own criterion is fp32.
-        torch.testing.assert_close(gradient, mean, rtol=1e-5, atol=1e-5)
-        assert torch.equal(gradient, second[name])
-
-
 def penalised(rank, wrapped=True):
     """The same with batch norm, by each process's own statistics, and the penalty."""
     model = build(share_all_embeddings=True, norm_encoder="batch", **STILL).double()
@@ -54,10 +44,12 @@ def penalised(rank, wrapped=True):
     return gradients_of(model, criterion, rank, wrapped)
 
 
-def test_the_penalty_reaches_both_processes(tmp_path):
-    first, second = on_processes(penalised, tmp_path)
-    halves = [penalised(rank, wrapped=False) for rank in range(WORLD)]
+@pytest.mark.parametrize("function", [pytest.param(gradients, marks=NEEDS_CHUNKS), penalised])
+def test_gradients_are_those_of_both_processes(function, tmp_path):
+    first, second = on_processes(function, tmp_path)
+    halves = [function(rank, wrapped=False) for rank in range(WORLD)]
     for name, gradient in first.items():
         mean = (halves[0][name] + halves[1][name]) / WORLD
+        # The softmax of fairseq's own criterion is fp32.
         torch.testing.assert_close(gradient, mean, rtol=1e-5, atol=1e-5)
         assert torch.equal(gradient, second[name])
