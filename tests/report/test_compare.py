@@ -69,13 +69,10 @@ def test_a_model_that_is_not_ours(tmp_path):
         for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
     }.items()}  # fmt: skip
     cfg["model"] = {"_name": "transformer", "encoder_normalize_before": True, **sizes}
-    directory = write_run(tmp_path / "x", configuration())
-    (directory / "run.json").write_text(json.dumps({"config": cfg}))
-    setup = describe(read_run("x", directory))
+    setup = describe(read_run("x", write_run(tmp_path / "x", cfg)))
     assert (setup.norm, setup.placement) == ("transformer", "Pre-Norm")
     cfg["model"] = {"_name": "lstm", "dropout": 0.1}  # which has no placement
-    (directory / "run.json").write_text(json.dumps({"config": cfg}))
-    setup = describe(read_run("x", directory))
+    setup = describe(read_run("x", write_run(tmp_path / "y", cfg)))
     assert (setup.norm, setup.placement) == ("lstm", "")
 
 
@@ -86,9 +83,7 @@ def test_a_model_that_holds_the_whole_command_line(tmp_path, make, group):
     ours = make("ln", changes={"criterion._name": "cross_entropy_rbn"}.items())
     sizes = dict(describe(ours).sizes)
     cfg["model"] |= {"encoder_normalize_before": False, **sizes}
-    directory = write_run(tmp_path / "x", configuration())
-    (directory / "run.json").write_text(json.dumps({"config": cfg}))
-    foreign = read_run("x", directory)
+    foreign = read_run("x", write_run(tmp_path / "x", cfg))
     settings = describe(foreign).settings
     assert "a copy" not in settings.values() and settings["model.dropout"] == 0.1
     table, *_ = settings_tables(group([ours, foreign]), defaultdict(str))
