@@ -93,13 +93,12 @@ def label_task(labels: Iterable[str] = "123") -> SimpleNamespace:
     return both
 
 
-def build_classifier(model=RBNTransformerClassifier, **options):
-    """A classifier with the same first weights for the same options."""
+def build_classifier(model=RBNTransformerClassifier, labels="123", **options):
+    """A classifier, or tagger, with the same first weights for the same options."""
     torch.manual_seed(3)
     sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
-    settings = argparse.Namespace(arch="rbn_transformer_classifier", max_source_positions=50)
-    vars(settings).update(sizes | options)
-    return model.build_model(settings, label_task())
+    settings = argparse.Namespace(max_source_positions=50, **sizes | options)
+    return model.build_model(settings, label_task(labels))
 
 
 def fairseqs_encoder(model, **options):

@@ -1,12 +1,11 @@
 """Small taggers, and texts with a tag for each token."""
 
-import argparse
 import random
 
 import torch
 
 from rbn_fairseq.models import RBNTransformerTagger
-from small_models import SIZES, label_task, sentences
+from small_models import build_classifier, sentences
 
 TAGS = ("O", "B-X", "I-X")
 _PLACES = ("amber", "bern", "cork", "delft", "essen")
@@ -14,11 +13,7 @@ _PLACES = ("amber", "bern", "cork", "delft", "essen")
 
 def build_tagger(tags=TAGS, **options):
     """A tagger with the same first weights for the same options."""
-    torch.manual_seed(3)
-    sizes = {name: size for name, size in SIZES.items() if name.startswith("encoder")}
-    settings = argparse.Namespace(arch="rbn_transformer_tagger", max_source_positions=50)
-    vars(settings).update(sizes | options)
-    return RBNTransformerTagger.build_model(settings, label_task(tags))
+    return build_classifier(RBNTransformerTagger, tags, **options)
 
 
 def tagged(lengths, tags=TAGS, wider=0, seed=0):
