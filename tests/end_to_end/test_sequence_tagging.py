@@ -220,11 +220,6 @@ def test_other_criterions_and_models_are_refused(bio, data_bin, tmp_path, capsys
     assert "has no dict.text.txt" in line
 
 
-def test_the_architecture_chooses_the_task(bio, tmp_path):
-    out = rbn("train", bio / "bin", *MODEL, *TRAIN, "--check", "--save-dir", tmp_path).stdout
-    assert "ok: rbn_transformer_tagger_tiny" in out
-
-
 @pytest.mark.parametrize("recipe", ["conll2003_pre", "resume_post"])
 def test_a_recipe_takes_the_data(bio, recipe):
     small = ("--encoder-embed-dim", 28, "--encoder-ffn-embed-dim", 32, "--cpu", "--check")
