@@ -23,6 +23,8 @@ def random_norm(channels=4, **options):
 class Simulation:
     """The authors' rules for real tokens only, with lists of the last batches for windows."""
 
+    corrects_output = True
+
     def __init__(self, norm):
         self.weight, self.bias = (p.detach().double() for p in norm.parameters())
         self.running = torch.ones_like(self.weight)
@@ -38,11 +40,17 @@ class Simulation:
             "gradient_window": torch.stack(self.gradients),
         }
 
+    def mean_square(self, o):
+        return sum(self.squares) / o.window
+
+    def smoothed(self, mean, o):
+        return mean
+
     def step(self, u, grad, number, o):
         slot = number % o.window
         by_batch = number <= o.window or number < o.warmup
         self.squares[slot] = (u**2).mean(0)
-        v = self.squares[slot] if by_batch else sum(self.squares) / o.window
+        v = self.squares[slot] if by_batch else self.mean_square(o)
         z = u / torch.sqrt(v + o.eps)
         r = torch.ones_like(v)
         if number > o.r_start:
@@ -54,8 +62,8 @@ class Simulation:
         self.gradients[slot] = (arriving * z).mean(0)
         m = self.gradients[slot] if by_batch else sum(self.gradients) / o.window
         return (
-            self.weight * r * z + self.bias,
-            (arriving - z * m) / torch.sqrt(v + o.eps),
+            self.weight * (r if self.corrects_output else 1) * z + self.bias,
+            (arriving - z * self.smoothed(m, o)) / torch.sqrt(v + o.eps),
             (grad * r * z).sum(0),
             grad.sum(0),
         )

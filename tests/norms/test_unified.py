@@ -7,6 +7,7 @@ oracle.
 import pytest
 import torch
 
+import test_mabn
 from agreement import randomise
 from rbn_fairseq.norms import UnifiedNorm, UnifiedNormOptions, freeze_statistics
 from simulations import assert_steps_agree, batch, run
@@ -19,49 +20,25 @@ def random_norm(channels=4, **options):
     return randomise(UnifiedNorm(channels, UnifiedNormOptions(**(OPTIONS | options))))
 
 
-class Simulation:
-    """The authors' rules for real tokens only, with lists of the last batches for windows."""
+class Simulation(test_mabn.Simulation):
+    """The authors' rules: a geometric mean of squares, a running mean of the gradients' means, and
+    an output that is not corrected."""
+
+    corrects_output = False
 
     def __init__(self, norm):
-        self.weight, self.bias = (p.detach().double() for p in norm.parameters())
-        self.running, self.term = torch.ones_like(self.weight), torch.zeros_like(self.weight)
-        window = norm.options.window
-        self.squares = [torch.ones_like(self.weight)] * window
-        self.gradients = [torch.zeros_like(self.weight)] * window
-        self.bound = []
+        super().__init__(norm)
+        self.term = torch.zeros_like(self.weight)
 
     def state(self):
-        return {
-            "running_square": self.running,
-            "running_gradient": self.term,
-            "square_window": torch.stack(self.squares),
-            "gradient_window": torch.stack(self.gradients),
-        }
+        return super().state() | {"running_gradient": self.term}
 
-    def step(self, u, grad, number, o):
-        slot, own = number % o.window, (u**2).mean(0)
-        by_batch = number <= o.window or number < o.warmup
-        self.squares[slot] = own
-        v = (torch.stack(self.squares) + o.eps).prod(0) ** (1 / o.window) - o.eps
-        v = own if by_batch else v
-        z = u / torch.sqrt(v + o.eps)
-        r = torch.ones_like(v)
-        if number > o.r_start:
-            free = torch.sqrt(v + o.eps) / torch.sqrt(self.running + o.eps)
-            r = torch.clip(free, 1 / o.r_max, o.r_max)
-            self.bound.append((r != free).double().mean().item())
-        self.running = (1 - o.momentum) * self.running + o.momentum * v
-        arriving = grad * self.weight * r
-        mean = (arriving * z).mean(0)
-        self.gradients[slot] = mean
-        mean = mean if by_batch else sum(self.gradients) / o.window
+    def mean_square(self, o):
+        return (torch.stack(self.squares) + o.eps).prod(0) ** (1 / o.window) - o.eps
+
+    def smoothed(self, mean, o):
         self.term = (1 - o.momentum) * self.term + o.momentum * mean
-        return (
-            self.weight * z + self.bias,
-            (arriving - z * self.term) / torch.sqrt(v + o.eps),
-            (grad * r * z).sum(0),
-            grad.sum(0),
-        )
+        return self.term
 
 
 @pytest.mark.parametrize("window", [2, 5, 20], ids="window {}".format)
