@@ -199,7 +199,7 @@ def compose_recipe(
 
     Returns:
         The settings by section, and the name of the norm's file. What is ``???`` or Hydra's, such
-        as where a run goes, is left out.
+        as where a run goes, or what `rbn train` itself sees to, is left out.
 
     Raises:
         ValueError: if there is no such recipe or file of a group, or a recipe's settings are not
@@ -214,9 +214,13 @@ def compose_recipe(
                 f"`{path}`: `{section}: {values}` is in no section. Put it where fairseq's "
                 "configuration has it, such as `optimization:` for `lr`."
             )
+    for_hydra = r"\$\{hydra|^\?\?\?$"
+    if "${" in str(settings.get("checkpoint", {}).get("save_dir")):  # and all that refers to it
+        del settings["checkpoint"]["save_dir"]
+        for_hydra += r"|\$\{checkpoint\.save_dir\}"
+    for values in settings.values():
         for key, value in list(values.items()):
-            for_hydra = r"\$\{" if key == "save_dir" else r"\$\{hydra|^\?\?\?$"
-            if re.search(for_hydra, str(value)):
+            if key in _LEFT_TO_RBN or re.search(for_hydra, str(value)):
                 del values[key]
     resolved: Any = OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
     return resolved, norm
@@ -225,14 +229,14 @@ def compose_recipe(
 def as_options(settings: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a recipe's settings as options of fairseq-train, each with its value if it has one.
 
-    What is null or false, and what `rbn train` itself sees to, is left out.
+    What is null or false is left out.
     """
     options: list[tuple[str, ...]] = []
     for section, values in settings.items():
         for key, value in values.items():
             if key == "_name":
                 options.append((_COMPONENTS.get(section, f"--{section}"), str(value)))
-            elif key not in _LEFT_TO_RBN:
+            else:
                 options += _option(key, value)
     return list(dict.fromkeys(options))
 

@@ -277,8 +277,8 @@ class WithCallbacks(FairseqTask):
                     **kwargs,
                 )
         except RuntimeError as error:
-            # A process alone leaves the batch out. Others wait for this one's gradients and logs,
-            # which fairseq, but for the last micro-batch of several, would not send.
+            # A process alone leaves the batch out. Others wait for this one's gradients and logs:
+            # fairseq gets over it only by legacy_ddp in the last micro-batch of several.
             if "out of memory" in str(error) and world_size(sync=True) > 1:
                 raise ValueError(
                     "No memory for a batch on this process, and the others wait for it. Lower "

@@ -153,7 +153,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
         r"MissingMandatoryValue|ConfigAttributeError|ConfigKeyError|ValidationError|"
-        r"InterpolationKeyError|HydraException|hydra/_internal\S* ValueError): "
+        r"Interpolation\w+Error|HydraException|hydra/_internal\S* ValueError): "
         r"(.*?)(?:\s*Config search path|\nfull_key|\Z).*",
         r"Hydra: \1",
     ),

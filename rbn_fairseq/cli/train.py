@@ -115,7 +115,9 @@ def _with_recipe(
                 "another with --recipe, such as imdb_post or conll2003_post (`rbn recipes`)."
             )
         model = composed.setdefault("model", {})
-        if not any(key.startswith("share_") for key in model) and share_a_dictionary(data):
+        told = any(key.startswith("share_") or key.endswith("_embed_path") for key in model)
+        alike = model.get("encoder_embed_dim") == model.get("decoder_embed_dim")
+        if alike and not told and share_a_dictionary(data):
             model["share_all_embeddings"] = True
     settings = as_options(composed)
     _refuse_other_placement(name, norm, [*chain(*settings)], given)

@@ -1,7 +1,8 @@
 """Batch statistics of a model's batch norms, this package's or torch's own, over many batches."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -124,7 +125,8 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
         for norm in tracking:  # torch's norms then leave their running statistics alone
             norm.track_running_stats = False
         # What was compiled before does not notice hooks, nor what is compiled here their absence.
-        eager = torch.compiler.set_stance("force_eager")
+        compiles = "torch._dynamo" in sys.modules  # which take seconds to import
+        eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
         with torch.random.fork_rng(devices), freeze_statistics(), torch.no_grad(), eager:
             yield
     finally:
@@ -200,7 +202,7 @@ def collect_moments(
         norms: by name, those to report; ``None`` = all batch norms.
 
     Returns:
-        Moments by layer name, in the order in which layers ran first. Batches in which a layer saw
+        Moments by layer name, in the order in which layers run. Batches in which a layer saw
         no real token, or did not run, are left out of that layer.
 
     Raises:
@@ -209,21 +211,23 @@ def collect_moments(
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}
     seen: dict[str, list[tuple[Tensor, ...]]] = {}
+    order: list[str] = []  # of a batch in which most layers ran: LayerDrop may leave some out
     bins: dict[str, BinSums] = {}
     with measuring(model, dropout):
         for batch in batches:
             with _record_all(names) as records:
                 forward(model, batch)
+            records = [record for record in records if record.norm in names]
+            order = max(order, [names[record.norm] for record in records], key=len)
             for record in records:
-                if record.norm in names:
-                    name, (mean, var, n, *_) = names[record.norm], record.moments
-                    parts = mean, var, n, _lengths(record)
-                    seen.setdefault(name, []).append(tuple(part.cpu() for part in parts))
-                    if record.moments.bins is not None:
-                        bins.setdefault(name, BinSums()).add(record.moments.bins)
+                name, (mean, var, n, *_) = names[record.norm], record.moments
+                parts = mean, var, n, _lengths(record)
+                seen.setdefault(name, []).append(tuple(part.cpu() for part in parts))
+                if record.moments.bins is not None:
+                    bins.setdefault(name, BinSums()).add(record.moments.bins)
     layers = {}
-    for name, rows in seen.items():
-        rows = [row for row in rows if row[2] > 0]
+    for name in dict.fromkeys((*order, *seen)):
+        rows = [row for row in seen[name] if row[2] > 0]
         if rows:
             columns = (torch.stack(column).double() for column in zip(*rows, strict=True))
             mean, var, count, lengths = columns

@@ -116,10 +116,9 @@ class Group:
         rows = []
         for series, runs in known[known["norm"] != "LN"].groupby("series"):
             first = runs.iloc[0]
-            others = known[(known.placement == first.placement) & (known.recipe == first.recipe)]
-            others = others[others.series != series]
-            own, plain = (others[others.norm == name] for name in (f"LN{first.beside}", "LN"))
-            alike = own if len(own) else plain
+            alike = known[(known.placement == first.placement) & (known.recipe == first.recipe)]
+            own, plain = (alike[alike.norm == name] for name in (f"LN{first.beside}", "LN"))
+            alike = own if len(own) and first.norm != f"LN{first.beside}" else plain
             if not len(alike):
                 continue
             long = alike[alike.length == first.length]

@@ -152,8 +152,8 @@ def _table(
         for column in empty
         if "given length" in column or column.endswith(SEEDS) or column in (_WITHOUT, "n")
     ]
-    spreads = [column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)]
-    frame = frame.drop(columns=[*optional, *spreads], errors="ignore")
+    spreads = {column.removesuffix(SEEDS) + SPREAD for column in optional if column.endswith(SEEDS)}
+    frame = frame.drop(columns=[*optional, *spreads.intersection(frame)])
     notes = [
         "Mean over seeds ± sample standard deviation (n - 1) of three or more. The paper's numbers "
         "are means of at least three seeds, of its own model and data."

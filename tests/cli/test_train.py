@@ -110,9 +110,9 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     chosen = {"norm": "ln", "preset": None}
     shared = "--share-all-embeddings"
     assert shared in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
-    unlike = text.replace("\nmodel:\n", "\nmodel:\n  share_all_embeddings: false\n")
-    (tmp_path / "mine.yaml").write_text(unlike)
-    assert shared not in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
+    for own in ("share_all_embeddings: false", "decoder_embed_dim: 256"):
+        (tmp_path / "mine.yaml").write_text(text.replace("\nmodel:\n", f"\nmodel:\n  {own}\n"))
+        assert shared not in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
     (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
     assert norm == "rbn_official_pre" and settings["criterion"]["rbn_mean_weight"] == 0.1
@@ -170,6 +170,20 @@ def test_a_recipe_may_refer_to_its_settings(tmp_path):
     chosen = {"norm": "ln", "preset": None}
     words = _with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
     assert words[words.index("--total-num-update") + 1] == "70"
+
+
+def test_a_recipe_may_refer_to_what_rbn_decides(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "defaults: [default, _self_]\ntask: {data: '${oc.env:NO_SUCH_VARIABLE}'}\n"
+        "common: {tensorboard_logdir: '${checkpoint.save_dir}/tb'}\n"
+    )
+    settings, _ = recipes.compose_recipe(str(mine), {})
+    assert not {"data"} & settings["task"].keys()
+    assert "tensorboard_logdir" not in settings["common"]
+    mine.write_text(f"{mine.read_text()}checkpoint: {{save_dir: here}}\n")
+    settings, _ = recipes.compose_recipe(str(mine), {})
+    assert settings["common"]["tensorboard_logdir"] == "here/tb"
 
 
 @pytest.mark.parametrize("left", [True, False])

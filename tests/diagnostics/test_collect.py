@@ -415,6 +415,18 @@ def test_a_compiled_model_is_measured():
     torch.testing.assert_close((actual.mean, actual.var), (expected.mean, expected.var))
 
 
+def test_layers_that_a_batch_leaves_out_keep_their_place():
+    norms = nn.ModuleList(BatchNorm(3) for _ in range(3))
+    batches = [(torch.randn(4, 3), skip) for skip in (0, None, 2)]
+
+    def forward(model, batch):
+        for place, norm in enumerate(model):
+            if place != batch[1]:
+                norm(batch[0])
+
+    assert list(collect_moments(norms, batches, forward)) == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("placement", ["post", "standard", "peri", "sub"])
 def test_layers_come_in_the_order_in_which_they_run(placement):
     """They are not registered in it: the embedding's norm is the last of all there."""

@@ -289,6 +289,12 @@ def test_layer_norm_with_the_same_beside_the_norm_is_the_baseline(make, group):
     ]
     both = group([make("ln"), make("bn", "BN"), *runs]).pairs.set_index("run")["baseline"]
     assert both.to_dict() == {"bn": "ln", "fixln": "ln", "fixbn": "fixln"}
+    lengths = [{"optimization.max_epoch": length} for length in (4, 60)]
+    four = [make(f"{name}{number}", changes=length | changes)
+            for number, length in enumerate(lengths)
+            for name, changes in (("p", {}), ("f", fixed))]  # fmt: skip
+    both = group(four).pairs.set_index("run")["baseline"]
+    assert both.to_dict() == {"f0": "p0", "f1": "p1"}
     weighted = make("weighted", "BN", changes={"model.norm_weight": "wn"})
     assert list(group([runs[0], make("ln2"), weighted]).pairs["baseline"]) == ["ln2", "ln2"]
 
