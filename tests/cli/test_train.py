@@ -1,30 +1,21 @@
-"""`rbn train`: recipes, the log, checks, and what is left of a training."""
+"""`rbn train`: the log, checks, and what is left of a training."""
 
 import math
 import re
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
-from itertools import chain
 from pathlib import Path
 
 import pytest
-from fairseq.dataclass.initialize import add_defaults, hydra_init
-from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 
-import composing
 import runs
 from command import completed, rbn, user_error
 from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.cli.fairseq_commands import plugin_options
-from rbn_fairseq.cli.train import _parse, _with_recipe
+from rbn_fairseq.cli.train import _with_recipe
 from rbn_fairseq.report.runs import read_run
 from shell import succeed
 
@@ -42,164 +33,6 @@ SMALL = (
     "--preset small --cpu --num-workers 0 --max-update 2 --encoder-embed-dim 16 "
     "--decoder-embed-dim 16 --log-interval 1"
 ).split()
-RECIPES = [path.stem for path in ROOT.glob("configs/*.yaml") if path.stem != "base"]
-GENERAL = ("common", "dataset", "distributed_training", "checkpoint", "optimization")
-ELSEWHERE = ("user_dir", "save_dir", "tensorboard_logdir", "log_format", "no_seed_provided")
-NORMS = [path.stem for path in ROOT.glob("configs/norm/*.yaml")]
-
-
-def test_recipes_are_listed():
-    output = rbn("recipes").stdout
-    assert all(f" {name} " in output for name in (*RECIPES, *NORMS))
-    assert "IWSLT14 De-En, Post-Norm Transformer" in output
-
-
-@pytest.mark.parametrize(
-    "recipe, norm, preset",
-    [
-        *((recipe, None, None) for recipe in RECIPES),
-        *(("iwslt14_post", norm, None) for norm in NORMS),
-        ("wmt16_pre", "rbn_official", "small"),
-        ("iwslt14_pre", "ln", "mixed"),
-    ],
-)
-def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
-    """fairseq's whole configuration, but for what is a matter of the run's directory."""
-    settings, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
-    given = [
-        *chain(*recipes.as_options(settings)),
-        "--save-dir",
-        "S",
-        "--user-dir",
-        str(runs.USER_DIR),
-    ]
-    ours = OmegaConf.to_container(composing.options_of(["DATA", *given]))
-    if norm == "rbn_official":
-        norm = f"rbn_official_{recipe.rpartition('_')[2]}"
-    assert norm in (None, chosen)
-    overrides = [f"{group}={name}" for group, name in (("norm", norm), ("preset", preset)) if name]
-    GlobalHydra.instance().clear()
-    # fairseq stores its defaults under the recipe's name, for all that come later.
-    monkeypatch.setattr(ConfigStore.instance(), "repo", dict(ConfigStore.instance().repo))
-    hydra_init(recipe)
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.1"):
-        composed = compose(recipe, [*overrides, "task.data=DATA"])
-    add_defaults(composed)
-    theirs = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
-    compared = 0
-    for section in ("model", "criterion", "task", "optimizer", "lr_scheduler", *GENERAL):
-        known = ours[section]
-        if isinstance(known, Namespace):  # of fairseq's components that have no dataclass, as SGD
-            known = vars(known)
-        for key, value in theirs[section].items():
-            if key in ELSEWHERE or str(value).startswith("${"):
-                continue
-            if value is not None:  # which of the model's sizes is the architecture's own
-                assert str(known[key]) == str(value), (section, key)
-                compared += 1
-    assert compared > 150
-
-
-def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    text = rbn("recipes", "default").stdout
-    assert text == (ROOT / "configs" / "default.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(text.replace("[0.0005]", "[0.25]"))
-    settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "ln", "preset": None})
-    assert norm == "ln" and ("--lr", "0.25") in recipes.as_options(settings)
-    chosen = {"norm": "ln", "preset": None}
-    shared = "--share-all-embeddings"
-    assert shared in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
-    for own in ("share_all_embeddings: false", "decoder_embed_dim: 256"):
-        (tmp_path / "mine.yaml").write_text(text.replace("\nmodel:\n", f"\nmodel:\n  {own}\n"))
-        assert shared not in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
-    (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
-    settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
-    assert norm == "rbn_official_pre" and settings["criterion"]["rbn_mean_weight"] == 0.1
-    derived = "defaults:\n  - iwslt14_pre\n  - _self_\noptimization: {lr: [0.25]}\n"
-    (tmp_path / "mine.yaml").write_text(derived)
-    assert recipes.choose(tmp_path / "mine.yaml", "norm", "rbn_official").endswith("_pre")
-    (tmp_path / "mine.yml").write_text(derived)
-    with pytest.raises(ValueError, match=r"`\.yaml` alone"):
-        recipes.find("mine.yml")
-    (tmp_path / "rbn.yaml").write_text("model: {norm_encoder: rms}")  # not the package's `rbn`
-    with pytest.raises(ValueError, match=r"--norm: .*as `norm/rbn\.yaml`"):
-        recipes.compose_recipe("mine.yaml", {"norm": "rbn.yaml"})
-    assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
-
-
-def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mine = tmp_path / "mine.yaml"
-    text = rbn("recipes", "default").stdout
-    mine.write_text(text + "\ncommon: {seed: 7, cpu: false, bf16: true}\n")
-    told = user_error(capsys, "train", "bin", "--recipe", str(mine))
-    assert "its common.seed would be lost, since what" in told and "on the command line" in told
-    assert told == user_error(capsys, "hydra-train", "--config-name", str(mine), "task.data=bin")
-    for harmless in ("seed: 1", "bf16: true"):
-        mine.write_text(f"{text}\ncommon: {{{harmless}}}\n")
-        assert recipes.find(str(mine)) == mine
-    for lost in ("common: {seed: 7}", "model: {dropout: 0.25}", "checkpoint: {save_dir: here}"):
-        mine.write_text(f"defaults: [_self_, default]\n{lost}\n")
-        told = user_error(capsys, "train", "bin", "--recipe", str(mine))
-        assert "would be lost, since what stands behind `_self_`" in told
-        assert lost.replace(": {", ".").split(":")[0] in told
-    for groups in (  # of a copy, and named otherwise
-        text.replace("\ncriterion:\n", "\ncriterion:\n  rbn_mean_weight: 5\n"),
-        "defaults: [_self_, /base]\ncommon: {seed: 7}\n",
-        "defaults: [_self_, base, {preset: small}]\ndataset: {max_tokens: 77}\n",
-        text + "\nhydra: {sweep: {subdir: 'lr${optimization.lr}'}}\n",
-    ):
-        mine.write_text(groups)
-        for name in (str(mine), mine.name):
-            with pytest.raises(ValueError, match="would be lost"):
-                recipes.find(name)
-    mine.write_text("defaults: [_self_, default]\nmodel: {dropout: 0.3, encoder_layerdrop: 0.1}\n")
-    assert recipes.compose_recipe(str(mine), {})[0]["model"]["encoder_layerdrop"] == 0.1
-    mine.write_text("defaults: [default, _self_]\ncommon: {seed: 7}\n")
-    assert recipes.compose_recipe(str(mine), {})[0]["common"]["seed"] == 7
-
-
-def test_a_recipe_may_refer_to_its_settings(tmp_path):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(
-        "defaults: [default, _self_]\noptimization: {max_update: 70}\n"
-        "lr_scheduler:\n  total_num_update: ${optimization.max_update}\n"
-    )
-    scheduler = ("--lr-scheduler", "polynomial_decay")
-    chosen = {"norm": "ln", "preset": None}
-    words = _with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
-    assert words[words.index("--total-num-update") + 1] == "70"
-
-
-def test_a_recipe_may_refer_to_what_rbn_decides(tmp_path):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(
-        "defaults: [default, _self_]\ntask: {data: '${oc.env:NO_SUCH_VARIABLE}'}\n"
-        "common: {tensorboard_logdir: '${checkpoint.save_dir}/tb'}\n"
-    )
-    settings, _ = recipes.compose_recipe(str(mine), {})
-    assert not {"data"} & settings["task"].keys()
-    assert "tensorboard_logdir" not in settings["common"]
-    mine.write_text(f"{mine.read_text()}checkpoint: {{save_dir: here}}\n")
-    settings, _ = recipes.compose_recipe(str(mine), {})
-    assert settings["common"]["tensorboard_logdir"] == "here/tb"
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_a_switch_that_is_on_by_default(tmp_path, left):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(f"defaults: [default, _self_]\ntask: {{left_pad_source: {left}}}\n")
-    words = _with_recipe([str(tmp_path)], None, str(mine), {"norm": "ln", "preset": None})
-    parsed = _parse([*words, *plugin_options(words, None)])
-    assert parsed.left_pad_source is left
-
-
-def test_rbn_of_a_language_model_has_the_placements_weights():
-    for placement in ("post", "pre"):
-        path = recipes.find(f"ptb_{placement}")
-        assert recipes.choose(path, "norm", "rbn_official") == f"norm=rbn_official_{placement}"
-        assert recipes.choose(path, "norm", "rbn") == "norm=rbn_lm"
 
 
 def test_a_recipe_may_say_where_its_run_goes(data_bin, tmp_path, monkeypatch):
@@ -213,133 +46,6 @@ def test_a_recipe_may_say_where_its_run_goes(data_bin, tmp_path, monkeypatch):
     assert "updates so far in runs/mine" in rbn(*train).stdout  # for Hydra alone
     mine.write_text("defaults: [default, _self_]\nhydra: {mode: MULTIRUN, searchpath: [here]}\n")
     assert recipes.find(str(mine)) == mine
-
-
-def test_a_package_below_a_path_that_hydra_would_read(tmp_path, monkeypatch):
-    odd = tmp_path / "My, 'Project' (k=v)"
-    shutil.copytree(ROOT / "configs", odd)
-    monkeypatch.setattr(recipes, "directory", lambda: odd)
-    mine = tmp_path / "mine.yaml"
-    mine.write_text((odd / "default.yaml").read_text())
-    assert recipes.compose_recipe(str(mine), {"norm": "ln"})[1] == "ln"
-    given = OverridesParser.create().parse_override(recipes.setting("common.user_dir", str(odd)))
-    assert given.value() == str(odd)
-
-
-def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
-    (tmp_path / "norm").mkdir()
-    (tmp_path / "norm" / "mine.yaml").write_text("# @package _global_\nmodel: {norm_decoder: rms}")
-    own = f"hydra.searchpath=[file://{tmp_path}]"
-    for norm, plan in (("bn", "batch"), ("mine", "rms")):
-        options = (
-            "--config-name",
-            "ptb_post",
-            f"norm={norm}",
-            own,
-            "task.data=bin",
-            "-c",
-            "job",
-        )
-        done = subprocess.run(
-            [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
-        )
-        assert done.returncode == 0 and f"norm_decoder: {plan}" in done.stdout, done.stderr
-    options = ("--config-name", "ptb_post", "norm=rms", "task.data=bin")
-    done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
-    assert "The model has no norms of its encoder" in done.stderr
-
-
-@pytest.mark.nightly
-def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
-    copy = tmp_path / "default.yaml"
-    copy.write_text(rbn("recipes", "default").stdout.replace("[0.0005]", "[0.25]"))
-    for name in (("--config-dir", tmp_path, "--config-name", "default"), ("--config-name", copy)):
-        options = (*name, "norm=ln", "--cfg", "job")
-        done = subprocess.run(
-            [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
-        )
-        assert done.returncode == 0 and "norm_encoder: layer" in done.stdout, done.stderr
-        assert "- 0.25" in done.stdout
-    done = subprocess.run(  # whose value would be a setting that follows
-        [forked / "rbn", "hydra-train", "--config-name", "default", "--info"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [("seed: 3", "`seed: 3` is in no section"), ("a: [", "is no YAML")],
-    ids=["no section", "no YAML"],
-)
-def test_a_malformed_recipe(capsys, data_bin, tmp_path, text, words):
-    (tmp_path / "mine.yaml").write_text(text)
-    line = user_error(capsys, "train", data_bin, "--recipe", tmp_path / "mine.yaml")
-    assert "mine.yaml" in line and words in line
-
-
-@pytest.mark.parametrize(
-    "recipe, norm, option, plan",
-    [
-        ("ptb_post", "rms", "--norm-decoder", "rms"),
-        ("imdb_post", "bn_lm", "--norm-encoder", "batch"),
-        ("default", "rms", "--norm-encoder", "rms"),
-    ],
-)
-def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, norm, option, plan):
-    chosen = {"norm": norm, "preset": None}
-    words = _with_recipe([str(tmp_path)], None, recipe, chosen)
-    assert words[words.index(option) + 1] == plan
-    other = ({"--norm-encoder", "--norm-decoder"} - {option}).pop()
-    assert recipe == "default" or other not in words
-    assert "--norm-encoder" not in capsys.readouterr().out.partition("left out")[2]
-
-
-@pytest.mark.parametrize(
-    "recipe, given, instead",
-    [
-        (
-            "conll2003_pre",
-            ["rbn_transformer_tagger_tiny"],
-            "--arch rbn_transformer_tagger_tiny_pre",
-        ),
-        ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny,"),
-        (
-            "iwslt14_pre",
-            ["rbn_transformer"],
-            "--encoder-normalize-before --decoder-normalize-before,",
-        ),
-        ("imdb_pre", ["rbn_transformer_classifier_tiny_pre"], None),
-        ("imdb_pre", ["rbn_transformer_classifier_tiny", "--encoder-normalize-before"], None),
-    ],
-)
-def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, given, instead):
-    words = [str(tmp_path), "--arch", *given]
-    if instead is None:
-        assert _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
-        return
-    with pytest.raises(ValueError, match=f"`{recipe}` is P.*{instead}"):
-        _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
-
-
-def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
-    words = [str(tmp_path), "--encoder-normalize-before", "--decoder-normalize-before"]
-    for norm in (None, "rbn_official"):
-        with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
-            _with_recipe(words, None, "default", {"norm": norm, "preset": None})
-    given = _with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
-    assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
-    of_lm = {"norm": "rbn_official_post", "preset": None}
-    with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
-        _with_recipe([words[0], words[2]], None, "ptb_post", of_lm)
-    for fine in ([words[0], words[2]], [*words, "--rbn-mean-weight", "1"]):
-        assert _with_recipe(fine, None, "default", {"norm": None, "preset": None})
-
-
-def test_a_recipe_for_another_kind_of_model(tmp_path):
-    words = [str(tmp_path), "--arch", "rbn_transformer_lm_tiny"]
-    with pytest.raises(ValueError, match="is for --task language_modeling_rbn.*take a --recipe"):
-        _with_recipe(words, None, "iwslt14_pre", {"norm": "bn", "preset": None})
 
 
 def test_the_architecture_chooses_the_task():
@@ -362,19 +68,6 @@ def test_other_parts_take_the_place_of_the_recipes(data_bin, tmp_path, monkeypat
     plain = ("--recipe", "default", "--norm", "ln", "--arch", "transformer")
     result = completed("train", data_bin, *SMALL, *plain, "--check")
     assert "no such options: --norm-encoder" in result.output
-
-
-@pytest.mark.parametrize(
-    "option, value, words",
-    [
-        ("--recipe", "iwslt15_post", "Did you mean `iwslt14_post`"),
-        ("--norm", "rnb", "Did you mean `rbn`"),
-        ("--preset", "large", "There are mixed, small"),
-    ],
-)
-def test_unknown_recipes(capsys, data_bin, option, value, words):
-    line = user_error(capsys, "train", data_bin, option, value)
-    assert option in line and f"`{value}`" in line and words in line
 
 
 def test_the_default_recipe_and_its_log(data_bin, tmp_path, monkeypatch):
