@@ -31,7 +31,7 @@ _NORMS = {
 }
 SETTINGS = [_FAIRSEQ, *_NORMS]
 
-_FIXED = "--no-save --num-workers 0 --no-progress-bar".split()
+_FIXED = "--no-save --num-workers 0 --no-progress-bar --distributed-world-size 1".split()
 
 
 def read_config(data: str, arguments: Sequence[str], device: str) -> Any:

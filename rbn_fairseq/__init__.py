@@ -51,8 +51,8 @@ class _AfterFairseq(MetaPathFinder):
         def load_and_register(module: ModuleType) -> None:
             load(module)
             if self in sys.meta_path:
-                sys.meta_path.remove(self)
                 register()
+                sys.meta_path.remove(self)
 
         spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -91,6 +92,11 @@ def test_its_options_become_fields(page):
         page["PeakNormOptions"](floor=-1)
 
 
+@dataclass(frozen=True)
+class PlainField(NormOptions, norm="mine"):
+    floor: float = 1e-3
+
+
 def norm_of(name, options=NormOptions):
     return type("Mine", (Norm,), {"name": name, "options_type": options})
 
@@ -102,6 +108,12 @@ def norm_of(name, options=NormOptions):
         (norm_of("my-norm"), "`my-norm` must be lower-case letters"),
         (norm_of("mine", dict), "must be a dataclass"),
         (norm_of("mine", NORMS["layer"].options_type), 'norm="mine"'),
+        (
+            norm_of("mine", dataclass(frozen=True)(type("Unnamed", (NormOptions,), {}))),
+            'norm="mine"',
+        ),
+        (norm_of("mine", type("Bare", (NormOptions,), {}, norm="mine")), "must be a dataclass"),
+        (norm_of("mine", PlainField), r"option\(\)"),
     ],
 )
 def test_what_cannot_be_registered(norms, norm, words):

@@ -1,7 +1,9 @@
-"""Norms and diagnostics in a process that has no fairseq."""
+"""Norms and diagnostics in a process that has no fairseq, or not what the plugin needs beside."""
 
 import subprocess
 import sys
+
+import pytest
 
 _PROGRAM = """
 import sys
@@ -32,4 +34,13 @@ for slow in ("triton", "torch._dynamo"):  # which take seconds to load
 
 def test_norms_and_diagnostics_work_without_fairseq():
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("first, second", ["rf", "fr"])
+def test_fairseq_without_the_plugins_packages(first, second):
+    lines = {"f": "import fairseq", "r": "from rbn_fairseq.norms import BatchNorm"}
+    lacking = "import sys; sys.modules['torchcrf'] = sys.modules['tensorboardX'] = None"
+    program = "\n".join([lacking, lines[first], lines[second], "BatchNorm(3)"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

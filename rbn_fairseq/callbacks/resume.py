@@ -10,7 +10,13 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import is_archive, is_whole, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import (
+    is_archive,
+    is_whole,
+    read_checkpoint,
+    refuse_folded,
+    updates_of,
+)
 from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
@@ -36,15 +42,13 @@ def _check_given(option: str, path: Path, save_dir: Path) -> None:
     Unless it is missing in the save directory: a command that is given again after an interruption
     may name what the training will have saved by then.
     """
-    if "://" in str(path):
-        return
     if path.is_dir():
         raise ValueError(
             f"{option}: `{path}` is a directory. Name a file in it, such as checkpoint_best.pt."
         )
     inside = path.resolve().is_relative_to(save_dir.resolve())
     if path.exists():
-        if not is_archive(path):  # which tells of files that may not be read
+        if not is_whole(path):  # which tells of files that may not be read
             with path.open("rb") as file:
                 if file.read(1) != _BEFORE_TORCH_1_6:
                     raise ValueError(
@@ -67,7 +71,8 @@ class Resume(Callback):
       log says so; what was measured before other updates is kept under another name.
     """
 
-    _reset: Optional[tuple[str, int]] = None  # what is counted anew, after how many updates
+    # What is counted anew, after how many updates, and of which start of the optimizer.
+    _reset: Optional[tuple[str, int, int]] = None
 
     def check(self, model_cfg: Any) -> None:
         """Check the checkpoint that the training starts from, on the first process.
@@ -82,14 +87,16 @@ class Resume(Callback):
         start = last = self.training.save_dir / LAST
         given, resumes = "", True
         # As in fairseq's checkpoint_utils.load_checkpoint.
-        if cfg.restore_file != LAST:
+        plain = cfg.restore_file == LAST
+        other = (cfg.continue_once or cfg.finetune_from_model) if plain else None
+        if not plain and Path(cfg.restore_file).resolve() != last.resolve():
             given, start = "--restore-file", Path(cfg.restore_file)
         else:
+            chosen = other or getattr(self.training.options, "init_from", None)
             if not cfg.no_last_checkpoints:
-                mend(last.parent)
+                mend(last.parent, Path(chosen) if chosen else None)
             elif last.exists() and not is_whole(last):
                 raise ValueError(f"`{last}` is damaged. Remove it to start anew.")
-            other = cfg.continue_once or cfg.finetune_from_model
             if other and not last.exists():
                 start, resumes = Path(other), bool(cfg.continue_once)
                 given = "--continue-once" if resumes else "--finetune-from-model"
@@ -109,8 +116,8 @@ class Resume(Callback):
         refuse_other_dictionaries(self.training.task, state)
         reset = "updates" if cfg.reset_optimizer else "epochs" if cfg.reset_dataloader else None
         if reset and start.resolve().parent == last.resolve().parent:
-            history = state.get("optimizer_history") or [{}]
-            self._reset = reset, int(history[-1].get("num_updates", 0))
+            starts = len(state.get("optimizer_history") or ())
+            self._reset = reset, updates_of(state), starts
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
         """Start the clock of the log's ``wall``, which fairseq stops where it loads an epoch's."""
@@ -122,11 +129,11 @@ class Resume(Callback):
         """Tell of a reset; set aside what was measured before updates are counted from 0."""
         if self._reset is None:
             return
-        what, update = self._reset
+        what, update, number = self._reset
         logger.warning("%s are counted anew, after update %d", what, update)  # a report reads it
         for name in ("tid", "conditioning") if what == "updates" else ():
             path = self.training.save_dir / f"{name}.jsonl"
-            aside = path.with_name(f"{name}-before-reset-at-{update}.jsonl")
+            aside = path.with_name(f"{name}-before-reset-{number}-at-{update}.jsonl")
             if path.exists() and not aside.exists():
                 path.rename(aside)
                 logger.warning("`%s` is now `%s`", path, aside)

@@ -15,9 +15,9 @@ from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.measuring.run_file import (
+    changed_settings,
     describe_run,
     describe_start,
-    read_earlier,
     write_run_file,
 )
 from rbn_fairseq.models.rbn_model import RBNModel
@@ -145,7 +145,7 @@ class Start(Callback):
         resumes = start.exists() and start.resolve().parent == last.resolve().parent
         if resumes and not chosen.reset_optimizer:
             run = describe_run(training.cfg, training.task, model)
-            if changed := read_earlier(training.save_dir, run)[1]:
+            if changed := changed_settings(training.save_dir, run):
                 logger.warning(
                     "the training in %s, which goes on, had other settings: %s",
                     training.save_dir,

@@ -1,5 +1,6 @@
 """Averages of a model's weights: of its checkpoints, or as its training kept one."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +14,24 @@ from rbn_fairseq.checkpoints.files import (
     plain_settings,
     read_checkpoint,
     refuse_folded,
+    updates_of,
 )
 
 __all__ = ["average_checkpoints", "choose_last", "moving_average"]
 
+logger = logging.getLogger(__name__)
+
 _WHERE = (".population.edges", ".population.centres")  # bins of sentence lengths are
-_NORMS = r"norm_(?!\w+_momentum$)\w+|(en|de)coder_normalize_before"  # options that shape norms
+# Options that shape norms, but for those of the training alone.
+_NORMS = (
+    r"norm_(?!sync$|small_init$|\w+_(momentum|warmup|r_start)$)\w+|(en|de)coder_normalize_before"
+)
 
 
 def choose_last(directory: Path, last: int) -> list[Path]:
     """Return the epoch checkpoints of the last epochs, oldest first.
+
+    Warns where their updates fall: those of a later epoch are then left from another training.
 
     Raises:
         ValueError: if there are fewer.
@@ -37,7 +46,16 @@ def choose_last(directory: Path, last: int) -> list[Path]:
             f"{len(checkpoints)} (epochs: {epochs}). Ask for fewer, or train with "
             f"--keep-last-epochs {last} or more."
         )
-    return list(checkpoints.values())[-last:]
+    chosen = list(checkpoints.values())[-last:]
+    updates = [updates_of(read_checkpoint(path, mmap=True)) for path in chosen]
+    if updates != sorted(updates):
+        logger.warning(
+            "the checkpoints of `%s` are not of one training, or their updates were counted anew: "
+            "they have %s updates",
+            directory,
+            ", ".join(map(str, updates)),
+        )
+    return chosen
 
 
 def _layout(model: dict[str, Tensor]) -> dict[str, Any]:

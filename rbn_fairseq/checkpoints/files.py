@@ -16,7 +16,7 @@ from rbn_fairseq.writing import unfinished
 __all__ = [
     "NO_EMBEDDINGS", "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive",
     "is_whole", "own_settings", "plain_settings", "read_checkpoint", "refuse_folded",
-    "write_checkpoint",
+    "updates_of", "write_checkpoint",
 ]  # fmt: skip
 
 #: Settings: what the embeddings started from is in the weights, and its files may be gone.
@@ -139,6 +139,12 @@ def refuse_folded(path: Path, state: dict[str, Any], instead: str) -> None:
             f"The checkpoint `{path}` is folded: what norms did by running statistics is in its "
             f"weights. {instead}"
         )
+
+
+def updates_of(state: dict[str, Any]) -> int:
+    """Return the number of a checkpoint's updates; 0 where it does not say."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
 
 
 def drop_moving_average(state: dict[str, Any]) -> None:

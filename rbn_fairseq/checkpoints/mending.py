@@ -43,11 +43,12 @@ def _newest(directory: Path, after: float = 0) -> tuple[int, Optional[Path]]:
     return max(whole, key=lambda pair: pair[0], default=(-1, None))
 
 
-def mend(directory: Path) -> None:
+def mend(directory: Path, chosen: Optional[Path] = None) -> None:
     """Make ``checkpoint_last.pt`` the newest whole checkpoint, if a save was cut off.
 
     A whole one stays unless a checkpoint was written after it and has more updates: an older
-    checkpoint that was copied to ``checkpoint_last.pt`` is gone back to.
+    checkpoint that was copied to ``checkpoint_last.pt`` is gone back to. Where there is none, and
+    the training is to begin from ``chosen``, another of the directory's, none is made.
 
     Raises:
         ValueError: if ``checkpoint_last.pt`` is damaged and no checkpoint is whole.
@@ -55,6 +56,9 @@ def mend(directory: Path) -> None:
     for path in directory.glob("checkpoint*.pt.tmp"):
         path.unlink()
     last = directory / LAST
+    if chosen and not last.exists() and _NAME.fullmatch(chosen.name):
+        if chosen.resolve().parent == directory.resolve():
+            return
     whole, updates = is_whole(last), _updates(last)
     newest_updates, newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
     if newest is None and last.exists() and not whole:

@@ -106,6 +106,7 @@ def tid(
             for record in records:
                 mean, var = independent_tid(moments[record["layer"]].count)
                 record |= {"independent_mean_tid": mean, "independent_var_tid": var}
+                record["checkpoint"] = str(path)
             measured[label, batching] = records
     options.console(json).print(_tid_table(measured, layers))
     options.write_json(json, [*chain(*measured.values())])

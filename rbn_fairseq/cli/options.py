@@ -108,8 +108,8 @@ Json = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Also write the values as a JSON list, or a line each where FILE ends with .jsonl; "
-        "`-` writes the list to stdout, and the table to stderr.",
+        help="Also write the values as JSON; of several a list, or a line each where FILE ends "
+        "with .jsonl. `-` writes to stdout, and the table to stderr.",
     ),
 ]
 Overwrite = Annotated[

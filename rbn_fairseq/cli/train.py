@@ -21,6 +21,7 @@ from rbn_fairseq.cli.options import UserDir
 
 #: Options that choose norms, and what a run directory's name says in front of their values.
 _PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
+_OF_EMBEDDINGS = r"share_|(en|de)coder_embed_path|adaptive_softmax_cutoff"
 _STACKS = {"--norm-encoder": "--norm-decoder", "--norm-decoder": "--norm-encoder"}
 #: Other options that make another model, by what the name says.
 _FLAGS = {"--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init"}
@@ -77,6 +78,8 @@ def train(
             f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or give "
             f"{'--norm-encoder' if norm else 'its options one by one'}."
         )
+    if not value_of(arguments, "--distributed-world-size"):  # fairseq takes every GPU
+        arguments += ["--distributed-world-size", "1"]
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
@@ -106,8 +109,9 @@ def _with_recipe(
     plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
     own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
     of_recipe = not own or chosen["norm"] is not None  # whose penalty is for its norm
-    chosen = {**chosen, "norm": chosen["norm"] if of_recipe else "ln"}
     composed, norm = compose_recipe(name, chosen)
+    if not of_recipe and norm != "None":  # which a recipe without that group has
+        composed, norm = compose_recipe(name, {**chosen, "norm": "ln"})
     if composed.get("task", {}).get("_name") == TRANSLATION.task:
         if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
             raise ValueError(
@@ -115,8 +119,13 @@ def _with_recipe(
                 "another with --recipe, such as imdb_post or conll2003_post (`rbn recipes`)."
             )
         model = composed.setdefault("model", {})
-        told = any(key.startswith("share_") or key.endswith("_embed_path") for key in model)
-        alike = model.get("encoder_embed_dim") == model.get("decoder_embed_dim")
+        given_too = [*model, *(word[2:].replace("-", "_") for word in given if word[:2] == "--")]
+        told = any(re.match(_OF_EMBEDDINGS, key) for key in given_too)
+        widths = (
+            value_of(given, f"--{side}-embed-dim", default=str(model.get(f"{side}_embed_dim")))
+            for side in ("encoder", "decoder")
+        )
+        alike = len({*widths}) == 1
         if alike and not told and share_a_dictionary(data):
             model["share_all_embeddings"] = True
     settings = as_options(composed)
@@ -174,9 +183,10 @@ def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: 
     if not {*flags} & {*settings, *given}:
         other = f"{arch}_pre" if before else arch.removesuffix("_pre")
         way = f"--arch {other}" if other in kind.presets else " ".join(flags)
+        more = "" if before else f", or for Pre-Norm {' '.join(flags)} as well"
         raise ValueError(
             f"The recipe `{recipe}` is {'Pre' if before else 'Post'}-Norm, and --arch {arch} is "
-            f"not: give {way}, or another recipe."
+            f"not: give {way}{more}, or another recipe."
         )
 
 

@@ -104,9 +104,17 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
     """Let all norms use batch statistics without moving anything; restore modes and RNG.
 
     Raises:
-        ValueError: if a lazy norm does not know its number of channels yet.
+        ValueError: for lazy norms that do not know their number of channels yet, SyncBatchNorm of
+            a group of processes, and nn.DataParallel.
     """
+    if any(isinstance(part, nn.DataParallel) for part in model.modules()):
+        raise ValueError("Threads of nn.DataParallel cannot be measured: give its `.module`.")
     for name, norm in batch_norms(model).items():
+        if getattr(norm, "process_group", None) is not None:
+            raise ValueError(
+                f"`{name}` takes its statistics over a group of processes; one of all of them, or "
+                "of one alone, can be measured. Set its `process_group` to None."
+            )
         if any(map(is_lazy, (*norm.parameters(), *norm.buffers()))):
             raise ValueError(f"`{name}` is a lazy norm: run the model once before it is measured.")
     modes = {module: module.training for module in model.modules()}
@@ -206,7 +214,7 @@ def collect_moments(
         no real token, or did not run, are left out of that layer.
 
     Raises:
-        ValueError: if a lazy norm does not know its number of channels yet.
+        ValueError: for models that :func:`measuring` refuses.
     """
     norms = batch_norms(model) if norms is None else norms
     names = {norm: name for name, norm in norms.items()}

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from tensorboardX import SummaryWriter
-
 from rbn_fairseq.diagnostics import (
     TID,
     LayerMoments,
@@ -76,7 +74,9 @@ def measure_checkpoint(
     batches, run_norms = session.iterator.frozen_batches, session.adapter.run_norms
     if batching != AS_TRAINED:
         lengths = session.adapter.source_lengths(session.dataset)
-        batches = compose(bucketed_batches(session.iterator), batching, seed, lengths)
+        joint = batching.startswith("joint")  # of those that several processes train on
+        whole = batches if joint else bucketed_batches(session.iterator)
+        batches = compose(whole, batching, seed, lengths)
     drawn = draw_batches(batches, number, seed)
     samples = collate(session.dataset, progress(drawn), session.model)
     return collect_moments(session.model, samples, run_norms), len(batches)
@@ -162,6 +162,8 @@ def write_records(path: Path, records: list[dict[str, Any]], one_an_epoch: bool 
 
 def write_layers(directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Add the numbers of one measurement to the run ``norms`` beside fairseq's in ``directory``."""
+    from tensorboardX import SummaryWriter  # which the norms alone do without
+
     suffix = f".{records[0]['update']}"  # files of the same second would overwrite each other
     with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:

@@ -26,7 +26,7 @@ from rbn_fairseq.version import __version__, commit, installed
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "RUN_FILE", "complete_model", "describe_run", "describe_start", "read_earlier",
+    "RUN_FILE", "changed_settings", "complete_model", "describe_run", "describe_start",
     "write_run_file",
 ]  # fmt: skip
 
@@ -39,7 +39,13 @@ _SHAPING: dict[str, tuple[str, ...]] = {
     "optimization": ("lr", "update_freq", "clip_norm"), "dataset": ("max_tokens", "batch_size"),
 }  # fmt: skip
 #: But for these: where the data are, and what is measured on the way.
-_HARMLESS = ("task.data", "task.tid_", "task.no_tid", "task.conditioning_", "task.eval_")
+_HARMLESS = (
+    "task.data", "task.tid_", "task.no_tid", "task.conditioning_", "task.eval_", "task.init_from",
+)  # fmt: skip
+#: What a training begins from, and no longer reads where it goes on.
+_BEGINNING = {
+    "checkpoint": ("restore_file", "finetune_from_model", "continue_once"), "task": ("init_from",),
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -163,31 +169,42 @@ def describe_start(model: nn.Module, update: int, processes: int) -> dict[str, A
     }
 
 
-def read_earlier(directory: Path, run: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Read the starts in ``run.json``, and which settings that shape a training differ from its."""
-    starts, changed = [], []
+def _read(directory: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or damage
-        before = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
-        starts = list(before["starts"])
-        changed = [
-            f"{group}.{name}"
-            for group, names in _SHAPING.items()
-            for name, value in (run["config"].get(group) or {}).items()
-            if (not names or name in names)
-            and not f"{group}.{name}".startswith(_HARMLESS)
-            and (before["config"].get(group) or {}).get(name, value) != value
-        ]
-    return starts, changed
+        run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+        config = {name: dict(group or {}) for name, group in run["config"].items()}
+        return {"starts": list(run["starts"]), "config": config}
+    return {"starts": [], "config": {}}
+
+
+def changed_settings(directory: Path, run: Mapping[str, Any]) -> list[str]:
+    """Return which settings that shape a training are others than in ``run.json``."""
+    before = _read(directory)["config"]
+    return [
+        f"{group}.{name}"
+        for group, names in _SHAPING.items()
+        for name, value in (run["config"].get(group) or {}).items()
+        if (not names or name in names)
+        and not f"{group}.{name}".startswith(_HARMLESS)
+        and before.get(group, {}).get(name, value) != value
+    ]
 
 
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
-    Where the training goes on counting updates, earlier starts are kept, and settings that differ
-    from those of the last start are named in ``changed``.
+    Where the training goes on counting updates, earlier starts and what it began from are kept,
+    and settings that differ from those of the last start are named in ``changed``.
     """
-    starts, changed = read_earlier(directory, run) if start["update"] else ([], [])
-    if changed:
-        start = {**start, "changed": changed}
-    content = {**run, "starts": [*starts, start]}
+    content = {**run, "starts": [start]}
+    before = _read(directory)
+    if start["update"] and before["starts"]:
+        changed = changed_settings(directory, run)
+        last = {**start, "changed": changed} if changed else start
+        config = dict(run["config"])
+        for group, names in _BEGINNING.items():
+            known = before["config"].get(group, {})
+            began = {name: known[name] for name in names if name in known}
+            config[group] = {**config.get(group, {}), **began}
+        content |= {"config": config, "starts": [*before["starts"], last]}
     write_whole(directory / RUN_FILE, json.dumps(content, indent=1) + "\n")

@@ -17,6 +17,7 @@ from rbn_fairseq.checkpoints.files import (
     own_settings,
     read_checkpoint,
     refuse_folded,
+    updates_of,
 )
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import mix, parse_mixing
@@ -167,6 +168,4 @@ def open_session(
     how = {"ignore_invalid_inputs": True, "required_batch_size_multiple": multiple}
     iterator = _iterate(task, task.dataset(subset), full, longest, **how)
     model.eval().to(device)
-    history = state.get("optimizer_history") or [{}]
-    update = int(history[-1].get("num_updates", 0))
-    return Session(model, task.dataset(subset), iterator, update, task, full)
+    return Session(model, task.dataset(subset), iterator, updates_of(state), task, full)

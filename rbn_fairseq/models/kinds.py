@@ -35,8 +35,8 @@ class ModelKind:
         name: by which fairseq knows its model; an architecture without a size.
         sides: its stacks, of :data:`SIDES`.
         base: fairseq's options that it takes over, but for those of stacks that it has not.
-        architectures: by what stands behind ``name_``: sizes of a stack, and the dropout. To each
-            belongs one with ``_pre``, which is Pre-Norm.
+        architectures: by what stands behind ``name_``: sizes of a stack and dropouts that differ
+            from the plain name's. To each belongs one with ``_pre``, which is Pre-Norm.
         task: the task for it.
         left_out: options of ``base`` that it does not take over.
     """
@@ -44,22 +44,24 @@ class ModelKind:
     name: str
     sides: tuple[str, ...]
     base: type[FairseqDataclass]
-    architectures: Mapping[str, tuple[Mapping[str, Any], float]]
+    architectures: Mapping[str, Mapping[str, Any]]
     task: str
     left_out: tuple[str, ...] = ()
 
-    def _preset(self, sizes: Mapping[str, Any], dropout: float) -> dict[str, Any]:
-        sizes = _SIZES | sizes
-        sides = {f"{side}_{name}": size for name, size in sizes.items() for side in self.sides}
-        return sides | _DROPOUT | {"dropout": dropout}
+    def _preset(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value
+            for key, value in {**_SIZES, **_DROPOUT, **chosen}.items()
+            for name in ([f"{side}_{key}" for side in self.sides] if key in _SIZES else [key])
+        }
 
     @property
     def presets(self) -> dict[str, dict[str, Any]]:
         """What each architecture sets, by its name; the plain name's are defaults."""
-        presets = {self.name: self._preset({}, _DROPOUT["dropout"])}
-        for name, (sizes, dropout) in self.architectures.items():
+        presets = {self.name: self._preset({})}
+        for name, chosen in self.architectures.items():
             for end, placed in (("", {}), ("_pre", {"normalize_before": True})):
-                presets[f"{self.name}_{name}{end}"] = self._preset({**sizes, **placed}, dropout)
+                presets[f"{self.name}_{name}{end}"] = self._preset({**chosen, **placed})
         return presets
 
 
@@ -67,11 +69,17 @@ TRANSLATION = ModelKind(
     "rbn_transformer",
     SIDES,
     TransformerConfig,
-    {  # sizes of fairseq's architectures of the same name
-        "tiny": (_TINY, 0.1),
-        "iwslt_de_en": ({"ffn_embed_dim": 1024, "attention_heads": 4}, 0.1),
-        "wmt_en_de": ({}, 0.1),
-        "wmt_en_de_big": ({"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16}, 0.3),
+    {  # as fairseq's of the same name, but for `tiny`
+        "tiny": _TINY,
+        "iwslt_de_en": {"ffn_embed_dim": 1024, "attention_heads": 4},
+        "wmt_en_de": {},
+        "wmt_en_de_big": {
+            "embed_dim": 1024,
+            "ffn_embed_dim": 4096,
+            "attention_heads": 16,
+            "dropout": 0.3,
+            "attention_dropout": 0.1,
+        },
     },
     "translation_rbn",
     left_out=("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj", "char_inputs"),
@@ -82,9 +90,9 @@ LANGUAGE_MODEL = ModelKind(
     ("decoder",),
     TransformerLanguageModelConfig,
     {
-        "tiny": (_TINY, 0.1),
-        "ptb": (_OF_PAPER | {"layers": 3}, 0.3),
-        "wikitext103": (_OF_PAPER, 0.1),
+        "tiny": _TINY,
+        "ptb": _OF_PAPER | {"layers": 3, "dropout": 0.3},
+        "wikitext103": _OF_PAPER,
     },
     "language_modeling_rbn",
     left_out=(
@@ -109,23 +117,29 @@ CLASSIFIER = _encoding(
     "rbn_transformer_classifier",
     "text_classification_rbn",
     {
-        "tiny": (_TINY, 0.1),
-        "paper": ({"embed_dim": 32, "ffn_embed_dim": 256, "layers": 1, "attention_heads": 4}, 0.1),
+        "tiny": _TINY,
+        "paper": {"embed_dim": 32, "ffn_embed_dim": 256, "layers": 1, "attention_heads": 4},
     },
 )
 TAGGER = _encoding(
     "rbn_transformer_tagger",
     "sequence_tagging_rbn",
     {  # the paper's widths: heads times channels of a head, 14 * 128 and 4 * 64
-        "tiny": (_TINY, 0.1),
-        "conll2003": (
-            {"embed_dim": 1792, "ffn_embed_dim": 3584, "layers": 2, "attention_heads": 14},
-            0.15,
-        ),
-        "resume": (
-            {"embed_dim": 256, "ffn_embed_dim": 512, "layers": 2, "attention_heads": 4},
-            0.15,
-        ),
+        "tiny": _TINY,
+        "conll2003": {
+            "embed_dim": 1792,
+            "ffn_embed_dim": 3584,
+            "layers": 2,
+            "attention_heads": 14,
+            "dropout": 0.15,
+        },
+        "resume": {
+            "embed_dim": 256,
+            "ffn_embed_dim": 512,
+            "layers": 2,
+            "attention_heads": 4,
+            "dropout": 0.15,
+        },
     },
 )
 

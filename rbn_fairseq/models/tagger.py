@@ -6,7 +6,6 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 from torch.func import functional_call
-from torchcrf import CRF
 
 from rbn_fairseq.models.config import RBNConfig
 from rbn_fairseq.models.encoder import RBNTransformerEncoder
@@ -44,6 +43,8 @@ class RBNTransformerTagger(EncodingModel):
 
     def __init__(self, cfg: RBNConfig, encoder: RBNTransformerEncoder, labels: int) -> None:
         super().__init__(cfg, encoder, labels)
+        from torchcrf import CRF  # which the norms alone do without
+
         self.crf = CRF(labels - self.first_label, batch_first=True)
 
     def forward(

@@ -19,6 +19,7 @@ In evaluation there is one ``normalise.multiply_add``, by scale and shift of the
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from torch import nn
@@ -132,10 +133,16 @@ def register_norm(norm: _AnyNorm) -> _AnyNorm:
         raise ValueError(f"register_norm: `{name}` must be lower-case letters and `_`.")
     if name in NORMS:
         raise ValueError(f"register_norm: there is a norm `{name}` already. Choose another name.")
-    if not (issubclass(options, NormOptions) and options.norm in (name, "")):
+    fits = options is NormOptions or (
+        issubclass(options, NormOptions)
+        and options.norm == name
+        and "__dataclass_fields__" in vars(options)
+        and all("help" in field.metadata for field in fields(options))
+    )
+    if not fits:
         raise ValueError(
             f"register_norm: the `options_type` of `{name}` must be a dataclass that is a "
-            f'NormOptions, made with norm="{name}".'
+            f'NormOptions, made with norm="{name}", and its fields with option().'
         )
     NORMS[name] = norm
     for follow in _FOLLOWERS:

@@ -404,7 +404,8 @@ class PopulationNorm(AffineNorm):
         self._caches_map = True
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        cuda = x.is_cuda and not torch.compiler.is_compiling()
+        captured = cuda and torch.cuda.is_current_stream_capturing()
         if not self._caches_map or torch.is_grad_enabled() or captured:
             return multiply_add(x, *self.affine_map())
         if self._cached_map is None:

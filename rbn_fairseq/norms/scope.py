@@ -87,7 +87,8 @@ def record_gaps() -> AbstractContextManager[list[Gap]]:
     """Collect a ``Gap`` from every batch norm that runs in training mode inside the block.
 
     Forwards append in the order in which they run: several forwards, skipped layers and nested
-    recorders (each gets every gap) need no care, and nothing stays on the modules.
+    recorders (each gets every gap) need no care, and nothing stays on the modules. This and the
+    blocks below hold for the thread that enters them; those of nn.DataParallel are others.
     """
     return _record(recorders)
 

@@ -28,6 +28,7 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "epoch", "mean_tid_error", "var_tid_error", "mean_conditional_tid",
             "var_conditional_tid", "mean_deviation", "var_deviation", "independent_mean_tid",
             "independent_var_tid", "batches", "total_batches", "population", "batching", "dropout",
+            "checkpoint",
         ),
     ),
     "conditioning": (
@@ -219,9 +220,9 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     """Read measurements of TID, each with all of its layers in the model's order.
 
     A measurement that lacks layers which others have is left out: its last layer may not be the
-    model's. Of a layer's two lines the later counts.
+    model's. Of a layer's two lines the later counts, but the training's own before an average's.
     """
-    frame = _read_lines(directory, file, "tid", problems)
+    frame = _own_last(_read_lines(directory, file, "tid", problems))
     frame["population"] = frame["population"].astype(object).fillna("mean-of-batches")
     frame["batching"] = frame["batching"].astype(object).fillna("as-trained")
     frame["dropout"] = frame["dropout"].eq(True)
@@ -257,12 +258,11 @@ def _of_training(tid: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     return tid[last].reset_index(drop=True)
 
 
-def _read_cost(directory: Path, problems: list[str]) -> pd.DataFrame:
-    """Read what TID costs; the training's own checkpoints after averages of the same update."""
-    cost = _read_lines(directory, "cost", "cost", problems)
-    names = cost["checkpoint"].fillna("checkpoint.pt").astype(str)
+def _own_last(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put what was measured on the training's own checkpoints behind what was on averages."""
+    names = frame["checkpoint"].astype(object).fillna("checkpoint.pt")
     own = names.str.contains(r"(?:^|/)checkpoint(?:\d+|_\d+_\d+|_last|_best|\.best_[^/]*)?\.pt$")
-    return cost.iloc[own.to_numpy().argsort(kind="stable")].reset_index(drop=True)
+    return frame.iloc[own.to_numpy().argsort(kind="stable")].reset_index(drop=True)
 
 
 def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
@@ -363,7 +363,7 @@ def read_run(name: str, directory: Path) -> Run:
         tid=_of_training(_read_tid(directory, "tid", problems), problems),
         batching=_read_tid(directory, "tid_batching", problems),
         conditioning=_read_lines(directory, "conditioning", "conditioning", problems),
-        cost=_read_cost(directory, problems),
+        cost=_own_last(_read_lines(directory, "cost", "cost", problems)),
         scores=scores,
         averaged_scores=averaged_scores,
         config=config,

@@ -200,15 +200,23 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
     flat = {name: _as_chosen(name, flat[name]) for name in names}
-    start = config.get("checkpoint") or {}
-    weights = start.get("finetune_from_model") or start.get("continue_once")
-    flat["first weights"] = PurePath(weights).name if weights else None
+    flat["first weights"] = _first_weights(config.get("checkpoint") or {})
     processes = config["distributed_training"]["distributed_world_size"]
     flat["micro-batches an update"] = [
         value * processes for value in config["optimization"]["update_freq"]
     ]
     flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
     return flat
+
+
+def _first_weights(chosen: Mapping[str, Any]) -> Optional[str]:
+    """Return the checkpoint of another training that this one began from."""
+    weights = chosen.get("finetune_from_model") or chosen.get("continue_once")
+    if weights is None:
+        restored = PurePath(chosen.get("restore_file") or "checkpoint_last.pt")
+        own = PurePath(chosen.get("save_dir") or "")
+        weights = None if restored.parent in (PurePath(), own) else restored
+    return weights and "/".join(PurePath(weights).parts[-2:])
 
 
 def _data_name(path: str) -> str:

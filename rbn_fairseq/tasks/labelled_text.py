@@ -54,7 +54,7 @@ class LabelledTextTask(FairseqTask):
 
         Raises:
             FileNotFoundError: if there is no such part.
-            ValueError: if the labels are not as the task wants them.
+            ValueError: if there are no labels, or they are not as the task wants them.
         """
         # Whole texts: of those that fairseq has cut, it takes the sizes of all for one token more
         # than they have.
@@ -74,6 +74,11 @@ class LabelledTextTask(FairseqTask):
             max_source_positions=self.cfg.max_source_positions,
             max_target_positions=self.cfg.max_source_positions,
         )
+        if pairs.tgt is None:
+            raise ValueError(
+                f"`{split}` in {self.cfg.data} has texts and no labels, by which they are trained "
+                "on and scored. `rbn prepare` makes both."
+            )
         text, labels = self.prepare(split, pairs.src, pairs.tgt)
         self.datasets[split] = LanguagePairDataset(
             text,

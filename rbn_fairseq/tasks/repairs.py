@@ -65,13 +65,14 @@ class FairseqRepairs(FairseqTask):
         )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator, with two fixes.
+        """Return fairseq's iterator, with three fixes.
 
         fairseq composes batches with the seed of the epoch that it starts in and keeps them for
         all later epochs, so that after a resume it would train on other batches. And where the
         number of sentences is not a multiple of --required-batch-size-multiple (8) it drops the
         rest, the longest ones: no matter in training, whose iterators alone are asked for by
-        epoch, but what is translated or validated must be whole.
+        epoch, but what is translated or validated must be whole. And of --curriculum it keeps the
+        first epoch's order for all, until it is resumed.
         """
         if "epoch" not in kwargs or dataset is not self.datasets.get(self.training.train_subset):
             kwargs["required_batch_size_multiple"] = 1
@@ -84,6 +85,8 @@ class FairseqRepairs(FairseqTask):
         iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
         dataset.set_epoch(epoch)
         iterator.epoch = epoch
+        if self.training.cfg.dataset.curriculum > 0:
+            iterator.reuse_dataloader = False
         return iterator
 
     def train_step(self, sample: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -43,7 +43,8 @@ def test_times_are_of_one_norm_on_one_batch(monkeypatch):
 
 
 @pytest.mark.parametrize("mixing", ["1", "4"])
-def test_memory_is_measured_on_the_largest_batches_of_an_epoch(data_bin, mixing):
+def test_memory_is_measured_on_the_largest_batches_of_an_epoch(data_bin, mixing, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # one process all the same
     trainer = make_trainer(str(data_bin), [*COMMON, "--length-mixing", mixing], "cpu")
     assert trainer.cfg.task.no_tid and trainer.cfg.task.conditioning_interval == 0
     (epoch,) = draw(trainer, 0, 1)

@@ -55,7 +55,8 @@ def test_rbn_tid_finds_the_same(rbn_run, tmp_path):
     logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] > 0]
     assert len(found) == len(logged) > 0
     for one, other in zip(found, logged, strict=True):
-        assert one.keys() - other.keys() == {"independent_mean_tid", "independent_var_tid"}
+        more = {"independent_mean_tid", "independent_var_tid", "checkpoint"}
+        assert one.keys() - other.keys() == more
         for name, expected in other.items():
             value = one[name]
             if isinstance(value, float):
@@ -148,7 +149,7 @@ def test_a_trained_model_is_not_that_before_training(data_bin, rbn_run, tmp_path
         assert after == {*updates.items(), (1, more)}
     else:
         assert after == {(4, 2)}
-        kept = tmp_path / f"tid-before-reset-at-{updates[3]}.jsonl"
+        kept = tmp_path / f"tid-before-reset-1-at-{updates[3]}.jsonl"
         assert kept.read_text() == before
 
 

@@ -62,8 +62,13 @@ def test_average_of_halves_is_summed_in_fp64(tmp_path):
     assert model["version"].tolist() == [3]
 
 
-def test_last_epochs(rbn_run):
+def test_last_epochs(rbn_run, tmp_path, caplog):
     assert choose_last(rbn_run, 2) == [rbn_run / "checkpoint2.pt", rbn_run / "checkpoint3.pt"]
+    assert not caplog.messages
+    shutil.copy(rbn_run / "checkpoint1.pt", tmp_path / "checkpoint4.pt")  # of another training
+    shutil.copy(rbn_run / "checkpoint3.pt", tmp_path)
+    choose_last(tmp_path, 2)
+    assert "are not of one training" in caplog.text
     with pytest.raises(ValueError, match="--last 6") as error:
         choose_last(rbn_run, 6)
     assert "1, 2, 3" in str(error.value) and str(rbn_run) in str(error.value)
@@ -86,6 +91,7 @@ def test_last_epochs(rbn_run):
 def test_different_models_are_refused(tmp_path, other):
     settings = {"norm_encoder": "layer", "encoder_normalize_before": False}
     settings |= {"norm_unit_embeddings": False, "norm_batch_momentum": 0.95, "dropout": 0.1}
+    settings |= {"norm_power_warmup": 1, "norm_un_r_start": 1, "norm_sync": False}
     one = {
         "model": {"w": torch.ones(3)},
         "cfg": {"model": settings},
@@ -93,6 +99,7 @@ def test_different_models_are_refused(tmp_path, other):
     }
     write_checkpoint(tmp_path / "1.pt", one)
     resumed = {"norm_encoder": "layer", "norm_batch_momentum": 0.9, "dropout": 0.3}
+    resumed |= {"norm_power_warmup": 9, "norm_un_r_start": 9, "norm_sync": True}
     write_checkpoint(tmp_path / "2.pt", {"model": one["model"], "cfg": {"model": resumed}})
     average_checkpoints([tmp_path / "1.pt", tmp_path / "2.pt"])
     write_checkpoint(tmp_path / "2.pt", one | other)

@@ -137,6 +137,16 @@ def test_who_goes_back_on_purpose_stays_there(saved):
     assert read_checkpoint(saved / "checkpoint_last.pt")["model"]["weight"][0] == 30
 
 
+@pytest.mark.parametrize("name, mended", [("checkpoint1.pt", False), ("parent.pt", True)])
+def test_who_begins_from_one_of_them_does(saved, name, mended):
+    """But where the name is none that is saved under, so that the training had begun from it."""
+    (saved / "checkpoint_last.pt").unlink()
+    mend(saved, saved / name)
+    assert (saved / "checkpoint_last.pt").exists() == mended
+    mend(saved, saved.parent / "elsewhere" / name)
+    assert (saved / "checkpoint_last.pt").exists()
+
+
 def test_a_whole_file_that_is_not_understood_is_left(saved):
     """Of a type that is not read, say: the next step refuses it, and names the type."""
     torch.save({"model": {}, "mine": saved}, saved / "checkpoint_last.pt")

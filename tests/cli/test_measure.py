@@ -74,13 +74,15 @@ def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypa
     state = read_checkpoint(rbn_run / "checkpoint3.pt")
     state["cfg"]["task"]["length_mixing"] = value
     torch.save(state, tmp_path / "checkpoint3.pt")
-    options = [word for batching in BATCHINGS for word in ("--tid-batching", batching)]
+    names = [*BATCHINGS, "joint:2"]
+    options = [word for batching in names for word in ("--tid-batching", batching)]
     _, lines = measured("tid", tmp_path / "checkpoint3.pt", *options, tmp_path=tmp_path)
     means, bucketed = (
         [tid_of(one, name, 1).mean for name in BATCHINGS] for one in (lines, tids[1])
     )
     assert means[1:3] == bucketed[1:3]  # drawn from the batches of fairseq all the same
     assert means[0] < 0.8 * bucketed[0] and means[0] != means[2]  # mixed too, in another draw
+    assert tid_of(lines, "joint:2", 1).mean < means[0]  # of these, not of fairseq's
 
 
 def test_joint_batches(rbn_run, tmp_path):
@@ -137,6 +139,7 @@ def test_files_of_one_name_are_told_apart(rbn_run, tmp_path, monkeypatch):
     arguments = (rbn_run / "checkpoint1.pt", other, "--batches", 2)
     output, lines = measured("tid", *arguments, tmp_path=tmp_path)
     assert len({line["update"] for line in lines}) == 2
+    assert {line["checkpoint"] for line in lines} == {str(path) for path in arguments[:2]}
     assert str(rbn_run / "checkpoint1.pt") in output and str(other) in output
 
 

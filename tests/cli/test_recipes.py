@@ -166,6 +166,14 @@ def test_a_recipe_may_refer_to_what_rbn_decides(tmp_path):
     assert settings["common"]["tensorboard_logdir"] == "here/tb"
 
 
+def test_a_recipe_without_the_group_of_norms(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults: [_self_, base]\nmodel: {_name: rbn_transformer_tiny}\n")
+    chosen = {"norm": None, "preset": None}
+    words = _with_recipe([str(tmp_path), "--norm-encoder", "rms"], None, str(mine), chosen)
+    assert words[words.index("--norm-encoder") + 1] == "rms"
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_a_switch_that_is_on_by_default(tmp_path, left):
     mine = tmp_path / "mine.yaml"
@@ -270,7 +278,7 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
             ["rbn_transformer_tagger_tiny"],
             "--arch rbn_transformer_tagger_tiny_pre",
         ),
-        ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny,"),
+        ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny, or for Pre-N"),
         (
             "iwslt14_pre",
             ["rbn_transformer"],

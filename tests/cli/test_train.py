@@ -171,6 +171,31 @@ def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path,
     assert "--share-all-embeddings" not in result.output and "ok: rbn_trans" in result.output
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--share-decoder-input-output-embed"],
+        ["--encoder-embed-dim", "512", "--decoder-embed-dim", "256"],
+        ["--encoder-embed-path=a", "--decoder-embed-path", "b"],
+        ["--criterion", "adaptive_loss_rbn", "--adaptive-softmax-cutoff", "20,40"],
+    ],
+)
+def test_embeddings_are_not_shared_against_what_is_given(data_bin, options):
+    def words(*given):
+        return _with_recipe(
+            [str(data_bin), *given], None, "default", {"norm": "bn", "preset": None}
+        )
+
+    assert "--share-all-embeddings" in words()
+    assert "--share-all-embeddings" not in words(*options)
+
+
+def test_direct_trainings_use_one_gpu(data_bin, tmp_path, monkeypatch):
+    """fairseq alone takes every GPU that it sees, and multiplies the batch."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    assert "batches an epoch;" in completed("train", *given(data_bin, tmp_path, "--check")).output
+
+
 @pytest.mark.parametrize("shown", ["simple", "json", "none", "tqdm", "tensorboard"])
 def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     wrapped = shown == "tensorboard"
@@ -245,6 +270,26 @@ def test_an_average_is_no_checkpoint_to_resume_from(data_bin, rbn_run, tmp_path,
     line = user_error(capsys, *train("--continue-once", average, "--save-dir", tmp_path / "new"))
     assert "no state of the optimizer" in line
     completed(*train("--reset-optimizer", "--reset-dataloader"))
+
+
+def test_a_damaged_file_is_not_trained_on(data_bin, tmp_path, rbn_run, capsys):
+    content = bytearray((rbn_run / "checkpoint_last.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "parent.pt").write_bytes(content)
+    for option in ("--restore-file", "--finetune-from-model"):
+        arguments = given(data_bin, tmp_path / "run", *runs.RBN, option, tmp_path / "parent.pt")
+        assert "or a damaged one" in user_error(capsys, "train", *arguments, "--max-update", 1)
+
+
+def test_the_last_checkpoint_by_its_path_is_mended(data_bin, tmp_path, rbn_run):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    shutil.copy(rbn_run / "checkpoint2.pt", directory)  # killed before it was copied to the last
+    last = directory / "checkpoint_last.pt"
+    arguments = given(data_bin, directory, *runs.RBN, "--restore-file", last, "--max-epoch", 3)
+    completed("train", *arguments)
+    assert "resumes from" in (log := (directory / "train.log").read_text())
+    assert "epoch 001" not in log
 
 
 def test_a_file_to_restore_from_may_come_later(data_bin, tmp_path, caplog):

@@ -405,6 +405,13 @@ def test_a_lazy_norm_is_refused_and_left_alone():
         collect_moments(nn.Sequential(without), [torch.randn(8, 3)])
 
 
+def test_statistics_of_groups_and_threads_are_refused():
+    sync = nn.SyncBatchNorm(3, process_group=object())
+    for model, words in ((sync, "`process_group`"), (nn.DataParallel(nn.BatchNorm1d(3)), "module")):
+        with pytest.raises(ValueError, match=words):
+            collect_moments(model, [torch.randn(8, 3)])
+
+
 def test_a_compiled_model_is_measured():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     compiled, batches = torch.compile(model, backend="eager"), [torch.randn(8, 3)]

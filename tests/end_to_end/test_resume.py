@@ -26,10 +26,13 @@ def test_resume(data_bin, tmp_path, whole, stop):
     assert metrics.get_meter("default", "wall").elapsed_time > 0  # of the log, which reports add up
 
 
-@pytest.mark.parametrize("value, frequency, parts", [(3, 2, 1), ("random", 1, 2)])
-def test_resume_with_mixed_lengths(data_bin, tmp_path, value, frequency, parts):
+@pytest.mark.parametrize(
+    "option, value, frequency, parts",
+    [("--length-mixing", 3, 2, 1), ("--length-mixing", "random", 1, 2), ("--curriculum", 1, 1, 1)],
+)
+def test_resume_with_other_batches(data_bin, tmp_path, option, value, frequency, parts):
     mixing = (
-        *("--norm-encoder", "batch", "--length-mixing", value, "--no-tid"),
+        *("--norm-encoder", "batch", option, value, "--no-tid"),
         *("--train-subset", "valid", "--max-tokens", 80),  # 7 batches an epoch
         *("--disable-validation", "--update-freq", frequency),
     )

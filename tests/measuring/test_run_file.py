@@ -90,10 +90,23 @@ def test_values_are_plain_json(tmp_path):
 
 def test_a_new_training_in_its_place_forgets_earlier_starts(tmp_path):
     for update in (0, 5, 7):
-        write_run_file(tmp_path, {}, {"update": update})
+        write_run_file(tmp_path, {"config": {}}, {"update": update})
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0, 5, 7]
-    write_run_file(tmp_path, {}, {"update": 0})
+    write_run_file(tmp_path, {"config": {}}, {"update": 0})
     assert [start["update"] for start in read(tmp_path)["starts"]] == [0]
+
+
+def test_what_a_training_began_from_is_kept(tmp_path):
+    """A command that resumes it may leave it out: it is not read any more."""
+    for update, file in ((0, "parent.pt"), (5, None)):
+        began = {"checkpoint": {"finetune_from_model": file}, "task": {"init_from": file}}
+        write_run_file(tmp_path, {"config": began}, {"update": update})
+    assert read(tmp_path) == {
+        "config": {
+            "checkpoint": {"finetune_from_model": "parent.pt"}, "task": {"init_from": "parent.pt"},
+        },
+        "starts": [{"update": 0}, {"update": 5}],
+    }  # fmt: skip
 
 
 def test_other_settings_of_a_resumption_are_told(tmp_path):

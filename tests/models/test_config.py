@@ -151,9 +151,9 @@ def test_sizes_are_fairseqs(arch):
     ours = build(from_argparse(f"rbn_{arch}"))
     assert shapes(ours) == shapes(theirs)
     assert ours.encoder.dropout_module.p == theirs.encoder.dropout_module.p
-    assert (
-        ours.encoder.layers[0].self_attn.num_heads == theirs.encoder.layers[0].self_attn.num_heads
-    )
+    one, other = (model.encoder.layers[0].self_attn for model in (ours, theirs))
+    assert one.num_heads == other.num_heads
+    assert ours.cfg.attention_dropout == other.dropout_module.p
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

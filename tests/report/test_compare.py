@@ -315,12 +315,16 @@ def test_settings_that_mean_the_same(make, group):
     assert list(one.pairs["baseline"]) == ["ln"]
 
 
-def test_fine_tuned_models_are_a_setting_of_their_own(tmp_path, make, group):
-    tuned = configuration(2)
-    tuned["checkpoint"] = {"finetune_from_model": "/elsewhere/parent.pt"}
-    run = read_run("tuned", write_run(tmp_path / "tuned", tuned))
-    one = group([make("scratch"), run])
-    assert list(one.series["detail"]) == ["", "first weights parent.pt"]
+@pytest.mark.parametrize("option", ["finetune_from_model", "continue_once", "restore_file"])
+def test_fine_tuned_models_are_a_setting_of_their_own(tmp_path, make, group, option):
+    runs = [make("scratch")]
+    for seed, file in enumerate(("one/best.pt", "other/best.pt", "runs/checkpoint3.pt"), 2):
+        tuned = configuration(seed)
+        tuned["checkpoint"] = {"save_dir": "runs", option: file}
+        runs.append(read_run(file, write_run(tmp_path / str(seed), tuned)))
+    details = set(group(runs).series["detail"])
+    assert details >= {"", "first weights one/best.pt", "first weights other/best.pt"}
+    assert len(details) == (3 if option == "restore_file" else 4)  # one's own is gone back to
 
 
 def test_scores_that_cannot_be_compared(make, group, tmp_path):

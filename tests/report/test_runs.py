@@ -167,7 +167,8 @@ def test_measurements_of_tid(tmp_path):
     directory = write_run(tmp_path / "run", configuration())
     lines = [tid_line(e, n, 0.01 * n, 0.02, mean_deviation=0.5) for e in (0, 1) for n in (0, 1)]
     again = tid_line(1, 1, 0.05, 0.06, unknown="later")
-    whole = [*lines, again, tid_line(2, 0, 0.01, 0.02)]  # the third lacks a layer
+    average = tid_line(1, 1, 0.5, 0.6, checkpoint="run/average.pt")  # not the training's own
+    whole = [*lines, again, average, tid_line(2, 0, 0.01, 0.02)]  # the third lacks a layer
     write_lines(directory / "tid.jsonl", whole)
     run = read_run("x", directory)
     assert list(run.tid["epoch"]) == [0, 0, 1, 1] and list(run.tid["depth"]) == [1, 2, 1, 2]
