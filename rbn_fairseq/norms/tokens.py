@@ -145,8 +145,8 @@ class ValidTokens:
 
     Args:
         valid: boolean mask, True = real token, with the leading shape of the activations
-            (``(T, B)`` for fairseq's time-first ``(T, B, C)``). ``None`` means that every
-            position is a real token.
+            (``(T, B)`` for fairseq's time-first ``(T, B, C)``; activations of three axes are read
+            as time first wherever sentences matter). ``None`` = every position is a real token.
 
     Raises:
         ValueError: if ``valid`` is not boolean.

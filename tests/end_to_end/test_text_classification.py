@@ -227,3 +227,7 @@ def test_refused(data, tmp_path, capsys):
         line = user_error(capsys, "validate", tmp_path / "bin", "--path", last, *TASK, *CPU,
                           "--batch-size", 2)  # fmt: skip
         assert message in line
+    for part in ("bin", "idx"):
+        (tmp_path / "bin" / f"valid.text-label.label.{part}").unlink()
+    line = user_error(capsys, "validate", tmp_path / "bin", "--path", last, *TASK, *CPU)
+    assert "has texts and no labels" in line

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from rbn_fairseq.norms import (
+    NORMS,
     Affine,
     BatchNorm,
     BatchNormOptions,
     InstanceNorm,
+    NormPlace,
     ValidTokens,
+    build_norm,
     cut_lengths,
     dummy_batch,
     record_gaps,
@@ -208,3 +211,11 @@ def test_torch_compile_runs_around_it():
         torch.testing.assert_close(ours.grad, plain.grad, **close)
     for ours, plain in zip(module.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(ours, plain, **close)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NORMS)
+def test_evaluation_compiles_whole(name):
+    norm, x = build_norm([name], NormPlace(64, heads=4), {}).cuda().eval(), torch.randn(9, 64)
+    compiled = torch.compile(norm, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x.cuda()), norm(x.cuda()))
