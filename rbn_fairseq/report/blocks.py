@@ -143,12 +143,10 @@ class Section:
         title: its heading.
         text: a paragraph. As in captions and notes, what stands between backticks is code.
         blocks: what it shows, in this order.
-        lead: what it finds, in a sentence or two each, before everything else.
         unfolded: whether it is open when the page is.
     """
 
     title: str
     text: str
     blocks: tuple[Table | Figure | Sentences, ...]
-    lead: tuple[str, ...] = ()
     unfolded: bool = True

@@ -14,7 +14,7 @@ from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
 from rbn_fairseq.report.figures.training import conditioning, losses, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
-from rbn_fairseq.report.overview import findings, settings_tables
+from rbn_fairseq.report.overview import differences, settings_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.tables import paper_tables, summary
@@ -84,8 +84,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     """Return the report's sections.
 
     Runs of different data or model sizes are in groups of their own: first a section for each
-    with what was found, then its runs and the paper's tables, its figures by theme and the
-    settings. What no run has measured stands at the end, and so do problems of reading.
+    with differences to layer norm, then its runs and the paper's tables, its figures by theme and
+    the settings. What no run has measured stands at the end, and so do problems of reading.
 
     Args:
         runs: as read; their names are unique.
@@ -99,7 +99,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     for number, group in enumerate(groups, 1):
         where = f" (group {number})" if several else ""
         parts: list[tuple[str, str, list[Table | Figure | Missing]]]
-        parts = [("Result", _about(group), [*validation(group, colours)])]
+        first = [*differences(group, colours), *validation(group, colours)]
+        parts = [("Result", _about(group), first)]
         parts.append(("Runs", "", [summary(group, colours)]))
         if any(group.placements):
             parts.append(("The paper’s tables", "", [*paper_tables(group, colours)]))
@@ -113,11 +114,10 @@ def sections(runs: Sequence[Run]) -> list[Section]:
                 (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
             ]
             shown = [_numbered(it, number) for it in blocks if not isinstance(it, Missing)]
-            lead = findings(group) if title == "Result" else ()
-            if shown or lead:
-                opened = bool(lead) or number == 1
-                report.append(Section(f"{title}{where}", text, tuple(shown), lead, opened))
-    report.sort(key=lambda section: not section.lead)  # what was found stands first
+            if shown:
+                opened = title == "Result" or number == 1
+                report.append(Section(f"{title}{where}", text, tuple(shown), opened))
+    report.sort(key=lambda section: not section.title.startswith("Result"))
     hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])
     hints = hints if several else hints.drop(columns="runs")
     report += _rest("not_measured", "Not measured", "Figures that are not drawn", "", hints)

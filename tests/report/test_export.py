@@ -80,7 +80,7 @@ def test_the_page_is_shown_without_any_other_file(main, tmp_path):
     page = write_report(tmp_path, "T", few(main))[0].read_text()
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r'src="|<link[^>]*href="(?!data:)', markup)
-    assert markup.count("<svg ") == 1 and markup.count("<table>") == 4
+    assert markup.count("<svg ") == 1 and markup.count("<table>") == 5
 
 
 def test_a_note_stands_on_the_page_once_and_in_every_file(main, tmp_path):
