@@ -222,11 +222,12 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     A measurement that lacks layers which others have is left out: its last layer may not be the
     model's. Of a layer's two lines the later counts, but the training's own before an average's.
     """
-    frame = _own_last(_read_lines(directory, file, "tid", problems))
+    frame = _read_lines(directory, file, "tid", problems)
+    depths = {layer: depth for depth, layer in enumerate(frame["layer"].unique(), 1)}
+    frame = _own_last(frame)
     frame["population"] = frame["population"].astype(object).fillna("mean-of-batches")
     frame["batching"] = frame["batching"].astype(object).fillna("as-trained")
     frame["dropout"] = frame["dropout"].eq(True)
-    depths = {layer: depth for depth, layer in enumerate(frame["layer"].unique(), 1)}
     frame = frame.drop_duplicates([*_MEASUREMENT, "layer"], keep="last")
     frame = frame.assign(depth=frame["layer"].map(depths).astype(float))
     layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
