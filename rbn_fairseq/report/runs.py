@@ -124,20 +124,22 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
     """Read the ends of epochs, and the validations of a set.
 
     Of an epoch that is there twice the later counts; where a training went back to an earlier
-    checkpoint what came after that does not, and of one that counts anew (``--reset-optimizer``,
-    ``--reset-dataloader``) only what comes after.
+    checkpoint, or without one to its start, what came after that does not; of one that counts anew
+    (``--reset-optimizer``, ``--reset-dataloader``) only what comes after.
     """
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
     unread, anew, back = 0, False, math.inf
     ends = re.compile(rf"(?:\| |^)((?:{re.escape(subset)}|train) \| epoch .*)")
-    resumed = re.compile(r"\| fairseq\.trainer \| Loaded checkpoint .* @ (\d+) updates\)")
+    begun = re.compile(
+        r"\| fairseq\.trainer \| (?:No existing checkpoint|Loaded checkpoint .* @ (\d+) updates\))"
+    )
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
         if "are counted anew" in line and "callbacks.resume" in line:
             valid, train, anew = [], [], True
-        if start := resumed.search(line):
-            back = int(start[1])
+        if start := begun.search(line):
+            back = int(start[1] or 0)
         simple = ends.search(line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):

@@ -1,5 +1,6 @@
 """`rbn train`: the log, checks, and what is left of a training."""
 
+import json
 import math
 import re
 import shutil
@@ -209,14 +210,19 @@ def test_the_log_does_not_depend_on_what_is_shown(data_bin, tmp_path, shown):
     text = (tmp_path / "run" / "train.log").read_text()
     assert text.count('{"epoch": ') == 4  # two updates, an epoch, a validation
     # What is committed of a run in results/ has all that a report reads.
+    (begin,) = (line for line in text.splitlines() if "No existing checkpoint found" in line)
     (tmp_path / "early").mkdir()  # one that ended before its first epoch did
-    (tmp_path / "early" / "train.log").write_text("begin training epoch 1\n")
+    (tmp_path / "early" / "train.log").write_text(f"{begin}\n")
+    score = {"tokenised": {"bleu": 3.0, "signature": "none"}}
+    (tmp_path / "run" / "score_averaged_statistics.json").write_text(json.dumps(score))
     succeed("../results/keep.sh", tmp_path / "kept", tmp_path / "early", tmp_path / "run")
     assert not (tmp_path / "kept" / "early" / "train.log").exists()
     kept = read_run("run", tmp_path / "kept" / "run")
     assert kept.valid.equals(told.valid) and kept.train.equals(told.train) and not kept.problems
-    assert kept.config["model"] == told.config["model"]
-    assert str(tmp_path) not in (tmp_path / "kept" / "run" / "run.json").read_text()
+    assert kept.config["model"] == told.config["model"] and kept.averaged_scores == score
+    files = [(tmp_path / "kept" / "run" / name).read_text() for name in ("run.json", "train.log")]
+    assert "No existing checkpoint found checkpoint_last.pt" in files[1]
+    assert not any(str(tmp_path) in file for file in files)
 
 
 def test_a_log_that_the_shell_writes(data_bin, tmp_path, forked):

@@ -95,6 +95,16 @@ def test_what_came_after_an_earlier_checkpoint_does_not_count(tmp_path):
     assert list(run.valid["ended"]) == [True, True, True, False]
 
 
+def test_what_came_before_a_start_without_a_checkpoint_does_not_count(tmp_path):
+    """The checkpoints were deleted, the log was not; the new training's epochs are longer."""
+    directory = write_run(tmp_path / "run", configuration(), nll=(5.0, 4.0, 3.0))
+    with (directory / "train.log").open("a") as log:
+        log.write("x | INFO | fairseq.trainer | No existing checkpoint found runs/x/last.pt\n")
+        log.write(json_lines(valid(1, 150), valid(2, 310)))
+    run = read_run("x", directory)
+    assert list(run.valid["update"]) == [150, 310] and not len(run.train)
+
+
 def test_the_set_that_chooses_the_best_checkpoint(tmp_path):
     """The first of --valid-subset, whatever it is called; that of a part of the training data."""
     config = configuration(**{"dataset.valid_subset": "train_dev,valid"})
