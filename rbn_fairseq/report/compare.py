@@ -31,7 +31,7 @@ _NAMES = {
     "rbn_target_tid": "target TID",
     "length_mixing": "length mixing",
     "sample_break_mode": "break mode",
-    "init_from": "from",
+    "first weights": "from",
 }
 _FIRST = ("LN", "BN", "RBN")
 _KINDS = ("test", "compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first

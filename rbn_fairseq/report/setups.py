@@ -84,11 +84,13 @@ _SECTIONS = (
 )  # fmt: skip
 _PRECISION = ("fp16", "bf16", "amp", "memory_efficient_fp16", "memory_efficient_bf16")
 # Patterns of settings that shape no training: places of files, what is measured on the way, what
-# only sizes of machines decide, and the languages, which all runs of a group share.
+# only sizes of machines decide, and the languages, which all runs of a group share. Not so
+# --valid-subset and --max-valid-steps: losses on other sentences are not compared.
 _FREE = (
-    "*._name", "*valid*", "*seed*", "task.data", "task.eval_*", "task.*tid*", "task.conditioning_*",
-    "task.source_lang", "task.target_lang", "dataset.num_workers", "dataset.data_buffer_size",
-    "dataset.gen_subset", "optimization.update_freq", "optimization.debug_param_names",
+    "*._name", "*validat*", "*_valid", "*unused_valid*", "*seed*", "task.data", "task.init_from",
+    "task.eval_*", "task.*tid*", "task.conditioning_*", "task.source_lang", "task.target_lang",
+    "dataset.num_workers", "dataset.data_buffer_size", "dataset.gen_subset",
+    "optimization.update_freq", "optimization.debug_param_names",
     "optimization.stop_time_hours", "optimizer.lr", "lr_scheduler.lr",
 )  # fmt: skip
 _KINDS = ("criterion._name", "optimizer._name", "lr_scheduler._name")
@@ -172,11 +174,13 @@ def _as_chosen(name: str, value: Any) -> Any:
         return str(value).replace(" ", "")
     if name == "task.length_mixing" and value is not None:
         return str(value)
+    if name == "dataset.valid_subset":  # losses are of the first
+        return str(value).split(",")[0]
     return value
 
 
 #: What fairseq's own tasks do, and older versions did, which do not know these options.
-_DEFAULTS = {"task.length_mixing": "1", "task.init_from": None}
+_DEFAULTS = {"task.length_mixing": "1"}
 
 
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +204,7 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
     flat = {name: _as_chosen(name, flat[name]) for name in names}
-    flat["first weights"] = _first_weights(config.get("checkpoint") or {})
+    flat["first weights"] = _first_weights(config)
     processes = config["distributed_training"]["distributed_world_size"]
     flat["micro-batches an update"] = [
         value * processes for value in config["optimization"]["update_freq"]
@@ -209,14 +213,20 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _first_weights(chosen: Mapping[str, Any]) -> Optional[str]:
-    """Return the checkpoint of another training that this one began from."""
+def _first_weights(config: Mapping[str, Any]) -> Optional[str]:
+    """Return the checkpoint of another training that this one began from: directory and file.
+
+    The run's own seed is taken out, as seeds that each begin from their own are one setting.
+    """
+    chosen = config.get("checkpoint") or {}
     weights = chosen.get("finetune_from_model") or chosen.get("continue_once")
+    weights = weights or config["task"].get("init_from")
     if weights is None:
         restored = PurePath(chosen.get("restore_file") or "checkpoint_last.pt")
         own = PurePath(chosen.get("save_dir") or "")
         weights = None if restored.parent in (PurePath(), own) else restored
-    return weights and "/".join(PurePath(weights).parts[-2:])
+    seed = rf"seed[-_=]?{config['common']['seed']}\b"
+    return weights and re.sub(seed, "seed", "/".join(PurePath(weights).parts[-2:]))
 
 
 def _data_name(path: str) -> str:

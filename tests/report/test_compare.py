@@ -314,16 +314,40 @@ def test_settings_that_mean_the_same(make, group):
     assert list(one.pairs["baseline"]) == ["ln"]
 
 
-@pytest.mark.parametrize("option", ["finetune_from_model", "continue_once", "restore_file"])
-def test_fine_tuned_models_are_a_setting_of_their_own(tmp_path, make, group, option):
+BEGINNINGS = ["finetune_from_model", "continue_once", "restore_file", "init_from"]
+
+
+@pytest.mark.parametrize("option", BEGINNINGS)
+def test_what_a_training_began_from_is_a_setting(tmp_path, make, group, option):
+    """But one's own directory, which is gone back to, and the seed of one's own parent."""
     runs = [make("scratch")]
-    for seed, file in enumerate(("one/best.pt", "other/best.pt", "runs/checkpoint3.pt"), 2):
+    files = ["one/best.pt", "other/best.pt", "runs/checkpoint3.pt"]
+    files += [f"/a/bn-seed{seed}/best.pt" for seed in (5, 6, 56)]
+    files[-1] = "/b/bn-seed5/best.pt"  # of another's seed
+    for seed, file in enumerate(files, 2):
         tuned = configuration(seed)
-        tuned["checkpoint"] = {"save_dir": "runs", option: file}
+        tuned["checkpoint"] = {"save_dir": "runs"}
+        tuned["task" if option == "init_from" else "checkpoint"][option] = file
         runs.append(read_run(file, write_run(tmp_path / str(seed), tuned)))
-    details = set(group(runs).series["detail"])
-    assert details >= {"", "first weights one/best.pt", "first weights other/best.pt"}
-    assert len(details) == (3 if option == "restore_file" else 4)  # one's own is gone back to
+    series = group(runs).runs.groupby("series")
+    seeds = {part["detail"].iloc[0]: len(part) for _, part in series}
+    own = {"": 2} if option == "restore_file" else {"": 1, "from runs/checkpoint3.pt": 1}
+    parents = {"one/best.pt": 1, "other/best.pt": 1, "bn-seed/best.pt": 2, "bn-seed5/best.pt": 1}
+    assert seeds == own | {f"from {file}": number for file, number in parents.items()}
+
+
+def test_losses_on_other_sentences_are_not_compared(make, group):
+    def one(name, kind, **dataset):
+        return make(name, kind, changes={f"dataset.{key}": it for key, it in dataset.items()})
+
+    alike = {"valid_subset": "valid", "max_valid_steps": None}
+    layer = one("ln", "LN", **alike)
+    for other in ({"valid_subset": "test"}, {"max_valid_steps": 9}):
+        batch = one(f"bn of {other}", "BN", **alike | other)
+        assert not len(group([layer, batch]).pairs)
+    more = {"valid_subset": "valid,test", "validate_interval": 2, "max_tokens_valid": 9}
+    batch = one("bn", "BN", **alike | more)  # the first set is the same
+    assert list(group([layer, batch]).pairs["baseline"]) == ["ln"]
 
 
 def test_scores_that_cannot_be_compared(make, group, tmp_path):
