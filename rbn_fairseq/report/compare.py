@@ -306,6 +306,22 @@ def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
 
 
+def earlier_epochs(group: Group, name: str, epochs: "pd.Series[float]") -> list[str]:
+    """Name the series whose mean (of ``name``) is of an earlier epoch than others'.
+
+    ``epochs``: that of :func:`at_last_epoch` by series.
+    """
+    earlier = epochs[epochs < epochs.max()].sort_index()
+    if not len(earlier):
+        return []
+    names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
+    listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
+    return [
+        f"{name} is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
+        f"reached: {listed}."
+    ]
+
+
 def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
     """Return of each run and epoch the last row; of validations those of epochs that have ended.
 
@@ -351,7 +367,7 @@ def last_gaps(group: Group) -> pd.DataFrame:
 
     ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
     of trainings that ended at the same epoch and were scored with the same signature. ``nll_count``
-    and ``score_count`` are the numbers of seeds.
+    and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
     """
     nll = at_last_epoch(gaps_by_epoch(group), "gap")
     scores = group.scores[["run", "score", "signature", "epochs"]]
@@ -362,6 +378,7 @@ def last_gaps(group: Group) -> pd.DataFrame:
     by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
     behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
     return pd.DataFrame(
-        {"nll": nll["mean"], "nll_count": nll["count"], "score_count": behind["count"],
+        {"nll": nll["mean"], "nll_count": nll["count"], "nll_epoch": nll["epoch"],
+         "score_count": behind["count"],
          "score": -behind["mean"] if group.metric.lower else behind["mean"]}
     )  # fmt: skip

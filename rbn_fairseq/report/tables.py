@@ -12,6 +12,7 @@ from rbn_fairseq.report.compare import (
     Group,
     at_last_epoch,
     by_epoch,
+    earlier_epochs,
     last_gaps,
     last_layer,
     of_largest,
@@ -123,20 +124,6 @@ def _signatures(group: Group) -> list[str]:
     return told
 
 
-def _earlier(group: Group) -> list[str]:
-    """Name the series whose seeds share fewer epochs than those of others."""
-    epochs = at_last_epoch(group.frames["valid"], "nll_loss")["epoch"]
-    earlier = epochs[epochs < epochs.max()].sort_index()
-    if not len(earlier):
-        return []
-    names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
-    listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
-    return [
-        f"Valid nll is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
-        f"reached: {listed}."
-    ]
-
-
 def _table(
     group: Group,
     number: int,
@@ -161,7 +148,11 @@ def _table(
     if any(group.metric.name in column for column in frame):
         notes += [*_signatures(group), _GAPS.format(unit=group.metric.unit)]
     if "valid nll" in frame:
-        notes += _earlier(group)
+        notes += earlier_epochs(
+            group, "Valid nll", at_last_epoch(group.frames["valid"], "nll_loss")["epoch"]
+        )
+    if any("TID" in column for column in frame):
+        notes += earlier_epochs(group, "TID", at_last_epoch(last_layer(group), "var_tid")["epoch"])
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}

@@ -102,6 +102,22 @@ def test_numbers_of_sweeps(full):
     assert weights.to_dict() == {1: 31, 60: 31, 0: 28.5}
 
 
+def test_means_of_an_earlier_epoch_are_told(make, blocks):
+    """Of Figures 3 and 5, and of Table 4."""
+    runs = [make("ln"), make("bn", "BN", tid=(0.02, 0.1), nll=(5.0, 4.5)),
+            make("part", "batch@0:layer", tid=(0.02, 0.1))]  # fmt: skip
+    runs += [make(f"rbn{weight}", "RBN", weights=(weight, 0)) for weight in (1, 60)]
+    made = blocks(runs)
+    for block, names in (
+        ("figure3_left", ["TID", "The gap"]),
+        ("figure5", ["Valid nll"]),
+        ("table4", ["TID"]),
+    ):
+        notes = [note for note in made[block].notes if "of an earlier one" in note]
+        assert [note.partition(" is of epoch 3")[0] for note in notes] == names
+        assert all(note.endswith(": Post-Norm BN (2).") for note in notes)
+
+
 def test_numbers_of_sources(full):
     last = numbers(full["batching"], kind="mean").iloc[-1]
     assert last["sampling_squared_percent"] == pytest.approx(1)

@@ -10,6 +10,7 @@ from rbn_fairseq.report.blocks import Figure, Missing
 from rbn_fairseq.report.compare import (
     Group,
     at_last_epoch,
+    earlier_epochs,
     gaps_by_epoch,
     last_gaps,
     last_layer,
@@ -23,7 +24,8 @@ from rbn_fairseq.report.figures.tid_figure import MEASURE
 def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
     title = "Paper's Figure 3, left: number of bottom layers with batch norm"
-    tid = at_last_epoch(last_layer(group), "var_tid")["mean"].rename("var_tid_percent")
+    tid = at_last_epoch(last_layer(group), "var_tid")[["mean", "epoch"]]
+    tid = tid.set_axis(["var_tid_percent", "tid_epoch"], axis=1)
     gaps = last_gaps(group).dropna(subset="nll")
     measured = group.series.join([tid, gaps], how="inner")
     measured = measured[measured["bottom"].fillna(0).astype(int) > 0]
@@ -60,8 +62,11 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         "the gap to layer norm; positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the "
         "two highly correlated."
     )
+    shown = pd.concat(sweeps)
+    notes = earlier_epochs(group, "TID", shown["tid_epoch"])
+    notes += [] if scored else earlier_epochs(group, "The gap", shown["nll_epoch"])
     draw = partial(_draw_sweeps, numbers, gap, unit)
-    return [Figure("figure3_left", title, caption, draw, numbers)]
+    return [Figure("figure3_left", title, caption, draw, numbers, tuple(notes))]
 
 
 def _draw_sweeps(numbers: pd.DataFrame, gap: str, unit: str) -> Canvas:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure, Missing
-from rbn_fairseq.report.compare import Group, at_last_epoch, variants
+from rbn_fairseq.report.compare import Group, at_last_epoch, earlier_epochs, variants
 from rbn_fairseq.report.figures.style import Colours, sheet
 
 _WEIGHTS = {"criterion.rbn_mean_weight": "lambda", "criterion.rbn_std_weight": "nu"}
@@ -45,7 +45,8 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     scored = set(runs) <= set(group.scores["run"])
     title = title.format(group.metric.name if scored else "validation nll")
     by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
-    means = by_series if scored else at_last_epoch(group.frames["valid"], "nll_loss")
+    last = at_last_epoch(group.frames["valid"], "nll_loss")
+    means = by_series if scored else last
     unit = group.scored if scored else f"valid nll, {group.metric.unit}"
     name = group.metric.key if scored else "nll"
     high = scored and not group.metric.lower  # is good
@@ -61,7 +62,10 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
         "and moderate weights of both are best."
     )
     draw = partial(_draw, maps, unit, name, high)
-    return [Figure("figure5", title, caption, draw, pd.concat(maps))]
+    numbers = pd.concat(maps)
+    epochs = last["epoch"][last.index.isin(numbers.index)]
+    notes = [] if scored else earlier_epochs(group, "Valid nll", epochs)
+    return [Figure("figure5", title, caption, draw, numbers, tuple(notes))]
 
 
 def _draw(maps: Sequence[pd.DataFrame], unit: str, name: str, high: bool) -> Canvas:
