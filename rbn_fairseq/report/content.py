@@ -14,7 +14,7 @@ from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
 from rbn_fairseq.report.figures.training import conditioning, losses, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
-from rbn_fairseq.report.overview import differences, settings_tables
+from rbn_fairseq.report.overview import common_settings, differences, settings_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.tables import paper_tables, summary
@@ -41,6 +41,8 @@ _THEMES = (
     ),
     ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
 )
+
+_FOLDED = "Common settings"  # more than a hundred
 
 
 def _about(group: Group) -> str:
@@ -109,13 +111,14 @@ def sections(runs: Sequence[Run]) -> list[Section]:
             for theme, text, makers in _THEMES
         ]
         parts.append(("Settings", "", [*settings_tables(group, colours)]))
+        parts.append((_FOLDED, "", [*common_settings(group, colours)]))
         for title, text, blocks in parts:
             missing += [
                 (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
             ]
             shown = [_numbered(it, number) for it in blocks if not isinstance(it, Missing)]
             if shown:
-                opened = title == "Result" or number == 1
+                opened = title == "Result" or (number == 1 and title != _FOLDED)
                 report.append(Section(f"{title}{where}", text, tuple(shown), opened))
     report.sort(key=lambda section: not section.title.startswith("Result"))
     hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])

@@ -12,18 +12,6 @@ from rbn_fairseq.report.compare import Group, at_last_epoch, by_epoch, gaps_by_e
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import as_text, short_name
 
-#: What is told of settings that all runs share; those that differ are told whatever they are.
-_COMMON = (
-    "optimization.max_epoch", "optimization.max_update", "dataset.max_tokens",
-    "dataset.batch_size", "micro-batches an update", "task.length_mixing", "optimization.lr",
-    "lr_scheduler._name", "lr_scheduler.warmup_updates", "optimizer._name",
-    "optimizer.adam_betas", "optimizer.weight_decay", "optimization.clip_norm",
-    "criterion.label_smoothing", "criterion.rbn_mean_weight", "criterion.rbn_std_weight",
-    "model.norm_encoder", "model.norm_decoder", "model.norm_batch_momentum", "model.dropout",
-    "model.attention_dropout", "model.activation_dropout", "model.share_all_embeddings",
-    "common.fp16", "common.bf16", "common.amp",
-)  # fmt: skip
-
 
 def _names(group: Group) -> "pd.Series[str]":
     """Return the settings' names by series, with the placement where there are several."""
@@ -114,26 +102,30 @@ def _training(starts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: as_text(value) for name, value in facts.items()}
 
 
-def settings_tables(group: Group, colours: Colours) -> list[Table]:
-    """Return what differs between settings, what between trainings, and what all have in common."""
-    runs, series = group.runs, group.series
-    known = list(series["settings"])
-    names = dict.fromkeys(
-        name for chosen in known for name in (*_COMMON, *chosen) if name in chosen
-    )
+def _settings(group: Group) -> pd.DataFrame:
+    """Return the settings by series, as text."""
     rows = [
-        {_option(name): as_text(chosen[name]) for name in names if name in chosen}
-        for chosen in known
+        {_option(name): as_text(value) for name, value in chosen.items()}
+        for chosen in group.series["settings"]
     ]
-    settings = pd.DataFrame(rows, series.index, list(dict.fromkeys(map(_option, names)))).fillna("")
-    common, differ = _split(settings)
+    return pd.DataFrame(rows, group.series.index).fillna("")
+
+
+def _trainings(group: Group) -> pd.DataFrame:
+    """Return when and on what trainings were started, by run, as text."""
+    return pd.DataFrame(map(_training, group.runs["starts"]), group.runs.index).fillna("")
+
+
+def settings_tables(group: Group, colours: Colours) -> list[Table]:
+    """Return what differs between settings, and what between trainings."""
+    runs, series = group.runs, group.series
     by_series = runs.groupby("series")
     numbers = {
         "seeds": by_series["seed"].agg(lambda seeds: ", ".join(f"{s:.0f}" for s in seeds.dropna())),
         "parameters": by_series["parameters"].first(),
         "updates": group.frames["valid"].groupby("series")["update"].max().reindex(series.index),
     }
-    table = differ.assign(**numbers)
+    table = _split(_settings(group))[1].assign(**numbers)
     table = table.loc[:, ~(table.isna() | table.eq("")).all()]
     table.insert(0, "setting", _names(group))
     dots = tuple(colours[label] for label in series["label"])
@@ -141,15 +133,16 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
     tables = [
         Table("settings", "Settings, and what differs between them", table, digits, colours=dots)
     ]
-    facts = pd.DataFrame([_training(starts) for starts in runs["starts"]], runs.index).fillna("")
-    shared, trainings = _split(facts)
+    trainings = _split(_trainings(group))[1]
     if len(trainings.columns):
         trainings.insert(0, "run", runs.index)
         dots = tuple(colours[label] for label in runs["label"])
         tables.append(Table("trainings", "Trainings", trainings, colours=dots))
-    common = common[common.ne("False")]
-    told = common[common.index.isin(list(map(_option, _COMMON)))]
-    told = pd.concat([told, shared]).rename_axis("setting").rename("value").reset_index()
-    if len(told):
-        tables.append(Table("common", "Common to all runs", told))
     return tables
+
+
+def common_settings(group: Group, colours: Colours) -> list[Table]:
+    """Return what all settings and trainings have in common, but for what is empty."""
+    common = pd.concat([_split(frame)[0] for frame in (_settings(group), _trainings(group))])
+    table = common.rename_axis("setting").rename("value").reset_index()
+    return [Table("common", "Common to all runs", table)] if len(table) else []

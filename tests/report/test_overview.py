@@ -93,6 +93,8 @@ def test_settings_that_differ_and_those_that_all_share(main, blocks):
         name: f"rbn train {name}" for name in ("ln", "bn", "rbn")
     }
     common = made["common"].numbers.set_index("setting")["value"]
-    assert common["--lr"] == "0.0005" and common["--max-tokens"] == "4096"
+    assert common["--lr"] == "0.0005" and common["--fp16"] == "False"
+    assert common["--encoder-layers"] == "2"
+    assert not {"", "None"} & set(common) and "--rbn-mean-weight" not in common
     assert common["started (UTC)"] == "2026-01-02 03:04" and common["resumed"] == "1"
     assert common["threads"] == "1"
