@@ -63,8 +63,9 @@ class Table:
             return value
         digits = 1 if self.is_paper(place, column) else self.digits.get(column)
         if digits is None:
-            return f"{value:.0f}" if value % 1 == 0 else f"{value:g}"
-        text = f"{value:+.{digits}f}" if column in self.signed else f"{value:.{digits}f}"
+            return f"{value:z.0f}" if value % 1 == 0 else f"{value:g}"
+        sign = "+" if column in self.signed else ""
+        text = f"{value:{sign}z.{digits}f}"  # z: no negative zero
         spread, seeds = row.get(column + SPREAD), row.get(column + SEEDS)
         if spread is not None and not math.isnan(spread):
             text += f" ± {spread:.{digits}f}"

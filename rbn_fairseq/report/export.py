@@ -12,7 +12,10 @@ from rbn_fairseq.writing import write_whole
 
 _DPI = 150  # of the PNG files
 _PAGE = "index.html"
-_SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "ν": r"$\nu$", "∞": r"$\infty$"}
+_SYMBOLS = {
+    "±": r"$\pm$", "λ": r"$\lambda$", "ν": r"$\nu$", "∞": r"$\infty$",
+    "<": r"\textless{}", "|": r"\textbar{}", ">": r"\textgreater{}",
+}  # fmt: skip
 
 
 def to_markdown(table: Table) -> str:
@@ -37,7 +40,7 @@ def to_latex(table: Table) -> str:
     )
     for symbol, command in _SYMBOLS.items():
         latex = latex.replace(symbol, command)
-    latex = re.sub(r"(?<=& )-(?=\d)", "$-$", latex)
+    latex = re.sub(r"-(?=-)", "-{}", re.sub(r"(?<=& )-(?=\d)", "$-$", latex))
     return f"% Needs \\usepackage{{booktabs}}\n{latex}"
 
 

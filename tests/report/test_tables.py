@@ -155,7 +155,7 @@ def test_published_numbers():
     assert pd.isna(paper.at[("Pre-Norm", "LN", "IWSLT14"), "var_tid"])
 
 
-HOSTILE = "a|b <i>_x_</i> & 50% #1_$x^{~}\\"
+HOSTILE = "a|b <i>_x_</i> & 50% #1_$x^{~}\\ --lr"
 
 
 def hostile():
@@ -179,10 +179,17 @@ def test_markdown_is_read_as_it_was_meant():
 
 def test_latex():
     text = to_latex(hostile())
-    assert r"a|b <i>\_x\_</i> \& 50\% \#1\_\$x\textasciicircum \{\textasciitilde \}" in text
+    assert r"a\textbar{}b \textless{}i\textgreater{}\_x\_\textless{}/i\textgreater{} \& 50" in text
+    assert r"50\% \#1\_\$x\textasciicircum \{\textasciitilde \}" in text and " -{}-lr" in text
     assert r"$-$1.50 $\pm$ 0.25 & 35.5" in text
     assert r"\caption{TID, \%}" in text and r"\begin{tabular}{lrr}" in text
     assert text.count(r"\\") == 3 and "{booktabs}" in text.splitlines()[0]
+
+
+def test_there_is_no_negative_zero():
+    frame = pd.DataFrame({"": ["a"], "nll": [-1e-9], "gap": [-1e-9], "n": [-0.0]})
+    table = Table("t", "T", frame, {"nll": 3, "gap": 3}, ("gap",))
+    assert table.texts().iloc[0].tolist() == ["a", "0.000", "+0.000", "0"]
 
 
 def test_csv_has_full_precision(main, tmp_path):
