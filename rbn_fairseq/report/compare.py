@@ -1,9 +1,21 @@
-"""Groups runs into comparable settings, averages over seeds, and compares with layer norm."""
+"""Groups runs into comparable settings, averages over seeds, and compares with layer norm.
+
+A *group* has the runs of one data set and model size. Within it, runs that differ in the seed only
+are a *series*; a series has a placement, a norm, and a *label*, the norm followed by its *detail*,
+which is what tells it from other series of that norm. The *recipe* is all that a norm is compared
+under: every setting but those of norms, the penalty and the length of training. A *pair* is a run
+and the layer norm of its placement, recipe and, if there is one, seed.
+
+Example: RBN with three seeds and λ = 1, one with λ = 60, and LN with three seeds are a group of
+three series, ``LN``, ``RBN (λ 1)`` and ``RBN (λ 60)``, whose details are empty, ``λ 1`` and
+``λ 60``. All have one recipe, and there are four pairs, each of an RBN with the LN of its seed.
+"""
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -43,12 +55,10 @@ class Group:
 
     Attributes:
         title: data and size of the model.
-        runs: a row a run, by its name, in the order of tables: fields of :class:`Setup`, and
-            ``series`` (a number; runs that differ in the seed only share it), ``detail`` (settings
-            in which series of the same norm and placement differ, in words), ``label`` (norm and
-            detail), ``recipe`` (all settings but the norm's and the training's length, as text),
-            ``length``, ``epochs`` (the last one), and of :class:`Run` ``seconds``,
-            ``parameters`` and ``starts``.
+        runs: a row a run, by its name, in the order of tables: fields of :class:`Setup`,
+            ``series`` (a number), ``detail``, ``label``, ``recipe`` and ``length`` (of training; as
+            text), ``epochs`` (the last one), and of :class:`Run` ``seconds``, ``parameters`` and
+            ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of score.
         metric: what they are scored by.
@@ -102,7 +112,7 @@ class Group:
         most = scores["sentences"].mode()[-1:]
         return scores[scores["sentences"].isna() | scores["sentences"].isin(most)]
 
-    @property
+    @cached_property
     def pairs(self) -> pd.DataFrame:
         """Each run but layer norm's with the layer norm that it is compared with.
 
