@@ -3,37 +3,36 @@
 import os
 import platform
 from collections.abc import Iterator
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from packaging.specifiers import SpecifierSet
+from packaging.requirements import Requirement
 
 import rbn_fairseq
 from rbn_fairseq.cli.options import UserDir
 from rbn_fairseq.version import installed
 
 _FAIRSEQ = "0.12.3"
-_VERSIONS = {
-    "Python": ">=3.11,<3.13",
-    "torch": ">=2.11,<3",
-    "ve-fairseq": ">=0.12,<0.13",
-    "hydra-core": ">=1.3,<1.4",
-    "omegaconf": ">=2.3,<2.4",
-    "sacrebleu": ">=2.4,<3",
-}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
 def _check_installation() -> Iterator[tuple[str, str]]:
     import torch
 
-    for package, wanted in _VERSIONS.items():
-        version = platform.python_version() if package == "Python" else installed(package)
-        if version and SpecifierSet(wanted).contains(version, prereleases=True):
-            yield "ok", f"{package} {version}"
+    own, good = metadata("rbn-fairseq"), []
+    required = [f"Python{own['Requires-Python']}", *own.get_all("Requires-Dist", [])]
+    for wanted in map(Requirement, required):
+        if wanted.marker is not None:  # of an extra
+            continue
+        name = wanted.name
+        version = platform.python_version() if name == "Python" else installed(name)
+        if version and wanted.specifier.contains(version, prereleases=True):
+            good.append(f"{name} {version}")
         else:
-            yield "problem", f"{package} {version or 'is missing'}: install '{package}{wanted}'."
+            yield "problem", f"{name} {version or 'is missing'}: install '{wanted}'."
+    yield "ok", ", ".join(good)
     if installed("fairseq"):
         yield (
             "problem",

@@ -12,7 +12,9 @@ import torch
 import runs
 from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.cli import doctor
 from rbn_fairseq.norms import NORMS
+from rbn_fairseq.version import installed
 
 COMMANDS = Path(__file__).parents[2] / "docs" / "commands.md"
 
@@ -65,6 +67,14 @@ def test_options_are_those_of_the_plugin():
     # Of all others the page says where to look: parameters of norms.
     for name in told - in_page:
         assert re.match("--norm-[a-z]+-[a-z]", name), name
+
+
+def test_doctor_misses_what_is_required(monkeypatch):
+    versions = {"torch": "2.10.0", "seqeval": ""}
+    monkeypatch.setattr(doctor, "installed", lambda name: versions.get(name, installed(name)))
+    found = rbn("doctor")
+    assert found.exit_code == 1 and "seqeval is missing: install 'seqeval==" in found.output
+    assert "torch 2.10.0: install 'torch>=2.11'" in found.output and "sacrebleu " in found.output
 
 
 def test_doctor(rbn_run, data_bin, tmp_path):
