@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from rbn_fairseq.norms.batch import BatchNorm, BatchNormOptions
+from rbn_fairseq.norms.by_length import PopulationByLength
 from rbn_fairseq.norms.fixed import (
     Affine,
     DynamicErf,
@@ -42,12 +43,8 @@ from rbn_fairseq.norms.norm import AffineNorm, Composition, Norm
 from rbn_fairseq.norms.normalise import standard_deviation
 from rbn_fairseq.norms.options import NormOptions, option
 from rbn_fairseq.norms.plan import EMBEDDING, NormPlace, NormPlan, parse_norms
-from rbn_fairseq.norms.population import (
-    Population,
-    PopulationByLength,
-    PopulationNorm,
-    split_statistics,
-)
+from rbn_fairseq.norms.population import Population, split_statistics
+from rbn_fairseq.norms.population_norm import PopulationNorm
 from rbn_fairseq.norms.power import PowerNorm, PowerNormOptions
 from rbn_fairseq.norms.renorm import BatchRenorm, BatchRenormOptions
 from rbn_fairseq.norms.repbn import RepBatchNorm, RepBatchNormOptions

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from rbn_fairseq.norms import scope
+from rbn_fairseq.norms.by_length import PopulationByLength
 from rbn_fairseq.norms.moments import Moments, batch_moments, world_size
 from rbn_fairseq.norms.normalise import multiply_add, normalise, standard_deviation
 from rbn_fairseq.norms.options import OF_NEW, NormOptions, option
-from rbn_fairseq.norms.population import Population, PopulationByLength, PopulationNorm
+from rbn_fairseq.norms.population import Population
+from rbn_fairseq.norms.population_norm import PopulationNorm
 from rbn_fairseq.norms.tokens import BatchLayout, sentences_of
 
 __all__ = ["BatchNorm", "BatchNormOptions"]

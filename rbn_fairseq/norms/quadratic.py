@@ -10,7 +10,8 @@ from torch.autograd.function import once_differentiable
 from rbn_fairseq.norms import scope
 from rbn_fairseq.norms.moments import BinMoments, Moments, all_reduce_sum, has_kernels
 from rbn_fairseq.norms.normalise import gradient_sums
-from rbn_fairseq.norms.population import PopulationNorm, RunningStatistics
+from rbn_fairseq.norms.population import RunningStatistics
+from rbn_fairseq.norms.population_norm import PopulationNorm
 from rbn_fairseq.norms.tokens import BatchLayout
 
 __all__ = ["QuadraticMean", "QuadraticNorm"]
