@@ -2,12 +2,7 @@
 
 import logging
 import os
-import re
-import shlex
-import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Optional
 from unittest import mock
@@ -16,15 +11,9 @@ import typer
 
 import rbn_fairseq
 from rbn_fairseq.cli.errors import MISSING_DATA
-from rbn_fairseq.cli.fairseq_commands import log_as_fairseq, plugin_options, usage_errors, value_of
+from rbn_fairseq.cli.fairseq_commands import log_as_fairseq, plugin_options, value_of
 from rbn_fairseq.cli.options import UserDir
-
-#: Options that choose norms, and what a run directory's name says in front of their values.
-_PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
-_OF_EMBEDDINGS = r"share_|(en|de)coder_embed_path|adaptive_softmax_cutoff"
-_STACKS = {"--norm-encoder": "--norm-decoder", "--norm-decoder": "--norm-encoder"}
-#: Other options that make another model, by what the name says.
-_FLAGS = {"--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init"}
+from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
 
 
 def train(
@@ -71,7 +60,7 @@ def train(
         recipe = "default"
     if recipe is not None:
         chosen = {"norm": norm, "preset": preset}
-        arguments = _with_recipe(arguments, user_dir, recipe, chosen)
+        arguments = with_recipe(arguments, user_dir, recipe, chosen)
     elif norm or preset:
         given = f"--norm {norm}" if norm else f"--preset {preset}"
         raise ValueError(
@@ -83,121 +72,13 @@ def train(
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
 
-    parsed = _parse(arguments + plugin_options(arguments, user_dir))
+    parsed = parse_training(arguments + plugin_options(arguments, user_dir))
     cfg = convert_namespace_to_omegaconf(parsed)
     if check:
         logging.getLogger().setLevel(logging.WARNING)
         _check(cfg)
         return
     distributed.call_main(cfg, _train)
-
-
-def _with_recipe(
-    arguments: list[str], user_dir: Optional[Path], name: str, chosen: Mapping[str, Optional[str]]
-) -> list[str]:
-    """Put a recipe's options before the given ones, and print the resulting command."""
-    from rbn_fairseq.callbacks.start import LOSSES
-    from rbn_fairseq.checkpoints.mending import LAST
-    from rbn_fairseq.measuring.adapters import LABEL
-    from rbn_fairseq.measuring.data_bin import share_a_dictionary
-    from rbn_fairseq.models.kinds import TRANSLATION, kind_of
-    from rbn_fairseq.recipes import as_options, compose_recipe
-
-    data, *given = arguments
-    if data.startswith("-"):
-        raise ValueError(f"With a recipe, DATA-BIN comes first. {MISSING_DATA}")
-    plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
-    own = re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
-    of_recipe = not own or chosen["norm"] is not None  # whose penalty is for its norm
-    composed, norm = compose_recipe(name, chosen)
-    if not of_recipe and norm != "None":  # which a recipe without that group has
-        composed, norm = compose_recipe(name, {**chosen, "norm": "ln"})
-    if composed.get("task", {}).get("_name") == TRANSLATION.task:
-        if Path(data.split(os.pathsep)[0], f"dict.{LABEL}.txt").is_file():
-            raise ValueError(
-                f"`{data}` has texts with labels or tags, and the recipe `{name}` translates. Name "
-                "another with --recipe, such as imdb_post or conll2003_post (`rbn recipes`)."
-            )
-        model = composed.setdefault("model", {})
-        given_too = [*model, *(word[2:].replace("-", "_") for word in given if word[:2] == "--")]
-        told = any(re.match(_OF_EMBEDDINGS, key) for key in given_too)
-        widths = (
-            value_of(given, f"--{side}-embed-dim", default=str(model.get(f"{side}_embed_dim")))
-            for side in ("encoder", "decoder")
-        )
-        alike = len({*widths}) == 1
-        if alike and not told and share_a_dictionary(data):
-            model["share_all_embeddings"] = True
-    settings = as_options(composed)
-    _refuse_other_placement(name, norm, [*chain(*settings)], given)
-    if value_of(given, "--best-checkpoint-metric") in LOSSES:  # the recipe's may be a score
-        maximised = ("--maximize-best-checkpoint-metric",)
-        settings = [setting for setting in settings if setting != maximised]
-    # Those of the recipe's optimizer, say, where another one is given.
-    words = [data, *chain(*settings), *given]
-    words += plugin_options(words, user_dir)
-    unknown = set(_parse(words, parse_known=True)[1])
-    lacks = unknown & _STACKS.keys() if kind_of(value_of(words, "--arch", "-a")) else set()
-    if lacks:  # of a model with one stack, whose norms have its name
-        settings = [(_STACKS[o], *v) if o in lacks else (o, *v) for o, *v in settings]
-    left_out = [option for option, *_ in settings if option in unknown]
-    settings = [setting for setting in settings if setting[0] not in unknown]
-    words = [*chain(*settings), *given]
-    if not value_of(words, "--save-dir"):
-        seed = value_of(words, "--seed", default="1")
-        flags = [name for option, name in _FLAGS.items() if option in given]
-        names = (norm if of_recipe else "", own, *flags, chosen["preset"], f"seed{seed}")
-        parts = Path(data.split(os.pathsep)[0]).resolve().parts
-        where = Path("runs", Path(name).stem, "-".join(parts[-2:]))
-        settings.append(("--save-dir", str(where / "-".join(filter(None, names)))))
-    words = [data, *chain(*settings), *given]
-    directory = Path(value_of(words, "--save-dir"))
-    if not value_of(given, "--save-dir") and (directory / LAST).exists():
-        typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
-    typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(words)}")
-    if left_out:
-        typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
-    return words
-
-
-def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: list[str]) -> None:
-    """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse.
-
-    So is Pre-Norm with a norm whose weights of the penalty are for Post-Norm.
-    """
-    from rbn_fairseq.models.kinds import kind_of
-
-    architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
-    kind = kind_of(architecture)
-    pre = f"--{kind.sides[0] if kind else 'encoder'}-normalize-before"
-    own = {"--rbn-mean-weight", "--rbn-std-weight"}
-    if norm.endswith("_post") and pre in given and not own & {*given}:
-        raise ValueError(
-            f"The penalty of the norm `{norm}` is for Post-Norm, and {pre} makes Pre-Norm: add "
-            f"--norm {norm.removesuffix('_post')}_pre, or another norm."
-        )
-    before = architecture.endswith("_pre")
-    if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == before:
-        return
-    flags = [f"--{side}-normalize-before" for side in kind.sides]
-    if not {*flags} & {*settings, *given}:
-        other = f"{arch}_pre" if before else arch.removesuffix("_pre")
-        way = f"--arch {other}" if other in kind.presets else " ".join(flags)
-        more = "" if before else f", or for Pre-Norm {' '.join(flags)} as well"
-        raise ValueError(
-            f"The recipe `{recipe}` is {'Pre' if before else 'Post'}-Norm, and --arch {arch} is "
-            f"not: give {way}{more}, or another recipe."
-        )
-
-
-def _parse(arguments: list[str], **how: Any) -> Any:
-    """Parse a training's options by fairseq's parse_args_and_arch, which takes ``how``."""
-    # As in fairseq_cli.train.cli_main.
-    from fairseq import options
-
-    # fairseq looks for --user-dir in sys.argv, too.
-    with usage_errors(), mock.patch.object(sys, "argv", ["rbn train", *arguments]):
-        return options.parse_args_and_arch(options.get_training_parser(), arguments, **how)
 
 
 def _train(cfg: Any) -> None:

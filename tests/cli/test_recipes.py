@@ -19,7 +19,7 @@ import runs
 from command import rbn, user_error
 from rbn_fairseq import recipes
 from rbn_fairseq.cli.fairseq_commands import plugin_options
-from rbn_fairseq.cli.train import _parse, _with_recipe
+from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPES = [path.stem for path in ROOT.glob("configs/*.yaml") if path.stem != "base"]
@@ -89,10 +89,10 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     assert norm == "ln" and ("--lr", "0.25") in recipes.as_options(settings)
     chosen = {"norm": "ln", "preset": None}
     shared = "--share-all-embeddings"
-    assert shared in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
+    assert shared in with_recipe([str(data_bin)], None, "mine.yaml", chosen)
     for own in ("share_all_embeddings: false", "decoder_embed_dim: 256"):
         (tmp_path / "mine.yaml").write_text(text.replace("\nmodel:\n", f"\nmodel:\n  {own}\n"))
-        assert shared not in _with_recipe([str(data_bin)], None, "mine.yaml", chosen)
+        assert shared not in with_recipe([str(data_bin)], None, "mine.yaml", chosen)
     (tmp_path / "mine.yaml").write_text(rbn("recipes", "iwslt14_pre").stdout)
     settings, norm = recipes.compose_recipe("mine.yaml", {"norm": "rbn_official"})
     assert norm == "rbn_official_pre" and settings["criterion"]["rbn_mean_weight"] == 0.1
@@ -148,7 +148,7 @@ def test_a_recipe_may_refer_to_its_settings(tmp_path):
     )
     scheduler = ("--lr-scheduler", "polynomial_decay")
     chosen = {"norm": "ln", "preset": None}
-    words = _with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
+    words = with_recipe([str(tmp_path), *scheduler], None, str(mine), chosen)
     assert words[words.index("--total-num-update") + 1] == "70"
 
 
@@ -170,7 +170,7 @@ def test_a_recipe_without_the_group_of_norms(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("defaults: [_self_, base]\nmodel: {_name: rbn_transformer_tiny}\n")
     chosen = {"norm": None, "preset": None}
-    words = _with_recipe([str(tmp_path), "--norm-encoder", "rms"], None, str(mine), chosen)
+    words = with_recipe([str(tmp_path), "--norm-encoder", "rms"], None, str(mine), chosen)
     assert words[words.index("--norm-encoder") + 1] == "rms"
 
 
@@ -178,8 +178,8 @@ def test_a_recipe_without_the_group_of_norms(tmp_path):
 def test_a_switch_that_is_on_by_default(tmp_path, left):
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"defaults: [default, _self_]\ntask: {{left_pad_source: {left}}}\n")
-    words = _with_recipe([str(tmp_path)], None, str(mine), {"norm": "ln", "preset": None})
-    parsed = _parse([*words, *plugin_options(words, None)])
+    words = with_recipe([str(tmp_path)], None, str(mine), {"norm": "ln", "preset": None})
+    parsed = parse_training([*words, *plugin_options(words, None)])
     assert parsed.left_pad_source is left
 
 
@@ -263,7 +263,7 @@ def test_a_malformed_recipe(capsys, data_bin, tmp_path, text, words):
 )
 def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, norm, option, plan):
     chosen = {"norm": norm, "preset": None}
-    words = _with_recipe([str(tmp_path)], None, recipe, chosen)
+    words = with_recipe([str(tmp_path)], None, recipe, chosen)
     assert words[words.index(option) + 1] == plan
     other = ({"--norm-encoder", "--norm-decoder"} - {option}).pop()
     assert recipe == "default" or other not in words
@@ -291,30 +291,30 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
 def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, given, instead):
     words = [str(tmp_path), "--arch", *given]
     if instead is None:
-        assert _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
+        assert with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
         return
     with pytest.raises(ValueError, match=f"`{recipe}` is P.*{instead}"):
-        _with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
+        with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
 
 
 def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
     words = [str(tmp_path), "--encoder-normalize-before", "--decoder-normalize-before"]
     for norm in (None, "rbn_official"):
         with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
-            _with_recipe(words, None, "default", {"norm": norm, "preset": None})
-    given = _with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
+            with_recipe(words, None, "default", {"norm": norm, "preset": None})
+    given = with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
     of_lm = {"norm": "rbn_official_post", "preset": None}
     with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
-        _with_recipe([words[0], words[2]], None, "ptb_post", of_lm)
+        with_recipe([words[0], words[2]], None, "ptb_post", of_lm)
     for fine in ([words[0], words[2]], [*words, "--rbn-mean-weight", "1"]):
-        assert _with_recipe(fine, None, "default", {"norm": None, "preset": None})
+        assert with_recipe(fine, None, "default", {"norm": None, "preset": None})
 
 
 def test_a_recipe_for_another_kind_of_model(tmp_path):
     words = [str(tmp_path), "--arch", "rbn_transformer_lm_tiny"]
     with pytest.raises(ValueError, match="is for --task language_modeling_rbn.*take a --recipe"):
-        _with_recipe(words, None, "iwslt14_pre", {"norm": "bn", "preset": None})
+        with_recipe(words, None, "iwslt14_pre", {"norm": "bn", "preset": None})
 
 
 @pytest.mark.parametrize(

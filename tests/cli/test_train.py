@@ -16,7 +16,7 @@ from processes import rendezvous
 from rbn_fairseq import recipes
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.cli.fairseq_commands import plugin_options
-from rbn_fairseq.cli.train import _with_recipe
+from rbn_fairseq.cli.recipe_options import with_recipe
 from rbn_fairseq.report.runs import read_run
 from shell import succeed
 
@@ -109,7 +109,7 @@ def test_a_plan_of_ones_own_has_no_penalty_of_the_recipe(data_bin, tmp_path, mon
 def test_another_metric_than_a_recipes_score_is_not_maximised(tmp_path):
     words = [str(tmp_path), "--best-checkpoint-metric", "loss"]
     for given, number in ((words, 0), (words[:1], 1), ([*words[:2], "accuracy"], 1)):
-        all_words = _with_recipe(given, None, "imdb_post", {"norm": "bn", "preset": None})
+        all_words = with_recipe(given, None, "imdb_post", {"norm": "bn", "preset": None})
         assert all_words.count("--maximize-best-checkpoint-metric") == number
 
 
@@ -183,9 +183,7 @@ def test_embeddings_are_not_shared_where_dictionaries_differ(data_bin, tmp_path,
 )
 def test_embeddings_are_not_shared_against_what_is_given(data_bin, options):
     def words(*given):
-        return _with_recipe(
-            [str(data_bin), *given], None, "default", {"norm": "bn", "preset": None}
-        )
+        return with_recipe([str(data_bin), *given], None, "default", {"norm": "bn", "preset": None})
 
     assert "--share-all-embeddings" in words()
     assert "--share-all-embeddings" not in words(*options)
