@@ -133,12 +133,6 @@ def read_tid(records: Iterable[Mapping[str, Any]], name: str = "tid") -> dict[st
     }
 
 
-_SCALARS = (
-    "mean_tid", "var_tid", "mean_conditional_tid", "var_conditional_tid",
-    "mean_deviation", "var_deviation", "mean_lag", "var_lag",
-)  # fmt: skip
-
-
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines; none where there is no file."""
     if not path.exists():
@@ -167,6 +161,7 @@ def write_layers(directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
     suffix = f".{records[0]['update']}"  # files of the same second would overwrite each other
     with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
         for record in records:
-            for name in _SCALARS:
-                if record[name] is not None:
-                    writer.add_scalar(f"{name}/{record['layer']}", record[name], record["update"])
+            for name, value in record.items():
+                measured = name.startswith(("mean_", "var_")) and not name.endswith("_error")
+                if measured and value is not None:
+                    writer.add_scalar(f"{name}/{record['layer']}", value, record["update"])
