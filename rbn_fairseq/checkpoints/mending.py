@@ -24,10 +24,9 @@ _NAME = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.*)\.pt")
 
 
 def _updates(path: Path) -> Optional[int]:
-    """Return the updates of a whole checkpoint of a training; ``None`` for any other file."""
+    """Return the updates of a training's checkpoint, checksums aside; ``None`` for other files."""
     try:
-        history = read_checkpoint(path, mmap=True)["optimizer_history"]
-        return int(history[-1]["num_updates"]) if is_whole(path) else None
+        return int(read_checkpoint(path, mmap=True)["optimizer_history"][-1]["num_updates"])
     except (ValueError, LookupError, TypeError):
         return None
 
@@ -39,8 +38,9 @@ def _newest(directory: Path, after: float = 0) -> tuple[int, Optional[Path]]:
     """
     saved = [path for path in sorted(directory.glob("*.pt")) if _NAME.fullmatch(path.name)]
     later = [path for path in saved if path.is_file() and path.stat().st_mtime > after]
-    whole = [(number, path) for path in later if (number := _updates(path)) is not None]
-    return max(whole, key=lambda pair: pair[0], default=(-1, None))
+    read = [(number, path) for path in later if (number := _updates(path)) is not None]
+    read.sort(key=lambda pair: -pair[0])
+    return next((pair for pair in read if is_whole(pair[1])), (-1, None))
 
 
 def mend(directory: Path, chosen: Optional[Path] = None) -> None:
@@ -59,7 +59,8 @@ def mend(directory: Path, chosen: Optional[Path] = None) -> None:
     if chosen and not last.exists() and _NAME.fullmatch(chosen.name):
         if chosen.resolve().parent == directory.resolve():
             return
-    whole, updates = is_whole(last), _updates(last)
+    whole = is_whole(last)
+    updates = _updates(last) if whole else None
     newest_updates, newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
     if newest is None and last.exists() and not whole:
         raise ValueError(
