@@ -28,7 +28,7 @@ class LengthBinEdges(Callback):
     def __init__(self, training: Training) -> None:
         super().__init__(training)
         self._populations: list[PopulationByLength] = []
-        self._logged: weakref.WeakSet[Any] = weakref.WeakSet()  # data sets
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()  # data sets
 
     def on_model(self, model: nn.Module) -> None:
         """Find the norms that have bins."""
@@ -46,16 +46,18 @@ class LengthBinEdges(Callback):
         if not self._populations or split is None or adapter.source_lengths(dataset) is None:
             return
         trains = split == self.training.train_subset
-        fresh = [population for population in self._populations if population.edges[-1] == 0]
-        if trains and fresh:
-            lengths = sentence_lengths(adapter, iterator, dataset)
+        fresh = [part for part in self._populations if trains and part.edges[-1] == 0]
+        if dataset in self._seen and not fresh:
+            return
+        self._seen.add(dataset)
+        lengths = sentence_lengths(adapter, iterator, dataset)
+        if fresh:
             bins = cut_bins(lengths, fresh[0].bins, "--norm-batch-length-bins")
             assert bins is not None
             for population in fresh:
                 population.set_bins(bins)
-        if dataset in self._logged or process_rank() > 0:
+        if process_rank() > 0:
             return
-        self._logged.add(dataset)
         edges = self._populations[0].edges.tolist()
         if trains:
             logger.info(
@@ -63,7 +65,6 @@ class LengthBinEdges(Callback):
                 f"bins, edges {' '.join(f'{edge:g}' for edge in edges)}, "
                 + ("cut by the training data" if fresh else "as the model has them")
             )
-        lengths = sentence_lengths(adapter, iterator, dataset)
         shorter, longer = int((lengths < edges[0]).sum()), int((lengths > edges[-1]).sum())
         if edges[-1] > 0 and shorter + longer > 0:  # where no bins were cut, all edges are 0
             logger.info(
