@@ -1,13 +1,9 @@
 """Settings are computed, not run: against what Python makes of them."""
 
-import gc
-import sys
-from types import ModuleType
-
 import pytest
 from fairseq import utils
 
-from rbn_fairseq.checkpoints.safe import compute, run_no_settings
+from rbn_fairseq.checkpoints.safe import compute
 
 
 @pytest.mark.parametrize(
@@ -39,28 +35,3 @@ def test_fairseq_computes():
     assert utils.eval_bool(True, default=True) is True  # no text
     with pytest.raises(ValueError, match="Nothing of it was run"):
         utils.eval_bool("print()")
-
-
-class Imports:
-    """Imports a module when the garbage collector finds it, as another thread might."""
-
-    def __init__(self, modules):
-        self.modules, self.itself = modules, self
-
-    def __del__(self):
-        self.modules[f"late_{id(self)}"] = ModuleType("late")
-
-
-def test_modules_may_be_imported_meanwhile(monkeypatch):
-    modules = {**sys.modules, **{f"more_{number}": ModuleType("more") for number in range(5000)}}
-    monkeypatch.setattr(sys, "modules", modules)
-    thresholds = gc.get_threshold()
-    gc.collect()
-    Imports(modules)
-    gc.set_threshold(2000)  # containers, of which each item of a dictionary may be one
-    try:
-        run_no_settings()
-    finally:
-        gc.set_threshold(*thresholds)
-    gc.collect()
-    assert any(name.startswith("late_") for name in modules)
