@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import struct
 
 import pytest
 import torch
@@ -62,6 +63,14 @@ def damaged(*names):
     return interrupt
 
 
+def other_weights(saved):
+    """Only checksums tell that the weights of the last save are not what was written."""
+    for path in map(saved.joinpath, NAMES[30]):
+        time, data = path.stat().st_mtime, path.read_bytes()
+        path.write_bytes(data.replace(struct.pack("<f", 30.0), struct.pack("<f", 31.0)))
+        os.utime(path, (time, time))
+
+
 def before_the_last_copy(saved, best="whole"):
     """The save of update 30 has its first name; the last one is that of update 20."""
     save(saved, 20, ["checkpoint_best.pt", "checkpoint_last.pt"])
@@ -94,6 +103,7 @@ INTERRUPTED = {  # and the update that a training resumes from
     "best and last": (damaged("checkpoint_best.pt", "checkpoint_last.pt"), 30),
     "first and last": (damaged("checkpoint_2_30.pt", "checkpoint_last.pt"), 30),
     "the whole save": (damaged(*NAMES[30]), 20),
+    "weights of the whole save": (other_weights, 20),
     "before the last copy": (before_the_last_copy, 30),
     "in the copy before": (lambda saved: before_the_last_copy(saved, "cut"), 30),
     "beside another training": (beside_another_training, 30),
