@@ -19,25 +19,6 @@ help_if_asked() {
     fi
 }
 
-# from_caller PATH: print the path that the caller meant, as seen from the root.
-from_caller() {
-    if [[ $1 == /* || $caller -ef . ]]; then
-        printf '%s\n' "$1"
-    else
-        printf '%s\n' "$caller/$1"
-    fi
-}
-
-# runs_given DEFAULT [--runs DIR]: where the runs of a table are; it has no other option.
-runs_given() {
-    case ${2:-} in
-        '') echo "$1" ;;
-        --runs) from_caller "${3:?--runs takes a directory}" ;;
-        --runs=*) from_caller "${2#--runs=}" ;;
-        *) die "unknown option $2: see --help" ;;
-    esac
-}
-
 # supported PYTHON: whether it is a Python that this project supports.
 supported() {
     command -v "$1" >/dev/null 2>&1 &&
@@ -122,21 +103,40 @@ use_environment() {
     command -v rbn >/dev/null || make_venv ""
 }
 
-# call_rbn ARGUMENT...: `rbn` from the root, with --data, --runs and --json as the caller meant them.
-call_rbn() {
-    local words=() word is_path=''
-    for word; do
-        if [[ $is_path ]]; then
-            word=$(from_caller "$word") is_path=''
-        elif [[ $word =~ ^(--data|--runs|--json)=(.*)$ ]]; then
-            word=${BASH_REMATCH[1]}=$(from_caller "${BASH_REMATCH[2]}")
-        elif [[ $word == --data || $word == --runs || $word == --json ]]; then
-            is_path=yes
-        fi
-        words+=("$word")
-    done
+# set_places BENCHMARK: where its data and runs are, in $data and $runs: in the repository, unless DATA
+# and RUNS say otherwise, as seen by the caller, to whom it changes back.
+set_places() {
+    data=${DATA:-$PWD/data/$1/bin} runs=${RUNS:-$PWD/runs/$1}
     use_environment
-    exec rbn "${words[@]}"
+    cd "$caller" || exit
+}
+
+# call_for_seeds VERB BENCHMARK NORM PLACEMENT SEED... [OPTIONS]: `rbn train` or `rbn evaluate`, a run
+# a seed.
+call_for_seeds() {
+    local seeds=() seed run verb=$1 benchmark=$2 norm=${3:-} placement=${4:-}
+    [[ ${5:-} =~ ^[0-9]+$ ]] || die "give NORM PLACEMENT SEED..., and options behind them: see --help"
+    shift 4
+    while [[ ${1:-} =~ ^[0-9]+$ ]]; do
+        seeds+=("$1")
+        shift
+    done
+    set_places "$benchmark"
+    for seed in "${seeds[@]}"; do
+        run=$runs/$placement-$norm-seed$seed
+        if [[ $verb == train ]]; then
+            rbn train "$data" --recipe "${benchmark}_$placement" --norm "$norm" --seed "$seed" \
+                --save-dir "$run" "$@"
+        else
+            rbn evaluate "$run" "$@"
+        fi
+    done
+}
+
+# call_table BENCHMARK: `rbn table` of all its runs.
+call_table() {
+    set_places "$1"
+    exec rbn table "$runs"/*/
 }
 
 # call_prepare BENCHMARK ARGUMENT...: `rbn prepare` where the caller is, to data/BENCHMARK if no

@@ -8,9 +8,9 @@ import typer
 
 from rbn_fairseq.cli import (
     about,
-    benchmark,
     checkpoints,
     doctor,
+    evaluate,
     fairseq_commands,
     measure,
     prepare,
@@ -59,8 +59,7 @@ app.command(context_settings=_PASS_ON)(fairseq_commands.hydra_train)
 _PLAIN = (
     *(about.recipes, translate.translate, about.options, about.norms),
     *(measure.tid, measure.cost, checkpoints.average, checkpoints.recalibrate, checkpoints.fold),
-    *(benchmark.run, benchmark.evaluate),
-    *(reports.score, reports.report, reports.table, reports.quickstart),
+    *(evaluate.evaluate, reports.score, reports.report, reports.table, reports.quickstart),
     *(doctor.doctor, about.user_dir),
 )
 for verb in _PLAIN:

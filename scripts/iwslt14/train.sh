@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Usage: bash scripts/iwslt14/train.sh NORM PLACEMENT SEED... [OPTIONS] [-- HYDRA OVERRIDES]
+# Usage: bash scripts/iwslt14/train.sh NORM PLACEMENT SEED... [OPTIONS]
 #
-# `rbn run iwslt14` from this repository: trains IWSLT14 De-En with the recipe of
-# configs/iwslt14_PLACEMENT.yaml, one run a seed, in runs/iwslt14/PLACEMENT-NORM-seedSEED. What was cut
-# off goes on from its last checkpoint; what is finished is not trained again. Needs the data of
-# scripts/iwslt14/prepare.sh.
+# `rbn train --recipe iwslt14_PLACEMENT --norm NORM --seed SEED` from this repository: trains
+# IWSLT14 De-En, one run a seed, in runs/iwslt14/PLACEMENT-NORM-seedSEED. What was cut
+# off goes on from its last checkpoint. Needs the data of scripts/iwslt14/prepare.sh.
 #
 #   NORM            ln, bn, rbn (the paper's convention), rbn_official (the authors' published
 #                   weights), or the name of any other file of configs/norm
 #   PLACEMENT       post or pre
 #   SEED...         numbers; the paper has means of three or more
-#   --max-epoch N, --preset small|mixed, --data DIR, --runs DIR, --dry-run and more: `rbn run --help`
-#   -- OVERRIDES    for Hydra, such as common.fp16=true (faster on a GPU; the recipe is fp32)
+#   OPTIONS         of `rbn train`, such as --fp16 (faster on a GPU; the recipe is fp32)
+#   RUNS=DIR        before `bash`: where runs go (runs/iwslt14); DATA=DIR: the data (data/iwslt14/bin)
 #
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3
 set -euo pipefail
@@ -19,4 +18,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
-call_rbn run iwslt14 "$@"
+call_for_seeds train iwslt14 "$@"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Usage: bash scripts/wmt16/evaluate.sh NORM PLACEMENT SEED... [OPTIONS]
 #
-# `rbn evaluate wmt16` from this repository: averages the last 6 epoch checkpoints of each run of
+# `rbn evaluate` from this repository: averages the last 6 epoch checkpoints of each run of
 # scripts/wmt16/train.sh, estimates the population statistics of the averaged weights anew,
 # translates the test set with and without that, and scores, in the run's score.json and
 # score_averaged_statistics.json (without new statistics). What is up to date is not done again.
 #
-#   --preset NAME, --data DIR, --runs DIR, --dry-run: `rbn evaluate --help`
+#   OPTIONS         --dry-run, --data DATA-BIN: `rbn evaluate --help`
+#   RUNS=DIR        before `bash`: where the runs are (runs/wmt16)
 #
 #   bash scripts/wmt16/evaluate.sh rbn post 1 2 3
 set -euo pipefail
@@ -14,4 +15,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 help_if_asked "$@"
-call_rbn evaluate wmt16 "$@"
+call_for_seeds evaluate wmt16 "$@"

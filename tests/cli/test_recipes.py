@@ -20,12 +20,25 @@ from command import rbn, user_error
 from rbn_fairseq import recipes
 from rbn_fairseq.cli.fairseq_commands import plugin_options
 from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
+from rbn_fairseq.norms.plan import NormPlan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPES = [path.stem for path in ROOT.glob("configs/*.yaml") if path.stem != "base"]
 GENERAL = ("common", "dataset", "distributed_training", "checkpoint", "optimization")
 ELSEWHERE = ("user_dir", "save_dir", "tensorboard_logdir", "log_format", "no_seed_provided")
 NORMS = [path.stem for path in ROOT.glob("configs/norm/*.yaml")]
+
+
+def options_of(recipe, norm=None, preset=None):
+    """Return fairseq's configuration by a recipe's options, and the name of its norm's file."""
+    settings, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
+    more = ("--save-dir", "S", "--user-dir", str(runs.USER_DIR))
+    return composing.options_of(["DATA", *chain(*recipes.as_options(settings)), *more]), chosen
+
+
+def by_hydra(recipe, *overrides):
+    """Return what Hydra composes, with its own settings."""
+    return OmegaConf.create(recipes._compose(recipes.find(recipe), overrides))
 
 
 def test_recipes_are_listed():
@@ -45,15 +58,8 @@ def test_recipes_are_listed():
 )
 def test_a_recipe_is_the_same_by_options_and_by_hydra(monkeypatch, recipe, norm, preset):
     """fairseq's whole configuration, but for what is a matter of the run's directory."""
-    settings, chosen = recipes.compose_recipe(recipe, {"norm": norm, "preset": preset})
-    given = [
-        *chain(*recipes.as_options(settings)),
-        "--save-dir",
-        "S",
-        "--user-dir",
-        str(runs.USER_DIR),
-    ]
-    ours = OmegaConf.to_container(composing.options_of(["DATA", *given]))
+    composed, chosen = options_of(recipe, norm, preset)
+    ours = OmegaConf.to_container(composed)
     if norm == "rbn_official":
         norm = f"rbn_official_{recipe.rpartition('_')[2]}"
     assert norm in (None, chosen)
@@ -328,3 +334,98 @@ def test_a_recipe_for_another_kind_of_model(tmp_path):
 def test_unknown_recipes(capsys, data_bin, option, value, words):
     line = user_error(capsys, "train", data_bin, option, value)
     assert option in line and f"`{value}`" in line and words in line
+
+
+def check(cfg, wanted):
+    groups = ("model", "optimizer", "lr_scheduler", "optimization", "dataset", "criterion")
+    have = {name: cfg[group][name] for group in groups for name in cfg[group]}
+    assert {name: have[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("placement, lr, warmup", [("post", 0.0005, -1), ("pre", 0.0015, 1e-7)])
+def test_recipe_of_the_authors(placement, lr, warmup):
+    """The settings of their scripts, as they publish them."""
+    cfg, _ = options_of(f"iwslt14_{placement}", "rbn_official")
+    wanted = {
+        "lr": [lr], "warmup_init_lr": warmup, "warmup_updates": 8000, "max_epoch": 60,
+        "max_tokens": 4096, "update_freq": [1], "clip_norm": 0.0, "weight_decay": 1e-4,
+        "adam_betas": "(0.9,0.98)", "label_smoothing": 0.1, "dropout": 0.3,
+        "attention_dropout": 0.1, "activation_dropout": 0.1, "share_all_embeddings": True,
+        "rbn_mean_weight": {"post": 60, "pre": 0.1}[placement],
+        "rbn_std_weight": {"post": 0, "pre": 0.01}[placement], "rbn_convention": "official",
+        "norm_encoder": "batch", "norm_batch_momentum": 0.05, "norm_batch_eps_mode": "clamp",
+    }  # fmt: skip
+    check(cfg, wanted)
+    assert cfg.model._name == "rbn_transformer_iwslt_de_en" + "_pre" * (placement == "pre")
+    assert (cfg.optimizer._name, cfg.lr_scheduler._name) == ("adam", "inverse_sqrt")
+    assert cfg.checkpoint.keep_last_epochs == 7
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_reading_of_wmt16(placement):
+    """The settings that docs/reproduction.md names."""
+    cfg, _ = options_of(f"wmt16_{placement}", "ln")
+    assert cfg.model._name == "rbn_transformer_wmt_en_de" + "_pre" * (placement == "pre")
+    wanted = {
+        "lr": [0.0007], "warmup_init_lr": 1e-7, "warmup_updates": 4000, "max_update": 100_000,
+        "max_epoch": 0, "max_tokens": 4096, "update_freq": [8], "clip_norm": 0.0,
+        "weight_decay": 0.0, "adam_betas": "(0.9,0.98)", "label_smoothing": 0.1, "dropout": 0.1,
+    }  # fmt: skip
+    check(cfg, wanted)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_use_one_gpu(recipe):
+    """fairseq alone takes every GPU that it sees, and multiplies the batch."""
+    assert by_hydra(recipe).distributed_training.distributed_world_size == 1
+
+
+def test_presets():
+    small, _ = options_of("wmt16_pre", "ln", "small")
+    assert small.model.encoder_embed_dim == 128 and small.model._name.endswith("_pre")
+    assert small.optimization.update_freq == [1]
+    mixed, plain = (options_of("wmt16_pre", "ln", preset)[0] for preset in ("mixed", None))
+    assert int(mixed.task.length_mixing) == 16
+    mixed.task.length_mixing = plain.task.length_mixing
+    assert mixed == plain  # it changes the batches alone
+
+
+@pytest.mark.parametrize("preset", ["small", "mixed"])
+@pytest.mark.parametrize("sweep", ["grid", "layers", "seeds"])
+def test_the_directories_of_hydras_jobs_tell_presets_and_norms_apart(preset, sweep):
+    cfg = by_hydra("default", f"preset={preset}", f"sweep={sweep}")
+    hydra = OmegaConf.to_container(cfg, resolve=False)["hydra"]
+    assert f"-{preset}/" in hydra["run"]["dir"]
+    assert hydra["sweep"]["dir"].endswith(f"-{preset}")
+    assert "${hydra:runtime.choices.norm}-" in hydra["sweep"]["subdir"]
+
+
+def test_slurm():
+    """Of Hydra's own: one process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    cfg = by_hydra("wmt16_post", "launcher=slurm")
+    launcher = cfg.hydra.launcher
+    assert launcher._target_.endswith("SlurmLauncher")
+    assert launcher.nodes * launcher.tasks_per_node == 8
+    assert cfg.distributed_training.distributed_world_size == 8
+
+
+@pytest.mark.parametrize("plan", ["batch@0:layer", "batch@0-4:layer", "groupscale+power"])
+def test_plans_pass_through_hydra(plan):
+    assert by_hydra("iwslt14_post", f"model.norm_encoder={plan}").model.norm_encoder == plan
+
+
+def sweep(name):
+    params = by_hydra("iwslt14_post", f"sweep={name}").hydra.sweeper.params
+    return {key: str(value).split(",") for key, value in params.items()}
+
+
+def test_sweeps():
+    assert sweep("seeds") == {"common.seed": ["1", "2", "3"]}
+    paper = ["0", "0.01", "0.1", "1"]
+    assert sweep("grid") == {f"criterion.rbn_{part}_weight": paper for part in ("mean", "std")}
+    (plans,) = sweep("layers").values()
+    for number, text in enumerate(plans):
+        plan = NormPlan.parse(text)
+        found = [plan.norms(layer, site) for layer in range(6) for site in ("self", "ffn")]
+        assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)

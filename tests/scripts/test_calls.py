@@ -27,27 +27,35 @@ def test_help(name, tmp_path):
 
 
 @pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])
-@pytest.mark.parametrize("name, verb", [("train", "run"), ("evaluate", "evaluate")])
-def test_everything_is_handed_on(benchmark, name, verb, stand_in):
-    given = ["rbn", "post", "1", "2", "--max-epoch", "3", "--data", "a b", "--", "x='y z'"]
-    out = succeed(f"{benchmark}/{name}.sh", *given, path=stand_in)
-    assert out.splitlines() == [str(ROOT), verb, benchmark, *given]
+def test_a_run_a_seed(benchmark, stand_in, tmp_path):
+    given = ["rbn", "post", "1", "22", "--clip-norm", "3", "x='y z'"]
+    runs = [(seed, f"{ROOT}/runs/{benchmark}/post-rbn-seed{seed}") for seed in ("1", "22")]
+    words = [str(ROOT / "data" / benchmark / "bin"), "--recipe", f"{benchmark}_post"]
+    trained = [
+        [*words, "--norm", "rbn", "--seed", seed, "--save-dir", run, *given[4:]]
+        for seed, run in runs
+    ]
+    calls = {"train": trained, "evaluate": [[run, *given[4:]] for _, run in runs]}
+    for verb, wanted in calls.items():
+        out = succeed(f"{benchmark}/{verb}.sh", *given, cwd=tmp_path, path=stand_in)
+        assert out.splitlines() == [
+            word for call in wanted for word in (str(tmp_path), verb, *call)
+        ]
+        assert "SEED" in refusal(f"{benchmark}/{verb}.sh", *given[:2], path=stand_in)
 
 
-def test_paths_are_those_of_the_caller(stand_in, tmp_path):
-    given = ("ln", "pre", 1, "--data", "d", "--runs=r", "--preset", "small")
-    out = succeed("iwslt14/evaluate.sh", *given, cwd=tmp_path, path=stand_in)
-    places = ["--data", f"{tmp_path}/d", f"--runs={tmp_path}/r"]
-    assert out.splitlines()[-5:] == [*places, "--preset", "small"]
-
-
-def test_runs_of_the_table(stand_in, tmp_path):
+def test_places_are_those_of_the_caller(stand_in, tmp_path, monkeypatch):
     for name in ("a", "b c"):
-        (tmp_path / "r" / name).mkdir(parents=True)
-    for given in (("--runs", "r"), ("--runs=r",)):
-        out = succeed("wmt16/table.sh", *given, cwd=tmp_path, path=stand_in)
-        assert out.splitlines() == [str(ROOT), "table", f"{tmp_path}/r/a/", f"{tmp_path}/r/b c/"]
-    assert "--seed" in refusal("wmt16/table.sh", "--seed", 1, cwd=tmp_path, path=stand_in)
+        (tmp_path / "my runs" / name).mkdir(parents=True)
+    monkeypatch.setenv("RUNS", "my runs")
+    monkeypatch.setenv("DATA", "d")
+    here = {"cwd": tmp_path, "path": stand_in}
+    out = succeed("wmt16/table.sh", **here)
+    assert out.splitlines() == [str(tmp_path), "table", "my runs/a/", "my runs/b c/"]
+    out = succeed("wmt16/evaluate.sh", "ln", "pre", 1, **here)
+    assert out.splitlines() == [str(tmp_path), "evaluate", "my runs/pre-ln-seed1"]
+    out = succeed("wmt16/train.sh", "ln", "pre", 1, **here).splitlines()
+    assert out[:3] == [str(tmp_path), "train", "d"] and out[-1] == "my runs/pre-ln-seed1"
 
 
 @pytest.mark.parametrize("benchmark", ["iwslt14", "wmt16"])

@@ -13,13 +13,12 @@ from shell import refusal, succeed
 
 pytestmark = pytest.mark.nightly  # what they call has tests of its own in cli
 
-SMALL = ("--preset", "small")
-EPOCH = ("--max-epoch", 1)
+SMALL = ("--preset", "small", "--max-epoch", 1)
 
 
 @pytest.fixture(scope="module")
 def iwslt14(tmp_path_factory, forked):
-    """Prepared data, and runs of LN (two seeds, one of them evaluated) and RBN (evaluated)."""
+    """Runs of LN (two seeds, one of them evaluated) and RBN (evaluated)."""
     directory = tmp_path_factory.mktemp("iwslt14")
     data, runs = directory / "data", directory / "runs"
     write_corpus(directory / "text", {"train": 300, "valid": 30, "test": 21})
@@ -27,18 +26,19 @@ def iwslt14(tmp_path_factory, forked):
     options = ("--from-tokenized", text, "--output", data, "--merges", 200, "--jobs", 1)
     assert "standard" in refusal("iwslt14/prepare.sh", *options, path=forked)
     succeed("iwslt14/prepare.sh", *options, "--allow-nonstandard", path=forked)
-    places = ("--data", data, "--runs", runs, *SMALL)
-    # `tid_batches` only saves time.
-    quick = (*EPOCH, "--", "task.tid_batches=5")
-    succeed("iwslt14/train.sh", "ln", "post", 1, 2, *places, *EPOCH, path=forked)
-    succeed("iwslt14/train.sh", "rbn", "post", 1, *places, *quick, path=forked)
-    succeed("iwslt14/evaluate.sh", "ln", "post", 1, *places, path=forked)
-    succeed("iwslt14/evaluate.sh", "rbn", "post", 1, *places, path=forked)
-    return data, runs, places
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DATA", str(data / "bin"))
+        environment.setenv("RUNS", str(runs))
+        succeed("iwslt14/train.sh", "ln", "post", 1, 2, *SMALL, path=forked)
+        quick = ("--tid-batches", 5)  # saves time
+        succeed("iwslt14/train.sh", "rbn", "post", 1, *SMALL, *quick, path=forked)
+        succeed("iwslt14/evaluate.sh", "ln", "post", 1, path=forked)
+        succeed("iwslt14/evaluate.sh", "rbn", "post", 1, path=forked)
+        yield runs
 
 
 def test_what_training_and_evaluation_leave(iwslt14):
-    _, runs, _ = iwslt14
+    runs = iwslt14
     names = ["post-ln-seed1", "post-ln-seed2", "post-rbn-seed1"]
     assert sorted(path.name for path in runs.iterdir()) == names
     run = runs / "post-rbn-seed1"
@@ -58,29 +58,26 @@ def test_what_training_and_evaluation_leave(iwslt14):
 
 
 def test_more_epochs_go_on_and_are_scored_anew(iwslt14, forked):
-    _, runs, places = iwslt14
-    succeed("iwslt14/train.sh", "ln", "post", 2, *places, "--max-epoch", 2, path=forked)
-    log = (runs / "post-ln-seed2" / "train.log").read_text()
-    assert [len(re.findall(rf"valid \| epoch 00{epoch}", log)) for epoch in (1, 2)] == [1, 1]
-    succeed("iwslt14/evaluate.sh", "ln", "post", 2, *places, path=forked)
-    averaged = read_checkpoint(runs / "post-ln-seed2" / "average.pt")["rbn_fairseq"]["averaged"]
+    run = iwslt14 / "post-ln-seed2"
+    succeed("iwslt14/train.sh", "ln", "post", 2, *SMALL, "--max-epoch", 2, path=forked)
+    log = (run / "train.log").read_text()
+    assert [len(re.findall(rf'"epoch": {epoch}, "valid_loss"', log)) for epoch in (1, 2)] == [1, 1]
+    succeed("iwslt14/evaluate.sh", "ln", "post", 2, path=forked)
+    averaged = read_checkpoint(run / "average.pt")["rbn_fairseq"]["averaged"]
     assert [path[-14:] for path in averaged] == ["checkpoint1.pt", "checkpoint2.pt"]
 
 
-def test_table(iwslt14, forked, tmp_path):
-    _, runs, _ = iwslt14
-    few = tmp_path / "runs"
-    few.mkdir()
+def test_table(iwslt14, forked, tmp_path, monkeypatch):
     for name in ("post-ln-seed1", "post-rbn-seed1"):
-        (few / name).symlink_to(runs / name)
-    out = succeed("iwslt14/table.sh", "--runs", few, path=forked)
-    scored = json.loads((runs / "post-rbn-seed1" / "score.json").read_text())
-    assert f"{scored['tokenised']['bleu']:.2f}" in out
-    without = json.loads((runs / "post-rbn-seed1" / "score_averaged_statistics.json").read_text())
-    assert f"{without['tokenised']['bleu']:.2f}" in out
+        (tmp_path / name).symlink_to(iwslt14 / name)
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    out = succeed("iwslt14/table.sh", path=forked)
+    for name in ("score.json", "score_averaged_statistics.json"):
+        scored = json.loads((iwslt14 / "post-rbn-seed1" / name).read_text())
+        assert f"{scored['tokenised']['bleu']:.2f}" in out
 
 
-def test_wmt16(forked, tmp_path):
+def test_wmt16(forked, tmp_path, monkeypatch):
     """The other direction, from an archive, with compounds split; called from elsewhere."""
     archive = write_archive(tmp_path / "a.tar.gz", wmt_members(tmp_path, 300, 30, 21))
     here = {"cwd": tmp_path, "path": forked}
@@ -88,10 +85,11 @@ def test_wmt16(forked, tmp_path):
     assert "NOT THE STANDARD" in succeed("wmt16/prepare.sh", *prepare, **here)
     (tmp_path / "data" / "raw").mkdir()  # sacreBLEU would download the references
     shutil.copy(tmp_path / "data" / "text" / "test.de", tmp_path / "data" / "raw")
-    places = ("--data", "data", "--runs=runs", *SMALL)  # seen from where the caller stands
-    succeed("wmt16/train.sh", "rbn", "pre", 1, *places, *EPOCH, **here)
-    succeed("wmt16/evaluate.sh", "rbn", "pre", 1, *places, **here)
+    monkeypatch.setenv("DATA", "data/bin")  # seen from where the caller stands
+    monkeypatch.setenv("RUNS", "runs")
+    succeed("wmt16/train.sh", "rbn", "pre", 1, *SMALL, **here)
+    succeed("wmt16/evaluate.sh", "rbn", "pre", 1, **here)
     scores = json.loads((tmp_path / "runs" / "pre-rbn-seed1" / "score.json").read_text())
     assert set(scores) == {"tokenised", "compound_split", "sacrebleu"}
-    out = succeed("wmt16/table.sh", "--runs", "runs", **here)
+    out = succeed("wmt16/table.sh", **here)
     assert f"{scores['compound_split']['bleu']:.2f}" in out
