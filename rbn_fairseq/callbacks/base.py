@@ -71,6 +71,8 @@ class Callback:
 
     #: Its options, which become those of the task; a field is named as on the command line.
     options: ClassVar[Optional[type[FairseqDataclass]]] = None
+    #: Name of what it provides; models and criterions ask :meth:`WithCallbacks.provides` for it.
+    provides: ClassVar[str] = ""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -182,6 +184,13 @@ class WithCallbacks(FairseqTask):
         whole = cfg._get_root() if isinstance(cfg, DictConfig) else cfg
         self.training = Training(whole, cfg, self)
         self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
+
+    def provides(self, what: str) -> bool:
+        """Tell whether callbacks take care of ``what``; all of them know of ``updates``.
+
+        See :attr:`Callback.provides`.
+        """
+        return what == "updates" or any(kind.provides == what for kind in self.callbacks)
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._running.values():

@@ -43,7 +43,9 @@ def _build(state: dict[str, Any]) -> Any:
     elif "decoder.output_projection.weight" in state["model"]:  # --output-dictionary-size
         sizes.append(len(state["model"]["decoder.output_projection.weight"]))
     source, target = _dictionary(sizes[0]), _dictionary(sizes[-1])
-    task = SimpleNamespace(source_dictionary=source, target_dictionary=target, callbacks=(...,))
+    task = SimpleNamespace(
+        source_dictionary=source, target_dictionary=target, provides=lambda what: True
+    )
     model = kind.build_model(Namespace(**{**settings, **NO_EMBEDDINGS}), task).double()
     model.load_state_dict(state["model"])
     return model

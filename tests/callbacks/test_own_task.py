@@ -12,6 +12,7 @@ import runs
 from rbn_fairseq.callbacks import WithCallbacks
 from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 from trainings import task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -101,3 +102,10 @@ def test_what_a_base_saves_is_kept():
     after.set_checkpoint_dict(state["Task"])
     after.post_save()
     assert after.restored == 3 and after.saved
+
+
+def test_a_task_says_what_its_callbacks_provide():
+    some, all_of_them = task(Trouble), task(*TranslationRBNTask.callbacks)
+    what = "running statistics"
+    assert all_of_them.provides(what) and not some.provides(what)
+    assert some.provides("updates")  # of which the penalty's warm-up asks
