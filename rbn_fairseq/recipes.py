@@ -156,13 +156,13 @@ def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, An
         overrides: in Hydra's words.
 
     Returns:
-        The settings by section, not resolved, and the name of the norm's file.
+        The settings by section, not resolved, and the name of the norm's file; empty = none.
 
     Raises:
         ValueError: if the recipe is no YAML.
     """
     settings = _compose(path, overrides)
-    return settings, str(settings.pop("hydra")["runtime"]["choices"].get("norm"))
+    return settings, settings.pop("hydra")["runtime"]["choices"].get("norm") or ""
 
 
 def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class LengthBinEdges(Callback):
             return
         trains = split == self.training.train_subset
         fresh = [part for part in self._populations if trains and part.edges[-1] == 0]
-        if dataset in self._seen and not fresh:
+        if not fresh and (dataset in self._seen or process_rank() > 0):
             return
         self._seen.add(dataset)
         lengths = sentence_lengths(adapter, iterator, dataset)

@@ -21,6 +21,9 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 def _check_installation() -> Iterator[tuple[str, str]]:
     import torch
 
+    if not installed("rbn-fairseq"):
+        yield "problem", "rbn-fairseq is not installed: `pip install .` in its clone."
+        return
     own, good = metadata("rbn-fairseq"), []
     required = [f"Python{own['Requires-Python']}", *own.get_all("Requires-Dist", [])]
     for wanted in map(Requirement, required):

@@ -91,8 +91,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"MemoryError|out of memory|(?:can't|Cannot) allocate memory|bad_alloc|Unable to allocate",
         "There is not enough memory. Give a smaller --max-tokens (with a larger --update-freq for "
-        "the same update), or a smaller model; commands that measure or translate take --device "
-        "cpu.",
+        "the same update), or a smaller model; commands of `rbn` take --device cpu, those "
+        "of fairseq --cpu.",
     ),
     (
         r"FloatingPointError: (?:gradients are Nan/Inf|Minimum loss scale)",

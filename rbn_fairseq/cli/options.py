@@ -202,7 +202,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here")
+        typer.echo("stopped; the same command does what is left")
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -59,7 +59,7 @@ def with_recipe(
     plan = _own_plan(given)
     of_recipe = not plan or chosen["norm"] is not None  # whose penalty is for its norm
     composed, norm = compose_recipe(name, chosen)
-    if not of_recipe and norm != "None":  # which a recipe without that group has
+    if not of_recipe and norm:
         composed, norm = compose_recipe(name, {**chosen, "norm": "ln"})
     if composed.get("task", {}).get("_name") == TRANSLATION.task:
         _refuse_labels(data, name)
@@ -79,7 +79,8 @@ def with_recipe(
     directory = Path(value_of(words, "--save-dir"))
     if not value_of(given, "--save-dir") and (directory / LAST).exists():
         typer.echo(f"goes on with the training in {directory}; --save-dir begins another")
-    typer.echo(f"recipe {name}, norm {norm}: rbn train {shlex.join(words)}")
+    of_group = f", norm {norm}" if norm else ""
+    typer.echo(f"recipe {name}{of_group}: rbn train {shlex.join(words)}")
     if left_out:
         typer.echo(f"left out, as what is given has no such options: {', '.join(left_out)}")
     return words

@@ -15,6 +15,9 @@ from rbn_fairseq.cli.fairseq_commands import log_as_fairseq, plugin_options, val
 from rbn_fairseq.cli.options import UserDir
 from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
 
+#: Options that say how many processes there are, or where to find out.
+_PROCESSES = ("--distributed-world-size", "--distributed-port", "--distributed-init-method")
+
 
 def train(
     context: typer.Context,
@@ -48,8 +51,8 @@ def train(
     """Train: `rbn train DATA-BIN`, or fairseq-train with the plugin put in.
 
     Every option of fairseq-train is one here: `rbn options` lists those of the plugin,
-    `fairseq-train --help` all others. The log also goes to SAVE_DIR/train.log, with progress as
-    JSON lines, unless --log-file says where.
+    `fairseq-train --help` all others. It takes one GPU unless they say more. The log also goes to
+    SAVE_DIR/train.log, with progress as JSON lines, unless --log-file says where.
     """
     log_as_fairseq()
     arguments = list(context.args)
@@ -67,7 +70,7 @@ def train(
             f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or give "
             f"{'--norm-encoder' if norm else 'its options one by one'}."
         )
-    if not value_of(arguments, "--distributed-world-size"):  # fairseq takes every GPU
+    if not any(value_of(arguments, option) for option in _PROCESSES):  # fairseq takes every GPU
         arguments += ["--distributed-world-size", "1"]
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed

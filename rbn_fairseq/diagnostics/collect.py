@@ -112,8 +112,8 @@ def measuring(model: nn.Module, dropout: bool = False) -> Iterator[None]:
     for name, norm in batch_norms(model).items():
         if getattr(norm, "process_group", None) is not None:
             raise ValueError(
-                f"`{name}` takes its statistics over a group of processes; one of all of them, or "
-                "of one alone, can be measured. Set its `process_group` to None."
+                f"`{name}` takes its statistics over a group of processes. What can be measured is "
+                "those over all of them: set its `process_group` to None."
             )
         if any(map(is_lazy, (*norm.parameters(), *norm.buffers()))):
             raise ValueError(f"`{name}` is a lazy norm: run the model once before it is measured.")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sized
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -190,6 +190,13 @@ def changed_settings(directory: Path, run: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _restores_another(config: Mapping[str, Any]) -> bool:
+    """Tell whether a training goes on from another one's checkpoint."""
+    chosen = config.get("checkpoint") or {}
+    start = PurePath(chosen.get("restore_file") or "checkpoint_last.pt")
+    return start.parent not in (PurePath(), PurePath(chosen.get("save_dir") or ""))
+
+
 def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
@@ -202,7 +209,7 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
         changed = changed_settings(directory, run)
         last = {**start, "changed": changed} if changed else start
         config = dict(run["config"])
-        for group, names in _BEGINNING.items():
+        for group, names in {} if _restores_another(config) else _BEGINNING.items():
             known = before["config"].get(group, {})
             began = {name: known[name] for name in names if name in known}
             config[group] = {**config.get(group, {}), **began}

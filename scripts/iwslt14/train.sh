@@ -10,7 +10,10 @@
 #   PLACEMENT       post or pre
 #   SEED...         numbers; the paper has means of three or more
 #   OPTIONS         of `rbn train`, such as --fp16 (faster on a GPU; the recipe is fp32)
+#                   With --preset, another model, give another RUNS
 #   RUNS=DIR        before `bash`: where runs go (runs/iwslt14); DATA=DIR: the data (data/iwslt14/bin)
+#
+# Ctrl-C stops it; where it is killed by its number, the training of the moment goes on.
 #
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3
 set -euo pipefail

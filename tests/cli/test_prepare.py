@@ -59,7 +59,7 @@ def test_a_signal_stops_what_it_runs(monkeypatch, text, tmp_path):
     monkeypatch.setattr(build.subprocess, "run", run)
     command = ("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     result = rbn(*command, "--merges", 30, "--jobs", 1, "--allow-nonstandard")
-    assert result.exit_code == 130 and "goes on from here" in result.output
+    assert result.exit_code == 130 and "does what is left" in result.output
 
 
 def test_full_disk(capsys, monkeypatch, text, tmp_path):
@@ -95,4 +95,4 @@ def test_interrupt(monkeypatch, text, tmp_path):
     monkeypatch.setattr(iwslt14.shutil, "copyfile", interrupt)
     result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     assert result.exit_code == 130
-    assert "the same command goes on from here" in result.output
+    assert "the same command does what is left" in result.output

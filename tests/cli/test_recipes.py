@@ -1,5 +1,7 @@
 """Recipes: what is in them, copies of them, and what `rbn train` and Hydra make of them."""
 
+import re
+import shlex
 import shutil
 import subprocess
 from argparse import Namespace
@@ -429,3 +431,23 @@ def test_sweeps():
         plan = NormPlan.parse(text)
         found = [plan.norms(layer, site) for layer in range(6) for site in ("self", "ffn")]
         assert found == [("batch",)] * 2 * number + [("layer",)] * 2 * (6 - number)
+
+
+def test_the_loops_of_the_page():
+    """Those for Figures 3 and 5 train what the sweeps do, each in a directory of its own."""
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    loops = re.search(r"^# Figure 5: .*?\n```$", page, re.MULTILINE | re.DOTALL)[0][:-3]
+    stand_in = 'rbn() { echo "rbn $@"; }\n'
+    done = subprocess.run(
+        ["bash", "-euc", stand_in + loops], capture_output=True, text=True, check=True
+    )
+    lines = [shlex.split(line) for line in done.stdout.splitlines()]
+    trained = [words for words in lines if words[1] == "train"]
+    evaluated = [words[2] for words in lines if words[1] == "evaluate"]
+    assert evaluated == [words[words.index("--save-dir") + 1] for words in trained]
+    assert len(set(evaluated)) == 16 + 7
+    means, stds = sweep("grid").values()
+    weights = [words[-3:] for words in trained[:16]]
+    assert weights == [[mean, "--rbn-std-weight", std] for mean in means for std in stds]
+    (plans,) = sweep("layers").values()
+    assert [words[words.index("--norm-encoder") + 1] for words in trained[16:]] == plans

@@ -107,6 +107,9 @@ def test_what_a_training_began_from_is_kept(tmp_path):
         },
         "starts": [{"update": 0}, {"update": 5}],
     }  # fmt: skip
+    another = {"restore_file": "other/checkpoint3.pt", "save_dir": "here"}
+    write_run_file(tmp_path, {"config": {"checkpoint": another}}, {"update": 9})
+    assert read(tmp_path)["config"] == {"checkpoint": another}
 
 
 def test_other_settings_of_a_resumption_are_told(tmp_path):

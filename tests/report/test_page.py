@@ -197,7 +197,7 @@ def test_without_scripts_there_are_pictures(browser, report):
     page.context.close()
 
 
-def test_the_message_stands_first_and_the_page_is_small(visit, report):
+def test_the_result_stands_first_and_the_page_is_small(visit, report):
     page = visit()
     table = page.locator("#table-differences + .scroll")
     assert "BN\t+0.300\t3\t2" in table.inner_text()  # 3.43 - 3.13, and 3.53 - 3.23
