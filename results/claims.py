@@ -136,7 +136,7 @@ def print_tid() -> None:
         *runs("rbn_bins/runs/*"),
         *runs("target/runs/*"),
         *runs("wider/runs/*"),
-        *runs("sampler/runs/*"),
+        *(run for run in runs("sampler/runs/*") if "-pre-" not in run.name),
     ]:
         if (run / "cost.jsonl").is_file():
             cost, values = costs(run), tid(run)
