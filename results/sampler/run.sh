@@ -17,6 +17,7 @@
 #   micro      the grid's four with four micro-batches of a quarter an update, 4 epochs, 3,788 updates
 #   eight      the grid's four with eight batches an update, as eight GPUs have them: 1,284 updates
 #   pre        the grid's four in Pre-Norm
+#   tatoeba    the grid's four on other TEXT and BIN, of tatoeba.py: 8 epochs, 7,640 updates
 #   large      the grid's four with 6 + 6 layers of width 256
 #   late       on 16 buckets: batch norm in the lower two layers, and behind RMS norm
 set -euo pipefail
@@ -29,6 +30,7 @@ epochs=12 updates=10224
 case $part in
     micro) epochs=4 updates=3788 ;; # epochs: of which checkpoint ends the training
     eight) updates=1284 ;;
+    tatoeba) epochs=8 updates=7640 ;;
 esac
 
 translations() { # NAME
@@ -124,6 +126,7 @@ for seed in "$@"; do
         micro) four -micro --max-tokens 500 --update-freq 4 ;;
         eight) four -eight --update-freq 8 --warmup-updates 200 ;;
         pre) four -pre "${pre[@]}" ;;
+        tatoeba) four -tatoeba ;;
         large) four -large "${large[@]}" ;;
         late)
             late=(--seed "$seed" --tid-batches 100 --length-mixing 16)
@@ -132,7 +135,7 @@ for seed in "$@"; do
             wait $!
             ;;
         *)
-            echo "PART must be grid, controls, none, fixnorm, rate, random, rbn, micro, eight, pre, large or late, but is '$part'" >&2
+            echo "PART must be grid, controls, none, fixnorm, rate, random, rbn, micro, eight, pre, tatoeba, large or late, but is '$part'" >&2
             exit 2
             ;;
     esac
