@@ -403,13 +403,24 @@ def test_the_directories_of_hydras_jobs_tell_presets_and_norms_apart(preset, swe
 
 
 def test_slurm():
-    """Of Hydra's own: one process a GPU, as fairseq asks of SLURM: tasks x nodes = its world."""
+    """A job has one GPU, as the recipe has, until more are asked for.
+
+    Of Hydra's own: one process a GPU, as fairseq asks of SLURM: tasks x nodes = its world.
+    """
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    cfg = by_hydra("wmt16_post", "launcher=slurm")
-    launcher = cfg.hydra.launcher
-    assert launcher._target_.endswith("SlurmLauncher")
-    assert launcher.nodes * launcher.tasks_per_node == 8
-    assert cfg.distributed_training.distributed_world_size == 8
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    command = re.search(
+        r"^rbn hydra-train --config-name (wmt16.*\n(    .*\n)*)", page, re.MULTILINE
+    )[1]
+    wmt16 = [word for word in command.split() if word not in ("-m", "\\")]
+    grid = ["iwslt14_post", "launcher=slurm", "sweep=grid"]
+    for (name, *options), gpus in [(wmt16, 8), (grid, 1)]:
+        cfg = by_hydra(name, *options)
+        launcher = cfg.hydra.launcher
+        assert launcher._target_.endswith("SlurmLauncher")
+        assert launcher.nodes * launcher.tasks_per_node == gpus
+        assert cfg.distributed_training.distributed_world_size == gpus
+        assert gpus * cfg.optimization.update_freq[0] == (8 if name.startswith("wmt16") else 1)
 
 
 @pytest.mark.parametrize("plan", ["batch@0:layer", "batch@0-4:layer", "groupscale+power"])
