@@ -87,3 +87,6 @@ def assert_half_rounds_once(
         atol = info.smallest_normal * info.eps + 2e-6 * (1 + size)
         torch.testing.assert_close(rounded.float(), exact, rtol=info.eps / 2, atol=atol)
     assert results[0][0].dtype == results[0][1].dtype == dtype
+    for buffer, exact in zip(half.buffers(), full.buffers(), strict=True):
+        assert buffer.dtype == torch.float32
+        torch.testing.assert_close(buffer, exact, rtol=1e-6, atol=1e-6)  # of the same inputs

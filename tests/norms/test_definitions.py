@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import oracles
-from agreement import SHAPES, assert_agrees, assert_half_rounds_once, randomise
+from agreement import SHAPES, assert_agrees, randomise
 from rbn_fairseq.norms import (
     NORMS,
     DynamicErf,
@@ -136,20 +136,6 @@ def test_tokens_agree_with_the_definition(name, shape, options, eps, dtype, tole
     assert_agrees(norm, DEFINITIONS[name](**options), x.to(dtype), tolerance)
 
 
-BY_TOKEN = ("layer", "rms", "prms", "scale", "group", "groupscale", *SQUASHING)
-
-
-@pytest.mark.parametrize("name", ["instance", *BY_TOKEN[1:]])  # layer norm is torch's
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("cast", [True, False], ids=["the model", "activations alone"])
-def test_half_precision_rounds_nothing_but_results(name, dtype, cast):
-    norm = randomise(build_norm([name], NormPlace(64, heads=4), {}))
-    x = 3 + torch.rand(20, 3, 64) if name == "prms" else 3 + 2 * torch.randn(20, 3, 64)
-    x = x - 2 if name in SQUASHING else x  # where it is no constant
-    valid = oracles.real_tokens(20, [20, 15, 7]) if name == "instance" else None
-    assert_half_rounds_once(norm, x, dtype, cast, valid)
-
-
 @pytest.mark.parametrize("name", ["rms", "prms", "scale", "groupscale"])
 def test_squares_do_not_overflow_in_half_precision(name):
     x = torch.full((2, 16), 1000.0, dtype=torch.float16)  # its square is beyond 65504
@@ -157,15 +143,9 @@ def test_squares_do_not_overflow_in_half_precision(name):
     torch.testing.assert_close(y, torch.ones_like(y), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("name", BY_TOKEN)
-def test_sees_neither_batch_nor_padding(name):
-    norm, x = randomise(build_norm([name], NormPlace(16, heads=4), {})), torch.randn(4, 3, 16)
-    y = norm(x, ValidTokens(torch.rand(4, 3) < 0.5))
-    torch.testing.assert_close(norm(x[1:, :1]), y[1:, :1])
-
-
 PARAMETERS = {
     "layer": ["weight", "bias"],  # fairseq's names
+    "batch": ["weight", "bias", "population.running_mean", "population.running_var"],
     "rms": ["weight"],
     "prms": ["weight"],
     "scale": ["g"],
@@ -333,14 +313,6 @@ def test_sums_over_a_sentence_do_not_overflow_in_half_precision():
     x = torch.tensor([1000.0, -1000.0]).repeat(200).view(400, 1, 1).half()  # square: over 65504
     y = InstanceNorm(1).half()(x)
     torch.testing.assert_close(y.abs(), torch.ones_like(y), rtol=1e-3, atol=0)
-
-
-@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 2, 4)])
-@pytest.mark.parametrize("masked", [False, True])
-def test_refuses_activations_without_sentences(shape, masked):
-    tokens = ValidTokens(torch.ones(shape[:-1], dtype=torch.bool)) if masked else None
-    with pytest.raises(ValueError, match=r"\(T, B, C\).*\(N, C\).*BatchLayout"):
-        InstanceNorm(4)(torch.randn(shape), tokens)
 
 
 # Both.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import oracles
-from agreement import randomise
+from agreement import assert_half_rounds_once, randomise
 from rbn_fairseq.norms import (
     NORMS,
     BatchNorm,
@@ -158,31 +158,41 @@ def test_memory_layout_does_not_matter(name, training):
         torch.testing.assert_close(part, same, rtol=1e-5, atol=1e-5)
 
 
-@EVERY
+@pytest.mark.parametrize("name", [n for n in (*NORMS, BY_LENGTH) if n != "layer"])  # torch's
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("cast", [True, False], ids=["the model", "activations alone"])
 @pytest.mark.parametrize("training", [True, False])
-def test_half_precision(name, dtype, cast, training):
-    half = build(name).train(training)
-    half = half.to(dtype) if cast else half
-    full = copy.deepcopy(half).float()
-    x = (1 + torch.randn(7, 3, C)).to(dtype)
-    tokens = ValidTokens(oracles.real_tokens(7, [7, 3, 5]))
-    y, exact = half(x, tokens), full(x.float(), tokens)
-    assert y.dtype == dtype
-    # One rounding, and fp32's own.
-    torch.testing.assert_close(y.float(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
+def test_half_precision_rounds_nothing_but_results(name, dtype, cast, training):
+    valid = oracles.real_tokens(7, [7, 3, 5])
+    assert_half_rounds_once(
+        build(name).train(training), 1 + torch.randn(7, 3, C), dtype, cast, valid
+    )
 
 
 @EVERY
-def test_backward_under_autocast_is_in_fp32(name):
+def test_under_autocast_all_is_in_fp32(name):
     norm, x = build(name), torch.randn(6, 3, C, requires_grad=True)
     tokens, upstream = ValidTokens(oracles.real_tokens(6, [6, 3, 5])), torch.randn(6, 3, C)
-    expected = gradients(copy.deepcopy(norm), x, tokens, upstream)
+    twin = copy.deepcopy(norm)
+    y, expected = gradients(twin, x, tokens, upstream)
     with torch.autocast("cpu", torch.bfloat16):
-        actual = gradients(norm, x, tokens, upstream)
-    for one, other in zip(actual[1], expected[1], strict=True):
+        casted, actual = gradients(norm, x, tokens, upstream)
+    pairs = zip((casted, *actual, *norm.buffers()), (y, *expected, *twin.buffers()), strict=True)
+    for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["instance", BY_LENGTH])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(5, C), (2, 3, 4, C)], ids=str)
+@pytest.mark.parametrize("masked", [True, False])
+def test_norms_of_sentences_refuse_activations_without(name, training, shape, masked):
+    tokens = ValidTokens(torch.ones(shape[:-1], dtype=torch.bool)) if masked else None
+    norm = build(name).train(training)
+    before = [buffer.clone() for buffer in norm.buffers()]
+    with pytest.raises(ValueError, match=r"\(T, B, C\).*\(N, C\).*BatchLayout"):
+        norm(torch.randn(shape), tokens)
+    assert all(map(torch.equal, norm.buffers(), before))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oracles
-from agreement import assert_half_rounds_once, randomise
+from agreement import randomise
 from rbn_fairseq.norms import (
     BatchNorm,
     RepBatchNorm,
@@ -102,12 +102,3 @@ def test_gaps_are_those_of_batch_norm(update):
     torch.testing.assert_close(gap.batch_mean, x.mean(0))
     (dx,) = torch.autograd.grad(gap.batch_var.sum(), x)  # as the penalty's gradient
     torch.testing.assert_close(dx, 2 / 7 * (x - x.mean(0)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("cast", [True, False], ids=["the model", "activations alone"])
-@pytest.mark.parametrize("end", [0, 12])
-def test_half_precision_rounds_nothing_but_results(dtype, cast, end):
-    norm = random_norm(end, channels=16)
-    norm.set_num_updates(5)
-    assert_half_rounds_once(norm, 2 * torch.randn(20, 3, 16) + 1, dtype, cast)
