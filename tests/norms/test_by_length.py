@@ -1,12 +1,8 @@
 """Batch norm by length, against batch norm, and against sums over single tokens in float64."""
 
-import copy
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import oracles
 from agreement import randomise
@@ -14,8 +10,6 @@ from rbn_fairseq.norms import (
     BatchNorm,
     BatchNormOptions,
     LengthBins,
-    Population,
-    PopulationByLength,
     ValidTokens,
     dummy_batch,
     freeze_statistics,
@@ -24,7 +18,6 @@ from rbn_fairseq.norms import (
     record_moments,
 )
 from rbn_fairseq.norms.moments import BinMoments
-from rbn_fairseq.norms.scope import repetition
 
 C, M = 3, 0.05  # channels, momentum
 EDGES, CENTRES = (1, 3, 5, 9), (1.5, 4, 6)
@@ -160,51 +153,6 @@ def test_bins_keep_decayed_sums(left_pad, dtype):
         sums.assert_kept(norm.population, **close)
 
 
-def test_the_first_value_replaces():
-    norm = make()
-    x, valid = data([1, 2, 4, 4])
-    norm(x, view(valid))
-    means, variances = norm.population.by_bin()
-    for g, tokens in enumerate(by_bin(x, valid)[:2]):
-        expected = oracles.moments(tokens)
-        torch.testing.assert_close((means[g].double(), variances[g].double()), expected, **CLOSE)
-    assert torch.equal(means[2], norm.population.running_mean)  # nothing seen: that of all
-    assert torch.equal(variances[2], norm.population.running_var)
-
-
-def constant(length, value):
-    return torch.full((length, 1, C), float(value))
-
-
-def test_a_bin_that_is_seen_rarely_moves_further():
-    norm = make(momentum=0.1)
-    for batch in (*[constant(4, 5)] * 2, *[constant(2, 0)] * 5, constant(4, 9)):
-        norm(batch)
-    old = 0.9**6 * (1 + 0.9)  # the weight of the first two beside the last one's
-    mean = norm.population.by_bin()[0][1]
-    torch.testing.assert_close(mean, torch.full((C,), (5 * old + 9) / (old + 1)))  # fp32
-    often = norm.population.by_bin()[0][0]
-    assert torch.equal(often, torch.zeros(C))
-
-
-def test_a_bin_that_is_not_seen_any_more_keeps_its_value_and_little_displaces_it():
-    norm = make(momentum=0.1)
-    norm(constant(4, 5))
-    for _ in range(60):
-        norm(constant(2, 0))
-    population = norm.population
-    weight = population.bin_weight[1].item()
-    assert 0.089 < weight < 0.1  # 0.1 * 0.9^60 = 0.0002, were there no floor
-    torch.testing.assert_close(population.by_bin()[0][1], torch.full((C,), 5.0))
-    # 3 tokens of 2000
-    lengths = [3, *[2] * 1000]
-    x = torch.full((3, len(lengths), C), 50.0)
-    norm(x, view(oracles.real_tokens(3, lengths)))
-    new = 0.1 * 3 / 2003
-    expected = (5 * weight + 50 * new) / (weight + new)
-    torch.testing.assert_close(population.by_bin()[0][1], torch.full((C,), expected))
-
-
 def seen():
     """A norm in evaluation whose bins have seen something."""
     norm = make()
@@ -277,19 +225,6 @@ def test_moments_that_are_set_are_looked_up():
     assert population.bin_weight.tolist() == [0.25, 0, 0.75]  # as of one batch of all
 
 
-def test_autocast_changes_nothing():
-    norm = make()
-    twin = copy.deepcopy(norm)
-    for lengths in BATCHES:
-        x, valid = data(lengths)
-        with torch.autocast("cpu", torch.bfloat16), record_gaps() as casted:
-            y = norm(x, view(valid))
-        with record_gaps() as gaps:
-            assert torch.equal(twin(x, view(valid))[valid], y[valid])
-        assert torch.equal(casted[0].mean_after, gaps[0].mean_after)
-    assert all(map(torch.equal, norm.buffers(), twin.buffers()))
-
-
 def test_a_gap_is_to_what_the_bins_expect_of_these_lengths():
     norm, lengths = seen().train(), [4, 2, 9, 3]
     x, valid = data(lengths)
@@ -342,25 +277,6 @@ def test_measurements_have_the_moments_of_bins(lengths):
         torch.testing.assert_close(measured.var[g].double(), var.double(), **CLOSE)
 
 
-def test_a_forward_that_runs_again_moves_once():
-    norm, twin = seen().train(), seen().train()
-    twin.load_state_dict(norm.state_dict())
-    x, valid = data([4, 2, 9])
-    x = x.nan_to_num().requires_grad_()
-    with record_gaps() as gaps:
-        y = checkpoint(
-            norm,
-            x,
-            view(valid),
-            use_reentrant=False,
-            context_fn=lambda: (nullcontext(), repetition()),
-        )
-        y.square().sum().backward()
-    twin(x, view(valid))
-    assert len(gaps) == 1
-    assert all(map(torch.equal, norm.buffers(), twin.buffers()))
-
-
 @torch.no_grad()
 def test_evaluation_of_rows_compiles_whole():
     norm = seen()
@@ -382,21 +298,3 @@ def test_generation_keeps_no_map_of_other_sentences():
     expected = norm(short), norm(long)
     norm.make_generation_fast_()
     assert all(map(torch.equal, (norm(short), norm(long)), expected))
-
-
-@pytest.mark.parametrize("shape", [(5, C), (2, 3, 4, C)], ids=str)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("masked", [True, False])
-def test_refuses_activations_without_sentences(shape, training, masked):
-    norm = seen().train(training)
-    before = buffers(norm)
-    tokens = ValidTokens(torch.ones(shape[:-1], dtype=torch.bool)) if masked else None
-    with pytest.raises(ValueError, match=r"\(T, B, C\).*\(N, C\).*BatchLayout"):
-        norm(torch.randn(shape), tokens)
-    assert all(torch.equal(value, before[name]) for name, value in buffers(norm).items())
-
-
-def test_is_the_batch_norm_of_a_plan_with_bins():
-    kinds = [type(BatchNorm(C, BatchNormOptions(length_bins=bins)).population) for bins in (1, 2)]
-    assert kinds == [Population, PopulationByLength]
-    assert "length_bins=3" in repr(make().to("meta"))
