@@ -1,7 +1,6 @@
 """Rows of real tokens and the door for padded tensors, against plain loops over single tokens."""
 
 import itertools
-from unittest import mock
 
 import pytest
 import torch
@@ -150,14 +149,6 @@ def test_padding_is_zero_both_ways(mask, kind):
     assert all(map(torch.equal, *results))
     for value in results[1][:2]:
         assert not value[~valid].any()
-
-
-def test_the_norms_of_a_pass_share_one_look_at_the_mask():
-    tokens, x = ValidTokens(MASKS["holes"].t()), torch.randn(4, 3, 5)
-    with mock.patch.object(tokens_module, "lay_out", wraps=lay_out) as looks:
-        for kind in (BatchNorm, InstanceNorm, BatchNorm):
-            kind(5)(x, tokens)
-    assert looks.call_count == 1
 
 
 def test_without_mask_and_in_evaluation_there_is_no_look(monkeypatch):
