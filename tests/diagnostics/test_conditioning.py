@@ -16,18 +16,6 @@ def with_singular_values(tokens, sigma, dtype=torch.float64):
     return (left * sigma @ right.t()).to(dtype)
 
 
-# p d is 6.4 for 80 % of 8: floor and round would take place 6 instead of 7.
-@pytest.mark.parametrize("channels", [1, 8, 513])
-def test_known_singular_values(channels):
-    sigma = torch.linspace(50, 2, channels, dtype=torch.float64)
-    x = with_singular_values(600, sigma[torch.randperm(channels)])
-    c_max, c_p = conditioning(x, (1, 20, 50, 80, 100))
-    assert c_max == pytest.approx(50)
-    for percent, value in c_p.items():
-        place = math.ceil(percent / 100 * channels)
-        assert value == pytest.approx(50 / sigma[place - 1].item()), percent
-
-
 def test_percents_of_a_hundred_channels_are_places():
     # 0.07 * 100 is 7.000000000000001 in floating point: its ceiling would be 8.
     sigma = torch.linspace(100, 1, 100, dtype=torch.float64)  # sigma of place k is 101 - k
@@ -35,7 +23,7 @@ def test_percents_of_a_hundred_channels_are_places():
     assert c_p == pytest.approx({percent: 100 / (101 - percent) for percent in range(1, 101)})
 
 
-@pytest.mark.parametrize("tokens, channels", [(40, 7), (513, 512), (10000, 20)])
+@pytest.mark.parametrize("tokens, channels", [(40, 1), (40, 7), (513, 512), (10000, 20)])
 def test_torch_svd(tokens, channels):
     # 10000 rows are more than are taken at a time.
     x = torch.randn(tokens, channels) * torch.rand(channels) + 3 * torch.randn(channels)
