@@ -17,17 +17,7 @@ from rbn_fairseq.norms import (
 )
 
 EPS_MODES = pytest.mark.parametrize("eps_mode", ["add", "clamp"])
-REAL = {  # masks (T, B) and C
-    "no padding": (oracles.real_tokens(5, [5, 5]), 4),
-    "right padding": (oracles.real_tokens(6, [6, 2, 3]), 4),
-    "left padding": (oracles.real_tokens(6, [6, 2, 3], left_pad=True), 4),
-    "a sentence of padding": (oracles.real_tokens(4, [4, 0, 2]), 5),
-    "a column of padding": (oracles.real_tokens(4, [3, 2]), 5),
-    "T = 1": (oracles.real_tokens(1, [1, 0, 1, 1]), 6),
-    "C = 1": (oracles.real_tokens(4, [4, 3]), 1),
-    "C = 513": (oracles.real_tokens(3, [3, 2]), 513),  # no multiple of any vector's width
-}
-ONE_TOKEN = {  # torch's batch norm refuses these; their variance is 0
+CASES = oracles.SENTENCES | {  # torch's batch norm refuses the last two; their variance is 0
     "one position": (oracles.real_tokens(1, [1]), 3),
     "one token among padding": (oracles.real_tokens(3, [0, 1]), 3),
 }
@@ -85,7 +75,7 @@ def assert_same_at_real_tokens(actual, expected, valid, tolerance, std):
 
 # Rounding is 6e-8 (fp32) or 1.1e-16 (fp64), times some ten operations.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 2e-15)])
-@pytest.mark.parametrize(("valid", "channels"), (REAL | ONE_TOKEN).values(), ids=REAL | ONE_TOKEN)
+@pytest.mark.parametrize(("valid", "channels"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("eps", [1e-5, 1.0])  # 1 lies among the variances, 0.04 to 4
 @EPS_MODES
 def test_agrees_with_the_definition(valid, channels, eps_mode, eps, dtype, tolerance):

@@ -240,16 +240,6 @@ def test_a_gap_is_to_what_the_bins_expect_of_these_lengths():
     assert gap.batch_mean.requires_grad and gap.count == sum(lengths)
 
 
-def test_a_gap_of_sentences_of_one_length_is_to_that_length():
-    norm = seen().train()
-    with record_gaps() as gaps, freeze_statistics():
-        norm(torch.randn(4, 2, C))
-    mean, var = norm.population.by_bin()
-    for of_gap in ("before", "after"):
-        torch.testing.assert_close(getattr(gaps[0], f"mean_{of_gap}"), mean[1])
-        torch.testing.assert_close(getattr(gaps[0], f"var_{of_gap}"), var[1])
-
-
 def test_without_a_real_token_the_gap_is_to_all():
     norm = seen().train()
     with record_gaps() as gaps, dummy_batch():

@@ -264,17 +264,6 @@ def test_large_inputs_saturate(kind):
 
 # Sentences.
 
-SENTENCES = {  # masks (T, B) and C
-    "no padding": (oracles.real_tokens(5, [5, 5]), 4),
-    "right padding": (oracles.real_tokens(6, [6, 2, 3]), 4),
-    "left padding": (oracles.real_tokens(6, [6, 2, 3], left_pad=True), 4),
-    "a sentence of padding": (oracles.real_tokens(4, [4, 0, 2]), 5),
-    "a column of padding": (oracles.real_tokens(4, [3, 2]), 5),
-    "holes": (torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0], [0, 1]]).bool(), 3),
-    "C = 1": (oracles.real_tokens(4, [4, 3]), 1),
-    "C = 513": (oracles.real_tokens(3, [3, 2]), 513),
-}
-
 
 def instance(valid, eps=1e-5):
     def norm(x, weight, bias):
@@ -289,7 +278,7 @@ def instance(valid, eps=1e-5):
     return norm
 
 
-@pytest.mark.parametrize(("valid", "channels"), SENTENCES.values(), ids=SENTENCES)
+@pytest.mark.parametrize(("valid", "channels"), oracles.SENTENCES.values(), ids=oracles.SENTENCES)
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 # As above, over the deviation of two or three tokens.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-5), (torch.float64, 1e-13)])

@@ -48,20 +48,9 @@ def gradients(norm, x, tokens, upstream):
     return y, torch.autograd.grad(y, (x, *norm.parameters()), upstream)
 
 
-MASKS = {  # (T, B)
-    "right padding": oracles.real_tokens(6, [6, 2, 1, 2]),
-    "left padding": oracles.real_tokens(6, [6, 2, 1, 2], left_pad=True),
-    "holes": torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]]).bool(),
-    "a sentence of padding": oracles.real_tokens(4, [4, 0, 2]),
-    "no padding": torch.ones(3, 4, dtype=torch.bool),
-    "one token": oracles.real_tokens(3, [0, 1]),
-    "no token": torch.zeros(3, 2, dtype=torch.bool),
-}
-
-
 @EVERY
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("mask", oracles.MASKS.values(), ids=oracles.MASKS)
 def test_rows_with_a_layout_are_the_padded_tensor_behind_the_door(name, training, mask):
     norm = build(name).double()
     norm(torch.randn(5, 2, C, dtype=torch.double))  # running statistics that are not the first

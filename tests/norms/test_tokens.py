@@ -9,19 +9,7 @@ import oracles
 from rbn_fairseq.norms import BatchLayout, BatchNorm, InstanceNorm, ValidTokens, lay_out
 from rbn_fairseq.norms import tokens as tokens_module
 
-MASKS = {  # (B, T)
-    "right padding": oracles.real_tokens(5, [3, 5, 1]).t(),
-    "left padding": oracles.real_tokens(5, [3, 5, 1], left_pad=True).t(),
-    "holes": torch.tensor([[0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 0, 1]]).bool(),
-    "no padding": torch.ones(3, 4, dtype=torch.bool),
-    "a sentence of padding": oracles.real_tokens(4, [2, 0, 4]).t(),
-    "a column of padding": oracles.real_tokens(5, [2, 4]).t(),
-    "no token": torch.zeros(2, 3, dtype=torch.bool),
-    "one token": oracles.real_tokens(3, [0, 1]).t(),
-    "one position": torch.ones(1, 1, dtype=torch.bool),
-    "no sentence": torch.zeros(0, 4, dtype=torch.bool),
-    "no position": torch.zeros(2, 0, dtype=torch.bool),
-}
+MASKS = {name: mask.t() for name, mask in oracles.MASKS.items()}  # (B, T)
 EVERY = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 FIRST = pytest.mark.parametrize("time_first", [False, True], ids=["batch first", "time first"])
 
