@@ -7,17 +7,11 @@ from rbn_fairseq.models.placements import HeadNorm
 from rbn_fairseq.models.placing import encoder_batch_norms
 from rbn_fairseq.norms import BatchNorm, LayerNorm, RMSNorm
 from small_models import (
-    BATCH,
-    HYBRID,
-    PERI,
-    PRE,
     STILL,
-    assert_alike,
     batch,
     build,
     build_classifier,
     build_language_model,
-    randomise,
 )
 
 
@@ -74,37 +68,6 @@ def test_the_projections_keep_names_and_first_weights():
     added = [name for name in state if name not in plain]
     assert len(added) == 2 * (2 * 3 + 2 * 4)
     assert all("_proj.norm." in name for name in added)
-
-
-HEADS = {
-    "norm_encoder": "batch@qk:layer",
-    "norm_decoder": "batch@0.qkv:rms@qk:layer@embedding:layer",
-}
-PLACES = {
-    "post": HEADS,
-    "pre": HEADS | PRE,
-    "peri": HEADS | PERI,
-    "hybrid": BATCH | HYBRID,
-    "hybrid with a first layer": HYBRID
-    | {"norm_encoder": "layer@0.self:rms", "norm_decoder": "layer@0.self:layer@0.cross:rms"},
-}
-EVERY = pytest.mark.parametrize("options", PLACES.values(), ids=PLACES)
-
-
-@EVERY
-@pytest.mark.usefixtures("double_softmax")
-@torch.no_grad()
-def test_steps_of_generation_are_the_full_forward(options):
-    model = randomise(build(**options)).double().eval()
-    source, lengths, target = batch()
-    encoded, state = model.encoder(source, lengths), {}
-    full, _ = model.decoder(target, encoder_out=encoded)
-    steps = [
-        model.decoder(target[:, : end + 1], encoder_out=encoded, incremental_state=state)[0]
-        for end in range(target.shape[1])
-    ]
-    real = target.ne(1)
-    assert_alike(torch.cat(steps, 1)[real], full[real])
 
 
 @torch.no_grad()
