@@ -170,33 +170,6 @@ def test_across(seed, width):
     assert packed.across(attention, other.pack(x), weights=False)[1] is None
 
 
-@pytest.mark.parametrize("cuts", ["each", "one", "halves"])
-@SEEDS
-def test_cuts_never_change_the_result(monkeypatch, seed, cuts):
-    source, target = some_lengths(seed)
-    # One group of all takes sentences with nothing to attend to apart, as the rule does.
-    source = [max(1, length) for length in source]
-    (own, other), _, x, memory = problem(source, target)
-    attention = module()
-
-    def outputs():
-        packed = PackedAttention(own, other, own.pack(memory))
-        return [
-            PackedAttention(own).within(attention, own.pack(memory)),
-            packed.within(attention, other.pack(x)),
-            *packed.across(attention, other.pack(x), weights=True),
-        ]
-
-    before, count = outputs(), len(source)
-    places = {"each": range(count + 1), "one": (0, count), "halves": (0, count // 2, count)}[cuts]
-    monkeypatch.setattr("rbn_fairseq.models.attention.cut_groups", lambda *_: sorted(set(places)))
-    for one, another in zip(before, outputs(), strict=True):
-        if one.dtype == torch.double:
-            assert_alike(another, one)
-        else:
-            torch.testing.assert_close(another, one, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
 def test_without_rows_every_projection_has_a_gradient(lengths):
     (own,), attention = lay_out(real_tokens(lengths)), module()
