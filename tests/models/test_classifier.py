@@ -21,14 +21,7 @@ from small_models import (
 pytestmark = pytest.mark.usefixtures("double_softmax")
 
 PRE = {"encoder_normalize_before": True}
-OPTIONS = {
-    "post": {},
-    "pre": PRE,
-    "learned positions": {"encoder_learned_pos": True},
-    "no positions": {"no_token_positional_embeddings": True},
-    "norm of embeddings": {"layernorm_embedding": True},
-    "gelu": {"activation_fn": "gelu"},
-}
+OPTIONS = {"post": {}, "pre": PRE}  # all others: `test_as_fairseq.py`, of the same encoder
 EVERY = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
