@@ -58,14 +58,6 @@ def test_every_linear_layer_of_the_encoder_and_none_of_the_decoder(kind, placeme
     assert sum(nn.utils.parametrize.is_parametrized(part) for part in model.modules()) == 2 * 6
 
 
-@PLACEMENTS
-def test_a_new_model_with_wn_is_the_model_without(placement):
-    options = STILL | placement
-    plain, normalised = build(**options).eval(), build(**options, norm_weight="wn").eval()
-    one, two = (model(*batch())[0] for model in (plain, normalised))
-    torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)  # g v / ||v|| is rounded
-
-
 SELF = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 CROSS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
