@@ -146,13 +146,6 @@ def test_a_dummy_batch_counts_nowhere(ranks):
     )
 
 
-def test_no_token_anywhere_moves_nothing(ranks):
-    before = dict(make_norm(sync=True).named_buffers())
-    for results in ranks:
-        for name, buffer in results["no token anywhere"][-1]["buffers"].items():
-            assert torch.equal(buffer, before[name])
-
-
 def test_without_sync_the_mean_of_the_buffers_weighs_bins_by_their_tokens(ranks):
     by_length = [{}, {}, {}]  # of each rank's tokens by bin
     for rank in range(WORLD):
