@@ -7,7 +7,6 @@ import pytest
 import runs
 from command import completed
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-from rbn_fairseq.checkpoints.fold import fold_checkpoint
 from rbn_fairseq.models import RBNTransformerModel
 
 
@@ -19,13 +18,6 @@ def validate(data_bin, path):
 def test_validate_finds_the_loss_that_training_logged(data_bin, rbn_run):
     logged = read_checkpoint(rbn_run / "checkpoint_last.pt")["extra_state"]["val_loss"]
     assert validate(data_bin, rbn_run / "checkpoint_last.pt") == logged
-
-
-def test_validate_takes_a_folded_model(data_bin, rbn_run, tmp_path):
-    """It has no batch norm left for the penalty of its training."""
-    whole, folded = rbn_run / "checkpoint_last.pt", tmp_path / "folded.pt"
-    write_checkpoint(folded, fold_checkpoint(whole))
-    assert validate(data_bin, folded) == pytest.approx(validate(data_bin, whole), abs=2e-3)
 
 
 def test_the_whole_test_set_is_translated(data_bin, rbn_run, corpus):
