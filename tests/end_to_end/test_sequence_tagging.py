@@ -13,7 +13,7 @@ import runs
 from command import completed, rbn, user_error
 from processes import train_on
 from rbn_fairseq.checkpoints.files import read_checkpoint
-from saved import assert_same_state, load
+from saved import load
 from tagging import write_tagged
 
 MODEL = (
@@ -160,15 +160,6 @@ def test_folding_of_normalised_weights(bio, tmp_path):
     completed("fold", last, "--output", folded)
     losses = [validated(bio, path, "valid")["loss"] for path in (folded, last)]
     assert losses[0] == pytest.approx(losses[1], abs=2e-3)
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_resume(bio, tmp_path, sampler):
-    options = (*SAMPLERS[sampler], "--no-tid", "--dropout", 0.1)
-    train(bio, tmp_path / "whole", *options, "--max-epoch", 2)
-    for end in (("--max-update", 11), ("--max-epoch", 2)):
-        train(bio, tmp_path / "stopped", *options, *end)
-    assert_same_state(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_long_texts_are_cut_with_their_tags(bio, tmp_path):
