@@ -59,18 +59,6 @@ def test_only_the_first_forward_counts():
     assert all(torch.equal(features[place], x) for place, x in first.items())
 
 
-def test_activation_checkpoints_run_forwards_twice():
-    model = build(checkpoint_activations=True, **PRE)
-    with record_features(model.encoder.layers, [1, 2]) as features:
-        encode(model, WITH_PADS)["encoder_out"][0].sum().backward()
-    plain = build(**PRE)
-    plain.load_state_dict(model.state_dict())
-    with record_features(plain.encoder.layers, [1, 2]) as expected:
-        encode(plain, WITH_PADS)
-    assert features.keys() == expected.keys()
-    assert all(torch.equal(features[place], x) for place, x in expected.items())
-
-
 def test_layers_that_layerdrop_skips_are_missing():
     model = build(encoder_layerdrop=0.5, **PRE)
     ran = []
