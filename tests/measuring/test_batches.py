@@ -108,19 +108,6 @@ def test_padding():
     assert padding([[0, 2], [2, 3], [4]], lengths) == pytest.approx(2 / 15)
 
 
-def test_random_batches_of_equal_numbers_of_tokens(lengths):
-    rng = np.random.default_rng(5)
-    lengths = np.where(rng.random(1003) < 0.01, 200, lengths)  # some are far longer than others
-    batches = bucketed(lengths, 600)
-    composed = random_batches(batches, lengths, rng)
-    assert sorted(np.concatenate(composed)) == list(range(1003))
-    assert len(composed) == len(batches)
-    tokens = np.array([lengths[batch].sum() for batch in composed])
-    # Each of the two ends of a batch is off by at most half of a sentence.
-    assert np.abs(tokens - tokens.mean()).max() <= 200
-    assert np.mean([np.std(lengths[batch]) for batch in composed]) > 0.8 * np.std(lengths)
-
-
 @pytest.mark.parametrize("lengths", [[50, 1, 1, 1], [1, 1, 1, 50], [7, 7, 7, 7]])
 @pytest.mark.parametrize("number", [1, 3, 4])
 def test_no_batch_of_equal_numbers_of_tokens_is_empty(lengths, number):
@@ -162,24 +149,6 @@ def test_sizes_of_random_batches_are_in_random_order():
     batches = np.split(np.arange(820), np.arange(1, 40).cumsum())  # of 1 to 40 sentences
     sizes = [len(batch) for batch in compose(batches, "random", 1, np.ones(820, dtype=int))]
     assert sorted(sizes) == list(range(1, 41)) != sizes
-
-
-def test_random_cuts_are_the_closest():
-    lengths = np.array([10, 1, 1, 10])
-    for seed in range(50):
-        composed = compose([[0, 1], [2, 3]], "random", seed, lengths)
-        order = sum(composed, [])
-        ends = lengths[order].cumsum()
-        cut = len(composed[0])
-        assert abs(ends[cut - 1] - 11) == min(abs(ends[:3] - 11))
-
-
-def test_random_order_is_uniform():
-    batches = [[index] for index in range(10)]
-    lengths = np.full(10, 7)
-    first = [compose(batches, "random", seed, lengths)[0][0] for seed in range(1000)]
-    # 100 expected each, standard deviation 9.5: five of them.
-    assert all(abs(first.count(index) - 100) < 48 for index in range(10))
 
 
 @pytest.mark.parametrize("text", ["", "mixed:", "mixed:1", "mixed:2.5", "Random", "joint"])
