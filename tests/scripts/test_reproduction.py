@@ -57,26 +57,6 @@ def test_what_training_and_evaluation_leave(iwslt14):
     assert len(hypotheses) == 21  # every sentence, though 21 is no multiple of 8
 
 
-def test_more_epochs_go_on_and_are_scored_anew(iwslt14, forked):
-    run = iwslt14 / "post-ln-seed2"
-    succeed("iwslt14/train.sh", "ln", "post", 2, *SMALL, "--max-epoch", 2, path=forked)
-    log = (run / "train.log").read_text()
-    assert [len(re.findall(rf'"epoch": {epoch}, "valid_loss"', log)) for epoch in (1, 2)] == [1, 1]
-    succeed("iwslt14/evaluate.sh", "ln", "post", 2, path=forked)
-    averaged = read_checkpoint(run / "average.pt")["rbn_fairseq"]["averaged"]
-    assert [path[-14:] for path in averaged] == ["checkpoint1.pt", "checkpoint2.pt"]
-
-
-def test_table(iwslt14, forked, tmp_path, monkeypatch):
-    for name in ("post-ln-seed1", "post-rbn-seed1"):
-        (tmp_path / name).symlink_to(iwslt14 / name)
-    monkeypatch.setenv("RUNS", str(tmp_path))
-    out = succeed("iwslt14/table.sh", path=forked)
-    for name in ("score.json", "score_averaged_statistics.json"):
-        scored = json.loads((iwslt14 / "post-rbn-seed1" / name).read_text())
-        assert f"{scored['tokenised']['bleu']:.2f}" in out
-
-
 def test_wmt16(forked, tmp_path, monkeypatch):
     """The other direction, from an archive, with compounds split; called from elsewhere."""
     archive = write_archive(tmp_path / "a.tar.gz", wmt_members(tmp_path, 300, 30, 21))
