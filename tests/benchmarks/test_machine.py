@@ -61,19 +61,6 @@ def test_the_peak_is_that_of_what_lives_together():
     assert 2 * ONE <= peak_bytes(run, "cpu") < 2.1 * ONE
 
 
-def test_what_autograd_keeps_counts():
-    x = matrix().requires_grad_()
-
-    def run(depth):
-        y = x
-        for _ in range(depth):
-            y = y.exp()  # keeps its result
-        y.sum().backward()
-
-    shallow, deep = (peak_bytes(lambda depth=depth: run(depth), "cpu") for depth in (2, 5))
-    assert deep - shallow == 3 * ONE
-
-
 def test_what_was_there_before_does_not_count():
     held = []
     assert peak_bytes(lambda: held.append(matrix()), "cpu") == pytest.approx(ONE, rel=0.01)

@@ -11,19 +11,11 @@ import norms
 import updates
 from generation import Translator, placed_settings
 from norms import Workload, time_norms
-from rbn_fairseq.norms import NORMS
 from runs import TINY
 from trainers import build_all, draw, fairseq_options, largest, make_trainer, read_settings, set_up
 
 BATCHES = [[3, 5], [4, 4, 4]]  # of two lengths, and of one
 COMMON = [*TINY, "--optimizer", "adam", "--max-tokens", "600"]
-
-
-@pytest.mark.parametrize("name", [*NORMS, "groupscale+power", "torch-batch"])
-@pytest.mark.parametrize("training", [True, False])
-def test_every_norm_can_be_timed(name, training):
-    work = Workload(BATCHES, 16, training=training, depth=2)
-    work.run(work.stack(name))
 
 
 def test_torch_batch_norm_is_the_same_norm():
