@@ -72,17 +72,6 @@ def test_fp32_rounds_no_more_than_fairseqs(smoothing):
         assert error <= 4 * other + 1e-6, (ours, theirs)
 
 
-def test_targets_are_in_the_order_of_the_rows():
-    """Of sentences sorted by their lengths on another side, padded as it comes."""
-    lengths = [3, 6, 1, 6, 2, 5, 4]
-    mask = real_tokens(lengths)
-    _, layout = lay_out(real_tokens([7, 4, 5, 4, 11, 1, 4]), mask)
-    target = torch.randint(4, 30, mask.shape).where(mask, 1)
-    packed = pack_targets(target, layout)
-    order = sorted(range(7), key=lambda row: ([7, 4, 5, 4, 11, 1, 4][row], lengths[row]))
-    assert torch.equal(packed, torch.cat([target[row][mask[row]] for row in order]))
-
-
 @pytest.mark.parametrize("change", ["wider", "narrower", "fewer sentences", "more", "transposed"])
 def test_targets_of_other_tokens_are_refused(change):
     mask = real_tokens([3, 5, 2])
