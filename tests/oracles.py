@@ -48,6 +48,15 @@ def moments(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return mean, ((tokens - mean) ** 2).sum(0) / len(tokens)
 
 
+def by_bin(x: Tensor, valid: Tensor, edges: list[float]) -> list[Tensor]:
+    """The real tokens ``(n, C)`` of ``x: (T, B, C)`` by the bin of their sentence, in float64."""
+    tokens: list[list[Tensor]] = [[] for _ in edges[1:]]
+    for sentence, mask in zip(x.unbind(1), valid.unbind(1), strict=True):
+        number = sum(int(mask.sum()) >= edge for edge in edges[1:-1])
+        tokens[number] += sentence[mask].double().unbind()
+    return [torch.stack(part) if part else x.new_zeros(0, x.shape[-1]) for part in tokens]
+
+
 def batch_norm(
     tokens: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, eps_mode: str = "add"
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -271,21 +271,10 @@ def test_without_a_mask_lengths_are_known_to_norms_that_ask():
         assert lengths == ([4, 1, 6] if options is OPTIONS else None)
 
 
-def tokens_by_bin(batch):
-    """The real tokens of each bin."""
-    x, valid = batch
-    groups = [[], [], []]
-    for sentence, mask in zip(x.unbind(1), valid.unbind(1), strict=True):
-        length = int(mask.sum())
-        if length:  # the last bin holds its upper edge, too
-            groups[sum(length >= edge for edge in EDGES[1:-1])].append(sentence[mask])
-    return [torch.cat(group) if group else torch.empty(0, 3).double() for group in groups]
-
-
 def statistics_by_hand(batches, estimate):
     """Each bin's mean, variance and number of tokens, over batches."""
     found = []
-    for parts in zip(*map(tokens_by_bin, batches), strict=True):
+    for parts in zip(*(oracles.by_bin(*batch, EDGES) for batch in batches), strict=True):
         parts = [part for part in parts if len(part)]
         if not parts:
             found.append((torch.zeros(3).double(), torch.zeros(3).double(), 0))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import by_sentence
 import oracles
 from agreement import randomise
 from rbn_fairseq.norms import (
@@ -62,67 +63,6 @@ def buffers(norm):
     return {name: buffer.clone() for name, buffer in norm.population.named_buffers()}
 
 
-def bin_of(length):
-    return sum(length >= edge for edge in EDGES[1:-1])
-
-
-def by_bin(x, valid):
-    """The tokens of each bin, ``(n, C)`` in float64."""
-    tokens = [[] for _ in CENTRES]
-    for sentence, mask in zip(x.unbind(1), valid.unbind(1), strict=True):
-        tokens[bin_of(int(mask.sum()))] += sentence[mask].double().unbind()
-    return [torch.stack(part) if part else torch.zeros(0, x.shape[-1]) for part in tokens]
-
-
-class Sums:
-    """What the bins keep, by the words of their description."""
-
-    def __init__(self, channels=C):
-        self.weight = [0.0] * len(CENTRES)
-        self.mean = [torch.zeros(channels, dtype=torch.double) for _ in CENTRES]
-        self.var = [torch.zeros(channels, dtype=torch.double) for _ in CENTRES]
-
-    def add(self, x, valid):
-        for g, tokens in enumerate(by_bin(x, valid)):
-            decay = 1 if self.weight[g] < M else 1 - M
-            part = M * len(tokens) / int(valid.sum())
-            mean, var = oracles.moments(tokens) if len(tokens) else (0, 0)
-            self.weight[g] = decay * self.weight[g] + part
-            self.mean[g] = decay * self.mean[g] + part * mean
-            self.var[g] = decay * self.var[g] + part * var
-
-    def assert_kept(self, population, **close):
-        kept = population.bin_weight, population.bin_mean, population.bin_var
-        exact = (
-            torch.tensor(self.weight, dtype=torch.double),
-            torch.stack(self.mean),
-            torch.stack(self.var),
-        )
-        for one, right in zip(kept, exact, strict=True):
-            torch.testing.assert_close(one.double(), right, **(close or CLOSE))
-
-
-def given_length(population, length):
-    """Mean and variance between the centres of bins, in float64; all bins have seen something."""
-    return [
-        torch.tensor([np.interp(length, CENTRES, channel) for channel in values.numpy().T])
-        for values in (
-            sums.double() / population.bin_weight.double().unsqueeze(1)
-            for sums in (population.bin_mean, population.bin_var)
-        )
-    ]
-
-
-def mixture(population, lengths):
-    """Mean and variance of tokens of these sentences, each distributed as its length says."""
-    mean, square = 0, 0
-    for length in lengths:
-        its_mean, its_var = given_length(population, length)
-        mean = mean + its_mean * length / sum(lengths)
-        square = square + (its_var + its_mean**2) * length / sum(lengths)
-    return mean, square - mean**2
-
-
 @pytest.mark.parametrize("eps_mode", ["add", "clamp"])
 def test_training_is_that_of_batch_norm_bit_for_bit(eps_mode):
     norm = make(eps_mode=eps_mode)
@@ -143,14 +83,18 @@ def test_training_is_that_of_batch_norm_bit_for_bit(eps_mode):
 @pytest.mark.parametrize("left_pad", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bins_keep_decayed_sums(left_pad, dtype):
-    norm, sums = make(momentum=M).to(dtype), Sums()
+    norm = make(momentum=M).to(dtype)
+    # In fp64 the momentum's rounding to fp32, 1e-8, would be seen.
+    close = CLOSE if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
     for lengths in BATCHES * 3:
         x, valid = data(lengths, left_pad)
-        norm(x.to(dtype), view(valid))
-        sums.add(x, valid)
-        # In fp64 the momentum's rounding to fp32, 1e-8, would be seen.
-        close = {} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
-        sums.assert_kept(norm.population, **close)
+        x = x.to(dtype)
+        sentences = zip(x.unbind(1), valid.unbind(1), strict=True)
+        tokens = [sentence[mask] for sentence, mask in sentences if mask.any()]
+        expected = by_sentence.moved_bins(norm, tokens)
+        norm(x, view(valid))
+        for name, value in expected.items():
+            torch.testing.assert_close(getattr(norm.population, name), value, **close)
 
 
 def seen():
@@ -166,7 +110,7 @@ def seen():
 def test_evaluation_interpolates_between_the_centres_of_bins():
     norm = seen()
     for length in (1, 2, 3, 4, 5, 6, 7, 30):  # below the first centre, between, at, beyond
-        mean, var = given_length(norm.population, length)
+        mean, var = map(torch.from_numpy, by_sentence.by_bin(norm, [length]))
         x = torch.randn(length, 1, C)
         exact = (x - mean) / oracles.std(var, 1e-5, "add") * norm.weight + norm.bias
         torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
@@ -228,10 +172,10 @@ def test_moments_that_are_set_are_looked_up():
 def test_a_gap_is_to_what_the_bins_expect_of_these_lengths():
     norm, lengths = seen().train(), [4, 2, 9, 3]
     x, valid = data(lengths)
-    before = mixture(norm.population, lengths)
+    before = by_sentence.expected(norm, lengths)
     with record_gaps() as gaps:
         norm(x.requires_grad_(), view(valid))
-    gap, after = gaps[0], mixture(norm.population, lengths)
+    gap, after = gaps[0], by_sentence.expected(norm, lengths)
     assert (before[0] - after[0]).abs().min() > 1e-3
     expected = (gap.mean_before, gap.var_before, gap.mean_after, gap.var_after)
     for actual, exact in zip(expected, (*before, *after), strict=True):
@@ -260,7 +204,7 @@ def test_measurements_have_the_moments_of_bins(lengths):
         norm(x, view(valid))
     measured, trained = (record.moments.bins for record in records)
     assert trained is None  # training has no use for them
-    for g, tokens in enumerate(by_bin(x, valid)):
+    for g, tokens in enumerate(oracles.by_bin(x, valid, EDGES)):
         assert measured.n[g] == len(tokens)
         mean, var = oracles.moments(tokens) if len(tokens) else torch.zeros(2, C)
         torch.testing.assert_close(measured.mean[g].double(), mean.double(), **CLOSE)
