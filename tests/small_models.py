@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import runs
+from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
+from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
+    LabelSmoothedCrossEntropyRBNConfig,
+)
 from rbn_fairseq.models import (
     RBNTransformerClassifier,
     RBNTransformerLanguageModel,
@@ -72,6 +76,13 @@ def build(model=RBNTransformerModel, pad=1, **options):
     settings = argparse.Namespace(arch=name, max_source_positions=50, max_target_positions=50)
     vars(settings).update(SIZES | options)
     return model.build_model(settings, task(pad))
+
+
+def build_criterion(of=None, **options):
+    """The label-smoothed criterion, of a task, in training."""
+    given = {"sentence_avg": False, "label_smoothing": 0.1} | options
+    cfg = LabelSmoothedCrossEntropyRBNConfig(**given)
+    return LabelSmoothedCrossEntropyRBN.build_criterion(cfg, of or task()).train()
 
 
 def build_language_model(model=RBNTransformerLanguageModel, **options):

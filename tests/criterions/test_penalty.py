@@ -12,15 +12,13 @@ from fairseq.logging import metrics
 import oracles
 import small_models
 from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
-from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
-    LabelSmoothedCrossEntropyRBNConfig,
-)
 from rbn_fairseq.criterions.penalty import gap_terms
 from rbn_fairseq.diagnostics import batch_norms
 from rbn_fairseq.models import RBNTransformerModel
 from rbn_fairseq.models.decoder import RBNTransformerDecoder
 from rbn_fairseq.models.loss import HAS_CHUNKS
 from rbn_fairseq.norms import BatchNorm, BatchNormOptions, ValidTokens, record_gaps
+from small_models import build_criterion
 
 CONVENTIONS = pytest.mark.parametrize("convention", ["paper", "official"])
 
@@ -114,13 +112,6 @@ def model():
 
 def build_model(**options):
     return small_models.build(**small_models.STILL, **options).train()
-
-
-def build_criterion(task, **options):
-    cfg = LabelSmoothedCrossEntropyRBNConfig(
-        **{"sentence_avg": False, "label_smoothing": 0.1} | options
-    )
-    return LabelSmoothedCrossEntropyRBN.build_criterion(cfg, task).train()
 
 
 @pytest.fixture

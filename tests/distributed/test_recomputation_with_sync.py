@@ -6,12 +6,8 @@ import pytest
 import torch
 
 from processes import counting_collectives
-from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
-from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
-    LabelSmoothedCrossEntropyRBNConfig,
-)
 from rbn_fairseq.norms import dummy_batch
-from small_models import BATCH, PRE, build, sample, task
+from small_models import BATCH, PRE, build, build_criterion, sample
 
 PLACEMENTS = {"post": {}, "pre": PRE}
 LENGTHS = [  # by step, then by rank: one rank alone has pads; both; rank 1 runs a dummy batch
@@ -23,10 +19,7 @@ LENGTHS = [  # by step, then by rank: one rank alone has pads; both; rank 1 runs
 
 def steps(rank, calls, **options):
     """What every step leaves behind, and how many collectives the last one took."""
-    cfg = LabelSmoothedCrossEntropyRBNConfig(
-        sentence_avg=False, label_smoothing=0.1, rbn_mean_weight=0.3, rbn_std_weight=0.7
-    )
-    criterion = LabelSmoothedCrossEntropyRBN.build_criterion(cfg, task()).train()
+    criterion = build_criterion(rbn_mean_weight=0.3, rbn_std_weight=0.7)
     model = build(dropout=0.1, norm_sync=True, **BATCH, **options).double().train()
     seen = []
     for number, lengths in enumerate(LENGTHS):

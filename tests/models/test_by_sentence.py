@@ -8,10 +8,6 @@ import pytest
 import torch
 
 import by_sentence
-from rbn_fairseq.criterions import LabelSmoothedCrossEntropyRBN
-from rbn_fairseq.criterions.label_smoothed_cross_entropy_rbn import (
-    LabelSmoothedCrossEntropyRBNConfig,
-)
 from rbn_fairseq.norms import BatchNorm, LengthBins
 from small_models import (
     BATCH,
@@ -26,10 +22,10 @@ from small_models import (
     assert_alike,
     assert_same_gradients,
     build,
+    build_criterion,
     gradients,
     randomise,
     sample,
-    task,
 )
 
 NORMS = {
@@ -120,11 +116,6 @@ def written(model, given, constants):
     return logits, out
 
 
-def criterion(**options):
-    cfg = LabelSmoothedCrossEntropyRBNConfig(sentence_avg=False, label_smoothing=0.1, **options)
-    return LabelSmoothedCrossEntropyRBN.build_criterion(cfg, task())
-
-
 @GIVEN
 @PAIRED
 @pytest.mark.usefixtures("double_softmax")
@@ -138,7 +129,7 @@ def test_training(norms, placement, given):
     penalty = out.penalty(0.3, 0.7)
     moved = out.moved()
 
-    total, size, log = criterion(**weights).train()(model.train(), given)
+    total, size, log = build_criterion(**weights)(model.train(), given)
     assert_alike(total, loss + penalty, "loss")
     assert_alike(log["loss"], loss.detach(), "logged loss")
     assert_alike(log["nll_loss"], nll.detach(), "logged nll")
