@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir
 from rbn_fairseq.measuring.batches import draw_batches
-from rbn_fairseq.norms import NORMS, BatchLayout, NormPlace, PopulationNorm, build_norm, parse_norms
+from rbn_fairseq.norms import NORMS, BatchLayout, NormPlace, build_norm, parse_norms
 from rounds import FLOOR, Row, milliseconds, summarise, take_turns
 from script import DEVICE, Data, Device, Rounds, Threads, begin, show
 from trainers import make_trainer, training_batches
@@ -83,11 +83,7 @@ class Workload:
             else build_norm(names, NormPlace(self.channels, heads=8), {})
             for _ in range(self.depth)
         )
-        stack.to(self.device, getattr(torch, self.dtype)).train(self.training)
-        for part in () if self.training else stack.modules():
-            if isinstance(part, PopulationNorm):
-                part.make_generation_fast_()  # as fairseq does before it generates
-        return stack
+        return stack.to(self.device, getattr(torch, self.dtype)).train(self.training)
 
     def _rows(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
         """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""

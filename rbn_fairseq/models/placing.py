@@ -166,7 +166,7 @@ def _rebuilt(norm: BatchNorm, bins: Optional[LengthBins]) -> BatchNorm:
     ordinary.population.set(*norm.population.get())
     new = copy.copy(norm)
     new._modules = {**norm._modules, "population": ordinary.population}
-    new.options, new.by_length, new._cached_map = options, ordinary.by_length, None
+    new.options, new.by_length = options, ordinary.by_length
     return new
 
 

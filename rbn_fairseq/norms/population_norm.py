@@ -1,6 +1,5 @@
 """The base class of norms with running statistics."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Optional, Self
 
 import torch
@@ -21,8 +20,7 @@ __all__ = ["PopulationNorm"]
 class PopulationNorm(AffineNorm):
     """A norm whose training uses the batch, and whose evaluation uses running statistics.
 
-    Evaluation is one multiply-add per element, by a scale and shift that every call computes;
-    after :meth:`make_generation_fast_`, the first.
+    Evaluation is one multiply-add per element, by a scale and shift that every call computes.
 
     A subclass has ``_train(rows, layout)``, from rows ``(N, C)`` of real tokens and where the
     sentences lie in them (``None`` where that is not known), and ``affine_map()``.
@@ -50,8 +48,6 @@ class PopulationNorm(AffineNorm):
 
     population: RunningStatistics
     _update = 0
-    _caches_map = False
-    _cached_map: Optional[tuple[Tensor, Tensor]] = None
 
     def __init__(
         self,
@@ -92,7 +88,7 @@ class PopulationNorm(AffineNorm):
             return on_rows(self._evaluate_by_length, x, tokens, by_sentence=True)
         if tokens is not None:
             tokens.check(x)
-        return self._evaluate(x)
+        return multiply_add(x, *self.affine_map())
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return scale and shift, each ``(C,)``: evaluation is ``x * scale + shift``."""
@@ -116,34 +112,3 @@ class PopulationNorm(AffineNorm):
 
     def _evaluate_by_length(self, rows: Tensor, layout: Optional[BatchLayout]) -> Tensor:
         raise NotImplementedError
-
-    def make_generation_fast_(self, **_: Any) -> None:
-        """Compute scale and shift of evaluation once, where no gradient is wanted.
-
-        fairseq calls this before it generates: parameters and statistics do not change any more
-        (but by training mode, loading a state, casts, and moves to a device).
-        """
-        self._caches_map = True
-
-    def _evaluate(self, x: Tensor) -> Tensor:
-        cuda = x.is_cuda and not torch.compiler.is_compiling()
-        captured = cuda and torch.cuda.is_current_stream_capturing()
-        if not self._caches_map or torch.is_grad_enabled() or captured:
-            return multiply_add(x, *self.affine_map())
-        if self._cached_map is None:
-            self._cached_map = self.affine_map()
-        return multiply_add(x, *self._cached_map)
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode; training, which changes the map, drops the cached one."""
-        if mode:
-            self._cached_map = None
-        return super().train(mode)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._cached_map = None
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._cached_map = None
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]

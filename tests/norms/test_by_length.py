@@ -223,12 +223,3 @@ def test_evaluation_of_rows_compiles_whole():
         norm.population.bin_mean.add_(1)
     x, _ = data([5, 5])
     assert torch.equal(compiled(x), norm(x))
-
-
-@torch.no_grad()
-def test_generation_keeps_no_map_of_other_sentences():
-    norm = seen()
-    short, long = torch.randn(2, 1, C), torch.randn(9, 1, C)
-    expected = norm(short), norm(long)
-    norm.make_generation_fast_()
-    assert all(map(torch.equal, (norm(short), norm(long)), expected))

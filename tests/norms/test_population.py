@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from rbn_fairseq.norms import BatchNorm, Population, PowerNorm, split_statistics
+from rbn_fairseq.norms import (
+    NORMS,
+    BatchNorm,
+    Population,
+    PopulationNorm,
+    PowerNorm,
+    split_statistics,
+)
 from rbn_fairseq.norms.moments import Moments
 
 MEAN, VAR = torch.tensor([2.0, -1.0]), torch.tensor([4.0, 0.25])
@@ -63,6 +70,27 @@ def test_a_norm_takes_the_population_that_it_is_given():
     torch.testing.assert_close(norm.population.running_mean, x.mean(0) / 2)
     expected = (x - x.mean(0) / 2) / torch.sqrt(x.var(0, correction=0) / 2 + 1e-5)
     torch.testing.assert_close(norm.eval()(x), expected)
+
+
+@pytest.mark.parametrize("kind", [n for n in NORMS.values() if issubclass(n, PopulationNorm)])
+@torch.no_grad()
+def test_evaluation_follows_weights_that_change_behind_autograds_back(kind):
+    norm, x = kind(3), torch.arange(12.0).view(2, 2, 3)
+    norm(x)
+    norm.eval()(x)
+    for parameter in norm.parameters():
+        parameter.data.fill_(0)  # as fairseq's optimizers write
+    norm.bias.data.fill_(5)
+    assert torch.equal(norm(x), torch.full_like(x, 5))
+
+
+@torch.no_grad()
+def test_evaluation_compiles_whole():
+    norm, x = BatchNorm(3).eval(), torch.arange(12.0).view(2, 2, 3)
+    compiled = torch.compile(norm, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), norm(x))
+    norm.population.set(torch.tensor([1.0, 2, 3]), torch.tensor([4.0, 5, 6]))
+    assert torch.equal(compiled(x), norm(x))
 
 
 def test_statistics_of_a_state_dict():
