@@ -94,8 +94,8 @@ def main(
     """Time the encoder's forward and whole generation of models with random weights, in turn.
 
     All generate the same number of tokens: fairseq's own model and, in encoder and decoder, layer
-    norm, batch norm, what `rbn fold` leaves of it, and no norm, the floor; Post-Norm, then
-    Pre-Norm. A time is that of a batch of the test set.
+    norm, batch norm, what `rbn fold` leaves of it, and no norm; Post-Norm, then Pre-Norm. A time is
+    that of a batch of the test set.
     """
     begin(data, json, overwrite, threads)
     make = partial(Translator, str(data), device=device, beam=beam, steps=steps)
@@ -114,8 +114,6 @@ def main(
             timings = take_turns(actions, rounds, case)
             rows += summarise(
                 [{name: ms / len(drawn) for name, ms in times.items()} for times in timings],
-                lowest="none",
-                floor="the same without norms",
                 bench="generate",
                 case=case,
                 device=device,

@@ -1,11 +1,10 @@
-"""The machine: description, freed memory, rate of matrix products, peaks of memory."""
+"""The machine: description, freed memory, peaks of memory."""
 
 import ctypes
 import gc
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,31 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from rbn_fairseq.measuring.run_file import describe_start
-from rounds import milliseconds
 
-_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-with suppress(ImportError):  # torch before 2.13; otherwise it makes the operation known
-    import torch.nn.modules.linear_cross_entropy  # noqa: F401
-_LOSS = getattr(torch.ops.torch_nn, "_linear_cross_entropy_batch_chunked", None)
-_Shape = tuple[int, ...]
-
-
-def _loss_flop_count(x: _Shape, weight: _Shape, *_: Any, out_shape: Any, **__: Any) -> int:
-    """Count the logits' operations and those of gradients that are made along with the loss."""
-    _, *gradients = out_shape[:3]
-    return 2 * x[0] * x[1] * weight[0] * (1 + sum(0 not in shape for shape in gradients))
-
-
-# Operations from shapes, of what torch's own counter leaves out.
-_LEFT_OUT: dict[Any, Callable[..., int]] = {
-    _ATTENTION: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    _ATTENTION_BACKWARD: lambda g, q, k, v, *_, **__: sdpa_backward_flop_count(g, q, k, v),
-    **({} if _LOSS is None else {_LOSS: _loss_flop_count}),
-}
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -63,26 +40,6 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, -1)
-
-
-def product_timer(device: str, dtype: str) -> Callable[[float], float]:
-    """Return what times floating-point operations, at the rate of a product of large matrices."""
-    side = 1024 if device == "cpu" else 8192
-    factor = torch.rand(side, side, device=device, dtype=getattr(torch, dtype))
-    out = torch.empty_like(factor)
-
-    def time(flops: float) -> float:
-        duration = milliseconds(lambda: torch.mm(factor, factor, out=out), device)
-        return duration * flops / (2 * side**3)
-
-    return time
-
-
-def count_flops(action: Callable[[], Any]) -> int:
-    """Return the floating-point operations of an action's matrix products, both ways."""
-    with FlopCounterMode(display=False, custom_mapping=_LEFT_OUT) as counter:
-        action()
-    return int(counter.get_total_flops())
 
 
 def peak_bytes(action: Callable[[], Any], device: str) -> int:

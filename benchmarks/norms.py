@@ -1,17 +1,17 @@
 """Norms alone, called as a model calls them: python benchmarks/norms.py DATA-BIN."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import nn
 
 from rbn_fairseq.cli.options import Json, Overwrite, UserDir
 from rbn_fairseq.measuring.batches import draw_batches
 from rbn_fairseq.norms import NORMS, BatchLayout, NormPlace, build_norm, parse_norms
-from rounds import FLOOR, Row, milliseconds, summarise, take_turns
+from rounds import Row, milliseconds, summarise, take_turns
 from script import DEVICE, Data, Device, Rounds, Threads, begin, show
 from trainers import make_trainer, training_batches
 
@@ -67,8 +67,6 @@ class Workload:
         self.layouts = [BatchLayout(torch.tensor(b, device=device), list(b)) for b in batches]
         shape = (2, max(map(sum, batches)), channels)
         self._memory = torch.randn(shape, device=device).to(getattr(torch, dtype))
-        # In training autograd keeps the outputs of all norms; otherwise two tensors take turns.
-        self._copies = self._memory.new_zeros(depth if training else min(2, depth), *shape[1:])
 
     def stack(self, name: str) -> nn.ModuleList:
         """Build the norms of a name, a composition ``a+b``, or ``torch-batch``.
@@ -85,30 +83,17 @@ class Workload:
         )
         return stack.to(self.device, getattr(torch, self.dtype)).train(self.training)
 
-    def _rows(self) -> Iterator[tuple[Tensor, Tensor, BatchLayout]]:
-        """Yield x and its gradient ``(N, C)``, and their layout, batch by batch."""
-        for layout in self.layouts:
-            x, upstream = self._memory[:, : layout.rows]
-            yield x.detach().requires_grad_(self.training), upstream, layout
-
     def run(self, stack: nn.ModuleList) -> None:
         """Run norms one after another on all batches, with their backward in training."""
         with torch.set_grad_enabled(self.training):
-            for x, upstream, layout in self._rows():
-                y = x
+            for layout in self.layouts:
+                x, upstream = self._memory[:, : layout.rows]  # (N, C)
+                y = x = x.detach().requires_grad_(self.training)
                 for norm in stack:
                     y = norm(y) if isinstance(norm, nn.BatchNorm1d) else norm(y, layout)
                 if self.training:
                     inputs = [x, *stack.parameters()]
                     torch.autograd.grad(y, inputs, upstream, allow_unused=True)
-
-    def copy(self) -> None:
-        """Copy all batches, once for each norm of a stack, into as much memory as norms write."""
-        with torch.no_grad():
-            for source, _, _ in self._rows():
-                for norm in range(self.depth):
-                    block = self._copies[norm % len(self._copies)]
-                    source = block[: len(source)].copy_(source)
 
 
 def time_norms(norms: Sequence[str], case: str, work: Workload, rounds: int) -> list[Row]:
@@ -116,22 +101,12 @@ def time_norms(norms: Sequence[str], case: str, work: Workload, rounds: int) -> 
 
     A time is that of a norm on a batch's rows of real tokens: the mean over the norms of a stack
     and the batches.
-
-    The floor is the time in which memory moves what must be moved: in training five tensors (x and
-    y in the forward, x and both gradients in the backward), so 2.5 copies of a tensor of the same
-    size; in evaluation one copy. Each copy reads the last one, as a norm reads the output of the
-    norm before it, and writes memory of its own where norms keep their outputs. So the floor has
-    the cache's speed only where norms can have it.
     """
     actions = {
         name: partial(milliseconds, partial(work.run, work.stack(name)), work.device)
         for name in norms
     }
-    actions[FLOOR] = partial(milliseconds, work.copy, work.device)
     timings = take_turns(actions, rounds, case)
-    copies = 2.5 if work.training else 1.0
-    for times in timings:
-        times[FLOOR] *= copies
     norms_run = work.depth * len(work.layouts)
     return summarise(
         [{name: ms / norms_run for name, ms in times.items()} for times in timings],
@@ -141,7 +116,6 @@ def time_norms(norms: Sequence[str], case: str, work: Workload, rounds: int) -> 
         dtype=work.dtype,
         case=case,
         channels=work.channels,
-        floor=f"{copies:g} copies of the activations, into as much memory as the norms write",
     )
 
 
@@ -172,7 +146,6 @@ def main(
     """Time norms in turn, as a model calls them: forward and backward in training.
 
     A time is that of one norm on the real tokens of one training batch, source or target side.
-    The floor is the time in which memory copies what must be moved.
     """
     begin(data, json, overwrite, threads)
     norms = list(dict.fromkeys(("layer", *norm)))

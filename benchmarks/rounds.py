@@ -10,8 +10,6 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-FLOOR = "floor"  # name of the lower bound among the times of a round
-
 #: One measurement, as it stands in JSON; :func:`summarise` has its fields.
 Row = dict[str, Any]
 
@@ -50,25 +48,23 @@ def take_turns(
 
 def summarise(
     rounds: Sequence[Mapping[str, float]],
-    lowest: str = FLOOR,
     tokens: Optional[Mapping[str, float]] = None,
     **fields: Any,
 ) -> list[Row]:
-    """Summarise rounds, name by name, against the first one and against the floor.
+    """Summarise rounds, name by name, against the first one.
 
     Ratios are taken round by round: a slow round is slow for both.
 
     Args:
         rounds: milliseconds by name.
-        lowest: the floor's name in the rounds; if it is not there, there is no floor.
         tokens: real tokens of an update by name, where the rounds' times are those of a token.
         fields: of all rows: ``bench`` (what is timed), ``case`` (what on), ``device``,
-            ``threads``, ``dtype``, ``floor`` (what it is, in words).
+            ``threads``, ``dtype``.
 
     Returns:
         Rows: the fields, ``norm`` (the name), ``ms`` (median, of an update where there are
         tokens), ``ratio_to_layer`` (median ratio to the first name), ``spread`` (its first and
-        third quartile), ``floor_ratio`` (median ratio to the floor), ``n`` (rounds), ``tokens``.
+        third quartile), ``n`` (rounds), ``tokens``.
     """
     times = pd.DataFrame(rounds)
     ratios = times.div(times.iloc[:, 0], axis=0)
@@ -81,8 +77,6 @@ def summarise(
             "n": len(times),
             "spread": ratios[name].quantile([0.25, 0.75]).tolist(),
         }
-        if lowest in times:
-            row["floor_ratio"] = float((times[name] / times[lowest]).median())
         if tokens:
             row |= {"ms": row["ms"] * tokens[name], "tokens": tokens[name]}
         rows.append(fields | row)

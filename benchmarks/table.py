@@ -29,7 +29,6 @@ def _cells(row: Row) -> dict[str, str]:
         "median": median,
         "us per real token": f"{1000 * ms / row['tokens']:,.1f}" if row.get("tokens") else "",
         "ratio or share (quartiles)": ratio,
-        "x floor": f"{row['floor_ratio']:.2f}" if row.get("floor_ratio") else "",
     }
 
 
@@ -37,11 +36,8 @@ def markdown(rows: Sequence[Row], name: str = "") -> str:
     """Return a table for each kind of measurement and dtype, and what they were measured on."""
     parts = []
     for kind, group in itertools.groupby(rows, key=lambda row: (row["bench"], row["dtype"])):
-        alike = list(group)
-        floors = [row["floor"] for row in alike if row.get("floor")]
-        heading = f"`{name}`: " * bool(name) + ", ".join(kind)
-        parts.append(heading + (f"; floor: {floors[0]}" if floors else ""))
-        table = pd.DataFrame(map(_cells, alike))
+        parts.append(f"`{name}`: " * bool(name) + ", ".join(kind))
+        table = pd.DataFrame(map(_cells, group))
         used = table.loc[:, table.ne("").any()]
         parts.append(used.to_markdown(index=False, disable_numparse=True))
     first = rows[0]

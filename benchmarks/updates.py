@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from machine import count_flops, peak_bytes, product_timer
+from machine import peak_bytes
 from rbn_fairseq.cli.options import Json, Overwrite
-from rounds import FLOOR, Row, milliseconds, summarise, take_turns
+from rounds import Row, milliseconds, summarise, take_turns
 from script import DEVICE, Data, Device, Options, Rounds, Threads, begin, show
 from trainers import (
     DEFAULTS,
@@ -63,9 +63,7 @@ def main(
     The memory is the peak of a trainer from its making to the end of updates on the largest
     batches of an epoch: weights, gradients, the optimizer's state, activations.
 
-    The floor is the time of the first setting's matrix products, with those of padding if it
-    computes padding, at the rate of a product of large matrices. Freed memory goes back to the
-    system, as in a training.
+    Freed memory goes back to the system, as in a training.
     """
     begin(data, json, overwrite, threads, keep_freed=False)
     settings = read_settings(setting, options)
@@ -78,8 +76,7 @@ def main(
 
     reference, last = list(settings)[0], list(settings)[-1]
     # First of all: what libraries take from the allocator once is no setting's memory.
-    warm_up = turns[reference][0]
-    flops = count_flops(partial(train_anew, reference, warm_up)) / real_tokens(warm_up)  # a token's
+    train_anew(reference, turns[reference][0])
     # Twice: the optimizer's state is there from the first update on.
     peaks = {
         name: peak_bytes(partial(train_anew, name, 2 * largest(trainer)), device)
@@ -90,21 +87,17 @@ def main(
         name: partial(_per_token, trainer, iter(turns[name]), device)
         for name, trainer in trainers.items()
     }
-    dtype = dtype_of(trainers[reference].cfg)
-    actions[FLOOR] = partial(product_timer(device, dtype), flops)
     timings = take_turns(actions, rounds, "training")
     tokens = {  # of an update
         name: sum(map(real_tokens, timed)) / sum(map(len, timed))
         for name, (_, *timed) in turns.items()
     }
-    tokens[FLOOR] = tokens[reference]
 
     # The first may be fairseq's own model, whose name does not tell its size.
     cfg = trainers[last].cfg
     case = f"{cfg.model._name}/{cfg.dataset.max_tokens}"
-    fields: Row = {"device": device, "threads": threads, "dtype": dtype, "case": case}
-    floor = f"{flops * tokens[FLOOR] / 1e9:,.0f} GFLOP of matrix products"
-    rows = summarise(timings, tokens=tokens, bench="train", floor=floor, **fields)
+    fields: Row = {"device": device, "threads": threads, "dtype": dtype_of(cfg), "case": case}
+    rows = summarise(timings, tokens=tokens, bench="train", **fields)
     for name, peak in peaks.items():
         measured = {"norm": name, "bytes": peak, "ratio_to_layer": peak / peaks[reference], "n": 1}
         rows.append(fields | {"bench": "memory"} | measured)

@@ -11,17 +11,15 @@ from rounds import summarise, take_turns
 
 def test_ratios_are_taken_round_by_round():
     rounds = [
-        {"layer": 1.0, "batch": 2.0, "floor": 0.5},
-        {"layer": 10.0, "batch": 10.0, "floor": 2.0},
-        {"layer": 4.0, "batch": 12.0, "floor": 2.0},
+        {"layer": 1.0, "batch": 2.0},
+        {"layer": 10.0, "batch": 10.0},
+        {"layer": 4.0, "batch": 12.0},
     ]
-    layer, batch, floor = summarise(rounds, case="made up", floor="a copy")
-    assert (layer["ms"], layer["ratio_to_layer"], layer["floor_ratio"]) == (4.0, 1.0, 2.0)
-    assert layer["spread"] == [1.0, 1.0]
-    # Ratios 2, 1, 3 and 4, 5, 6: those of the medians would be 2.5 and 5.
-    assert (batch["ms"], batch["ratio_to_layer"], batch["floor_ratio"]) == (10.0, 2.0, 5.0)
+    layer, batch = summarise(rounds, case="made up")
+    assert (layer["ms"], layer["ratio_to_layer"], layer["spread"]) == (4.0, 1.0, [1.0, 1.0])
+    # Ratios 2, 1, 3: that of the medians would be 2.5.
+    assert (batch["norm"], batch["ms"], batch["ratio_to_layer"]) == ("batch", 10.0, 2.0)
     assert (batch["spread"], batch["n"], batch["case"]) == ([1.5, 2.5], 3, "made up")
-    assert (floor["norm"], floor["floor_ratio"], floor["floor"]) == ("floor", 1.0, "a copy")
 
 
 def test_times_per_token_become_those_of_an_update():
@@ -29,7 +27,7 @@ def test_times_per_token_become_those_of_an_update():
     layer, batch = summarise(rounds, tokens={"layer": 1000.0, "batch": 500.0})
     assert (layer["ms"], batch["ms"]) == pytest.approx((20.0, 12.5))
     assert batch["ratio_to_layer"] == 1.5  # of tokens: 2 and 1
-    assert batch["tokens"] == 500 and "floor_ratio" not in batch
+    assert batch["tokens"] == 500
 
 
 def test_all_take_turns_in_each_round_and_the_first_does_not_count():
