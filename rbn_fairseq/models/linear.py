@@ -40,8 +40,7 @@ def readers_of_stack(model: Any, side: str) -> list[nn.Linear]:
     """
     if side == "decoder" or "decoder" not in model.kind.sides:
         return []
-    stack = model.decoder.layers
-    layers = [stack[index] for index in range(len(stack))]  # all, with LayerDrop
+    layers = model.decoder.layers.children()  # all: iterating itself, LayerDrop's list chooses
     attentions = [layer.encoder_attn for layer in layers if layer.encoder_attn is not None]
     return [linear for each in attentions for linear in (each.k_proj, each.v_proj)]
 
@@ -55,7 +54,7 @@ def readers_of_norms(
         stack: encoder or decoder.
         behind: the linear layers that read the stack's own output.
     """
-    layers = [stack.layers[index] for index in range(len(stack.layers))]  # not LayerDrop's choice
+    layers = list(stack.layers.children())  # not LayerDrop's choice
     norms, linear = zip(
         *(reads for layer in layers for reads in _readers_in_layer(layer)), strict=True
     )

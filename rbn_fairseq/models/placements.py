@@ -8,14 +8,17 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import Tokens
 
 __all__ = [
-    "HEADS", "PROJECTIONS", "HeadNorm", "SubNorm", "deepnorm", "draw_small_weights", "draw_weights",
-    "place_output_norm", "place_sub_norm", "sub_norm_gains",
+    "HEADS", "OUTPUTS", "PROJECTIONS", "HeadNorm", "SubNorm", "deepnorm", "draw_small_weights",
+    "draw_weights", "place_sub_norm", "sub_norm_gains",
 ]  # fmt: skip
 
 #: Sites of norms of an attention's heads: of queries and keys, and of values as well.
 HEADS = ("qk", "qkv")
 #: A projection of an attention -> the sites that a norm behind it is of.
 PROJECTIONS = {"q_proj": HEADS, "k_proj": HEADS, "v_proj": ("qkv",)}
+#: A sublayer -> the layer's attribute for what stands behind it. In Peri-LN (Kim et al., 2025,
+#: arXiv:2502.02732) that is a norm: ``x + norm_out(f(norm_in(x)))``.
+OUTPUTS = {"self": "self_attn_out", "cross": "encoder_attn_out", "ffn": "ffn_out"}
 
 
 def draw_weights(layer: nn.Module, gain: float) -> None:
@@ -65,9 +68,6 @@ def deepnorm(
     return (0.81 * depth, 0.87 / depth), ((3 * m) ** 0.25, (12 * m) ** -0.25)
 
 
-_ATTENTIONS = {"self": "self_attn", "cross": "encoder_attn"}  # site of a plan -> attribute
-
-
 def sub_norm_gains(encoder_layers: int, decoder_layers: int) -> tuple[float, float]:
     """Return the gains of first weights for an encoder of N and a decoder of M layers.
 
@@ -106,20 +106,12 @@ def place_sub_norm(layer: Any, site: str, norm: nn.Module) -> None:
     if site == "ffn":
         layer.fc2_norm = norm
         return
-    attention = getattr(layer, _ATTENTIONS[site])
-    setattr(layer, f"{_ATTENTIONS[site]}_out", SubNorm(norm, attention.out_proj))
+    attention = layer.self_attn if site == "self" else layer.encoder_attn
+    setattr(layer, OUTPUTS[site], SubNorm(norm, attention.out_proj))
     # Attention leaves the joined heads as they are. Unless this check is skipped, fairseq's, which
     # generation takes, calls torch's function, which reads out_proj.weight and not out_proj.
     attention.out_proj = nn.Identity()
     attention.skip_embed_dim_check = True
-
-
-def place_output_norm(layer: Any, site: str, norm: nn.Module) -> None:
-    """Put the norm of a sublayer's output, ``self``, ``cross`` or ``ffn``, into a layer (Peri-LN).
-
-    Source: Kim et al., 2025, Peri-LN (arXiv:2502.02732): ``x + norm_out(f(norm_in(x)))``.
-    """
-    setattr(layer, "ffn_out" if site == "ffn" else f"{_ATTENTIONS[site]}_out", norm)
 
 
 class HeadNorm(nn.Linear):

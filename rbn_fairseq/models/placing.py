@@ -11,12 +11,12 @@ from typing import Any, Optional
 from rbn_fairseq.models.config import NormConfig, StackPlan
 from rbn_fairseq.models.placements import (
     HEADS,
+    OUTPUTS,
     PROJECTIONS,
     HeadNorm,
     deepnorm,
     draw_small_weights,
     draw_weights,
-    place_output_norm,
     place_sub_norm,
     sub_norm_gains,
 )
@@ -61,13 +61,10 @@ def _refuse_at(where: str, names: Collection[str], norms: NormConfig, option: st
             reason = leaks or "while a text is made, its length is not known yet"
             if where == _HEADS:
                 reason = "it asks which sentence a row is of, and there a row is a token's head"
-            in_encoder = leaks and where == _DECODER and norms.encoder is not None
-            elsewhere = "it in the encoder (--norm-encoder) and " if in_encoder else ""
-            given = f"with --norm-{name}-length-bins " if bins else ""
             without = f", or leave --norm-{name}-length-bins out" if bins else ""
             raise ValueError(
-                f"{option}: {given}`{name}` may not stand {where}: {reason}. Use {elsewhere}"
-                f"another norm there, such as `layer`{without}."
+                f"{option}: `{name}` may not stand {where}: {reason}. Use another norm there, such "
+                f"as `layer`{without}."
             )
 
 
@@ -77,30 +74,29 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     Residuals and first weights get the sizes that the arrangement says.
     """
     option, causal = f"--norm-{planned.side}", planned.side == "decoder"
-    # Not by iterating: LayerDrop's list drops layers at random when iterated over.
-    layers = [stack.layers[index] for index in range(len(stack.layers))]
+    layers = list(stack.layers.children())  # LayerDrop's list, iterated over, drops some at random
     has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
     places = {site: name for site, name in _PLACES.items() if has[site]}
     sites = (*places, *HEADS, EMBEDDING)
     named = tuple(site for site in sites if site not in _GENERAL[norms.placement])
     plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
+    if causal:
+        _refuse_at(_DECODER, [name for rule in plan.rules for name in rule.norms], norms, option)
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
-    _place_embedding_norm(stack, plan, place, norms, causal)
+    _place_embedding_norm(stack, plan, place, norms)
     depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
     for number, layer in enumerate(layers):
         for site, name in places.items():
             names = plan.norms(number, site) or ("none",)
-            if causal:
-                _refuse_at(_DECODER, names, norms, option)
             setattr(layer, name, build_norm(names, place, norms.options))
             if norms.placement == "sub":
                 inner = hidden if site == "ffn" else place
                 place_sub_norm(layer, site, build_norm(names, inner, norms.options))
             elif norms.placement == "peri":
-                place_output_norm(layer, site, build_norm(names, place, norms.options))
-        _place_head_norms(layer, number, plan, norms, causal)
+                setattr(layer, OUTPUTS[site], build_norm(names, place, norms.options))
+        _place_head_norms(layer, number, plan, norms)
         if norms.placement == "deepnorm":
             layer.residual_scale, gain = deepnorm(*depths)[causal]
             draw_weights(layer, gain)
@@ -124,14 +120,10 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     stack.layer_norm = build_norm(final, place, norms.options)
 
 
-def _place_head_norms(
-    layer: Any, number: int, plan: NormPlan, norms: NormConfig, causal: bool
-) -> None:
+def _place_head_norms(layer: Any, number: int, plan: NormPlan, norms: NormConfig) -> None:
     attentions = (layer.self_attn, getattr(layer, "encoder_attn", None))
     for attention, (name, sites) in product(filter(None, attentions), PROJECTIONS.items()):
         names = plan.norms(number, *sites)
-        if causal:
-            _refuse_at(_DECODER, names, norms, plan.option)
         _refuse_at(_HEADS, names, norms, plan.option)
         if names:
             place, heads = NormPlace(attention.head_dim, sync=norms.sync), attention.num_heads
@@ -139,20 +131,16 @@ def _place_head_norms(
             setattr(attention, name, HeadNorm(getattr(attention, name), norm, heads))
 
 
-def _place_embedding_norm(
-    stack: Any, plan: NormPlan, place: NormPlace, norms: NormConfig, causal: bool
-) -> None:
-    names, default = plan.norms(None, EMBEDDING), stack.layernorm_embedding is not None
-    if names and default:
-        raise ValueError(
-            f"{plan.option}: the plan `{plan}` has a norm of the embedding, and "
-            "--layernorm-embedding is another one. Leave --layernorm-embedding out."
-        )
-    if causal:
-        _refuse_at(_DECODER, names, norms, plan.option)
-    if default:  # fairseq's, which takes no layout
-        stack.layernorm_embedding = build_norm(("layer",), place, norms.options)
-    elif names:
+def _place_embedding_norm(stack: Any, plan: NormPlan, place: NormPlace, norms: NormConfig) -> None:
+    names = plan.norms(None, EMBEDDING)
+    if stack.layernorm_embedding is not None:
+        if names:
+            raise ValueError(
+                f"{plan.option}: the plan `{plan}` has a norm of the embedding, and "
+                "--layernorm-embedding is another one. Leave --layernorm-embedding out."
+            )
+        names = ("layer",)  # in place of fairseq's, which takes no layout
+    if names:
         stack.layernorm_embedding = build_norm(names, place, norms.options)
 
 

@@ -149,10 +149,6 @@ def test_no_linear_layer_has_to_copy_its_input(name, placement):
     assert len(dense) >= 2 * (2 * 6 + 2 * 10) and all(dense)
 
 
-def test_an_unused_rule_for_a_leaking_norm_is_no_harm():
-    build(norm_decoder="layer@0-1:instance")  # of two layers
-
-
 def running_statistics(layer):
     return {name: b.clone() for name, b in layer.named_buffers() if "population" in name}
 
@@ -189,7 +185,7 @@ def test_dropped_layers_keep_their_statistics(monkeypatch, encoder, decoder):
         ({"norm_batch_momentum": 1.5}, ["--norm-batch-momentum", "1.5"]),
         (
             {"norm_decoder": "layer@0:instance"},
-            ["--norm-decoder:", "`instance`", "later tokens", "--norm-encoder", "`layer`"],
+            ["--norm-decoder:", "`instance`", "later tokens", "`layer`"],
         ),
         ({"norm_decoder_final": "instance", **PRE}, ["--norm-decoder-final:", "`instance`"]),
         (
