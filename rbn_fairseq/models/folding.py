@@ -1,5 +1,6 @@
 """Norms with running statistics, folded into the linear layers that read them."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,6 @@ from torch.nn.utils import parametrize
 from rbn_fairseq.models.linear import readers_of_norms, readers_of_stack
 from rbn_fairseq.models.placements import HEADS
 from rbn_fairseq.norms import EMBEDDING, Affine, Composition, NoNorm, NormPlan, PopulationNorm
-from rbn_fairseq.norms.plan import NormRule
 
 __all__ = ["Folding", "fold_norms"]
 
@@ -65,14 +65,13 @@ def _take_in(linear: nn.Linear, scale: Tensor, shift: Tensor) -> None:
 
 def _rename(plan: str, running: set[str], vanish: bool) -> str:
     """Return a plan without norms that have running statistics."""
-
-    def rename(rule: NormRule) -> tuple[str, ...]:
+    rules = []
+    for rule in NormPlan.parse(plan).rules:
         folded = ["affine" if name in running else name for name in rule.norms]
         if vanish and rule.site not in _KEPT and rule.norms[-1] in running:
             folded[-1] = "none"
-        return tuple(folded)
-
-    return str(NormPlan.parse(plan).renamed(rename))
+        rules.append(replace(rule, norms=tuple(folded)))
+    return str(NormPlan(tuple(rules)))
 
 
 def _settings(model: Any) -> dict[str, str]:

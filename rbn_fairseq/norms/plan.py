@@ -1,8 +1,8 @@
 """Norm plans: one string that places norms in a stack of layers."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Optional
 
@@ -132,10 +132,6 @@ class NormPlan:
                 if rule.matches(layer, site) and (rule.site == site or site not in self.named):
                     return rule.norms
         return ()
-
-    def renamed(self, rename: Callable[[NormRule], tuple[str, ...]]) -> "NormPlan":
-        """Return the plan with other norms at the same places."""
-        return replace(self, rules=tuple(replace(rule, norms=rename(rule)) for rule in self.rules))
 
     def check(self, layers: int, sites: Sequence[str], known: Collection[str]) -> "NormPlan":
         """Return the plan if it fits a stack.

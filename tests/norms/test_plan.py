@@ -163,12 +163,5 @@ def test_what_is_written_is_what_was_read(text):
     assert str(NormPlan.parse("batch@1-1:layer")) == "batch@1:layer"
 
 
-def test_renamed_plans_keep_their_places():
-    plan = NormPlan.parse("batch@0-2.ffn:layer+batch@1:layer")
-    swapped = {"batch": "power", "layer": "layer"}
-    renamed = plan.renamed(lambda rule: tuple(swapped[name] for name in rule.norms))
-    assert str(renamed) == "power@0-2.ffn:layer+power@1:layer"
-
-
 def test_a_place_that_no_rule_covers_has_no_norms():
     assert NormPlan.parse("batch@0").norms(1, "ffn") == ()
