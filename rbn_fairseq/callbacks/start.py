@@ -157,9 +157,9 @@ class Start(Callback):
         if norms is None:  # a model of fairseq's
             return
         sides = (
-            f"{stack.side} {stack.layers}"
-            + ("" if getattr(model, stack.side).layer_norm is None else f", final {stack.final}")
-            for stack in norms.stacks
+            f"{side} {stack.layers}"
+            + ("" if getattr(model, side).layer_norm is None else f", final {stack.final}")
+            for side, stack in norms.stacks.items()
         )
         parts = ["; ".join(sides)]
         if norms.placement != "standard":

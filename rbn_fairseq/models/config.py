@@ -153,13 +153,11 @@ class StackPlan:
     """Which norms go where in an encoder or a decoder.
 
     Attributes:
-        side: ``encoder`` or ``decoder``.
         layers: plan of the layers.
         final: norms behind the last layer.
         depth: number of layers.
     """
 
-    side: str
     layers: str
     final: str
     depth: int
@@ -170,7 +168,7 @@ class NormConfig:
     """Which norms a model has, and where.
 
     Attributes:
-        encoder, decoder: the norms of each; ``None`` where the model has no such stack.
+        stacks: the norms of each stack that there is, by side.
         placement: arrangement of norms and residuals, as ``--norm-placement``.
         weight: weight normalisation of the encoder layers.
         unit_embeddings: whether embeddings have unit length.
@@ -179,19 +177,13 @@ class NormConfig:
         options: parameters by norm name.
     """
 
-    encoder: Optional[StackPlan]
-    decoder: Optional[StackPlan]
+    stacks: Mapping[str, StackPlan]
     placement: str
     weight: str
     unit_embeddings: bool
     small_init: bool
     sync: bool
     options: Mapping[str, Any]
-
-    @property
-    def stacks(self) -> list[StackPlan]:
-        """The norms of each stack that there is."""
-        return [stack for stack in (self.encoder, self.decoder) if stack is not None]
 
 
 class RBNConfig(TransformerConfig):
@@ -295,7 +287,6 @@ def _nested(kind: ModelKind, full: argparse.Namespace) -> RBNConfig:
     }
     stacks = {
         side: StackPlan(
-            side=side,
             layers=getattr(full, f"norm_{side}"),
             final=getattr(full, f"norm_{side}_final"),
             depth=getattr(full, f"{side}_layers"),
@@ -303,8 +294,7 @@ def _nested(kind: ModelKind, full: argparse.Namespace) -> RBNConfig:
         for side in kind.sides
     }
     norms = NormConfig(
-        encoder=stacks.get("encoder"),
-        decoder=stacks.get("decoder"),
+        stacks=stacks,
         placement=str(full.norm_placement),
         weight=str(getattr(full, "norm_weight", "none")),
         unit_embeddings=full.norm_unit_embeddings,

@@ -81,11 +81,10 @@ def _settings(model: Any) -> dict[str, str]:
         if isinstance(part, PopulationNorm) and not part.by_length
     }
     settings = {"norm_weight": "none"} if "encoder" in model.kind.sides else {}
-    for stack in model.cfg.norms.stacks:
-        vanish = _vanish(model, stack.side)
-        settings[f"norm_{stack.side}"] = _rename(stack.layers, running, vanish)
-        read = bool(readers_of_stack(model, stack.side))
-        settings[f"norm_{stack.side}_final"] = _rename(stack.final, running, read)
+    for side, stack in model.cfg.norms.stacks.items():
+        settings[f"norm_{side}"] = _rename(stack.layers, running, _vanish(model, side))
+        read = bool(readers_of_stack(model, side))
+        settings[f"norm_{side}_final"] = _rename(stack.final, running, read)
     return settings
 
 

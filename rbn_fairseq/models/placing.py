@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Optional
 
-from rbn_fairseq.models.config import NormConfig, StackPlan
+from rbn_fairseq.models.config import NormConfig
+from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.models.placements import (
     HEADS,
     OUTPUTS,
@@ -68,12 +69,12 @@ def _refuse_at(where: str, names: Collection[str], norms: NormConfig, option: st
             )
 
 
-def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
+def place_norms(stack: Any, norms: NormConfig, side: str) -> None:
     """Arrange the planned norms in an encoder or decoder built by fairseq.
 
     Residuals and first weights get the sizes that the arrangement says.
     """
-    option, causal = f"--norm-{planned.side}", planned.side == "decoder"
+    planned, option, causal = norms.stacks[side], f"--norm-{side}", side == "decoder"
     layers = list(stack.layers.children())  # LayerDrop's list, iterated over, drops some at random
     has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
     places = {site: name for site, name in _PLACES.items() if has[site]}
@@ -86,7 +87,7 @@ def place_norms(stack: Any, norms: NormConfig, planned: StackPlan) -> None:
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
     _place_embedding_norm(stack, plan, place, norms)
-    depths = [0 if plan is None else plan.depth for plan in (norms.encoder, norms.decoder)]
+    depths = [norms.stacks[each].depth if each in norms.stacks else 0 for each in SIDES]
     for number, layer in enumerate(layers):
         for site, name in places.items():
             names = plan.norms(number, site) or ("none",)

@@ -98,7 +98,7 @@ def test_settings_of_norms_are_known(path):
     for side in kind.sides:
         merged[f"{side}_normalize_before"] = pre
     options = Namespace(**OmegaConf.to_container(merged))  # without the task's, which some are
-    first, *others = resolve(options, kind).norms.stacks
+    first, *others = resolve(options, kind).norms.stacks.values()
     used = first.layers.split("+")
     assert set(used) <= set(NORMS) and all(stack.layers == "layer" for stack in others)
     of_used = tuple(f"norm_{name}_" for name in used)

@@ -93,7 +93,10 @@ def test_the_user_wins(arch):
         assert settings["dropout"] == 0.0
         assert settings["decoder"]["embed_dim"] == 64
         assert settings["decoder"]["input_dim"] == settings["decoder"]["output_dim"] == 64
-        assert (norms.encoder.layers, norms.decoder.layers) == ("batch", "layer")
+        assert (norms.stacks["encoder"].layers, norms.stacks["decoder"].layers) == (
+            "batch",
+            "layer",
+        )
     built = build(from_argparse(arch, "--encoder-layers", "3", "--norm-encoder", "batch"))
     assert len(built.encoder.layers) == 3 and len(built.decoder.layers) == 6
     assert sum(isinstance(part, BatchNorm) for part in built.modules()) == 6
@@ -122,8 +125,8 @@ def test_options_of_a_norm_on_all_roads(name):
     assert settings[0] == settings[1] == settings[2]
     norms = settings[0][1]
     assert dataclasses.asdict(norms.options[name]) == options
-    assert (norms.encoder.layers, norms.encoder.final) == (name, name)
-    assert norms.decoder.layers == "layer"
+    assert (norms.stacks["encoder"].layers, norms.stacks["encoder"].final) == (name, name)
+    assert norms.stacks["decoder"].layers == "layer"
     built = [build(cfg) for cfg in cfgs]
     assert shapes(built[0]) == shapes(built[1]) == shapes(built[2])
     assert len({str(model) for model in built}) == 1
