@@ -106,7 +106,8 @@ def place_norms(stack: Any, norms: NormConfig, side: str) -> None:
         elif norms.small_init:
             draw_small_weights(layer)
         if norms.placement == "hybrid":
-            layer.adds_normalised = plan.norms(number, "self") in ((), ("none",))
+            attentions = [plan.norms(number, site) for site in places if site != "ffn"]
+            layer.adds_normalised = all(names in ((), ("none",)) for names in attentions)
     if stack.layer_norm is None:
         if planned.final != "layer":
             logger.warning(

@@ -172,6 +172,9 @@ def test_hybrid_norms_no_attentions_input_unless_a_rule_names_it():
     for name, adds in (("layer", False), ("none", True)):
         layers = build(**HYBRID, norm_encoder=f"{name}@0.self:layer").encoder.layers
         assert [layer.adds_normalised for layer in layers] == [adds, True]
+    # A norm of either attention's input makes the layer Pre-Norm.
+    layers = build(**HYBRID, norm_decoder="layer@0.cross:layer").decoder.layers
+    assert [layer.adds_normalised for layer in layers] == [False, True]
 
 
 @pytest.mark.parametrize("placement", [PERI, HYBRID], ids=["peri", "hybrid"])
