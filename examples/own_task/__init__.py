@@ -15,7 +15,6 @@ from rbn_fairseq.callbacks.resume import Resume
 from rbn_fairseq.callbacks.running_statistics import RunningStatistics
 from rbn_fairseq.callbacks.start import Start
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
-from rbn_fairseq.callbacks.trouble import Trouble
 from rbn_fairseq.measuring.adapters import DecoderOnly
 from rbn_fairseq.measuring.records import write_records
 from rbn_fairseq.norms.moments import process_rank
@@ -48,7 +47,7 @@ class EmbeddingNorm(Callback):
         self._before = state["before"]
 
 
-CALLBACKS = (Start, RunningStatistics, Resume, Trouble, TIDMonitor, EmbeddingNorm)
+CALLBACKS = (Start, RunningStatistics, Resume, TIDMonitor, EmbeddingNorm)
 
 
 @register_task(

@@ -8,7 +8,6 @@ from rbn_fairseq.callbacks.resume import Resume
 from rbn_fairseq.callbacks.running_statistics import RunningStatistics
 from rbn_fairseq.callbacks.start import Start
 from rbn_fairseq.callbacks.tid_monitor import TIDMonitor
-from rbn_fairseq.callbacks.trouble import Trouble
 
 __all__ = ["CALLBACKS"]
 
@@ -20,7 +19,6 @@ CALLBACKS = (
     LengthBinEdges,
     InitFrom,
     Resume,
-    Trouble,
     ConditioningMonitor,
     TIDMonitor,  # behind InitFrom, whose statistics it measures before the first update
 )

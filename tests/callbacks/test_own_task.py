@@ -10,7 +10,7 @@ from fairseq.tasks import FairseqTask
 
 import runs
 from rbn_fairseq.callbacks import WithCallbacks
-from rbn_fairseq.callbacks.trouble import Trouble
+from rbn_fairseq.callbacks.length_mixing import LengthMixing
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
 from trainings import task
@@ -74,7 +74,7 @@ def test_the_page_adds_a_callback_to_translation(data_bin, tmp_path):
 
 
 def test_updates_are_known_after_a_resume():
-    before, after = task(Trouble), task(Trouble)
+    before, after = task(LengthMixing), task(LengthMixing)
     before.training.updates = 7
     after.set_checkpoint_dict(before.get_checkpoint_dict()[type(before).__name__])
     assert after.training.updates == 7
@@ -105,7 +105,7 @@ def test_what_a_base_saves_is_kept():
 
 
 def test_a_task_says_what_its_callbacks_provide():
-    some, all_of_them = task(Trouble), task(*TranslationRBNTask.callbacks)
+    some, all_of_them = task(LengthMixing), task(*TranslationRBNTask.callbacks)
     what = "running statistics"
     assert all_of_them.provides(what) and not some.provides(what)
     assert some.provides("updates")  # of which the penalty's warm-up asks

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.optim import FairseqOptimizer
+from fairseq.tasks.translation import TranslationTask
 from fairseq_cli import train as fairseq_train
 
 import runs
@@ -100,6 +101,28 @@ def test_nan_detector(data_bin, tmp_path):
         runs.train(data_bin, tmp_path, *BATCH, "--max-update", 5, "--update-freq", 2)
     assert seen.made == [True, True, False, False] and len(seen.attempts[-1]) == 2
     assert_saved(tmp_path / "crash.pt", seen)
+
+
+def test_fairseq_names_the_module_that_makes_nan(data_bin, tmp_path, caplog):
+    step = TranslationTask.train_step
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, **kwargs):
+        def nan(module, inputs, output):
+            return output * torch.nan if update_num == 2 else None
+
+        with model.encoder.layers[0].fc2.register_forward_hook(nan, prepend=True):
+            return step(self, sample, model, criterion, optimizer, update_num, **kwargs)
+
+    with (
+        mock.patch.object(TranslationTask, "train_step", train_step),
+        pytest.raises(FloatingPointError, match="Nan/Inf"),
+    ):
+        runs.train(data_bin, tmp_path, "--norm-encoder", "batch", "--max-update", 5, "--no-tid")
+    # fairseq's search, forward and backward, to its end.
+    found = [m for m in caplog.messages if m.startswith("NaN detected in output of ")]
+    assert "output of encoder.layers.0.fc2," in found[0] and "forward" in found[0]
+    assert "backward" in found[-1]
+    assert any(m.startswith("Detected nan/inf grad norm") for m in caplog.messages)
 
 
 def test_no_memory(data_bin, tmp_path):
