@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_output", "flush", "unfinished", "write_whole"]
+__all__ = ["check_output", "unfinished", "write_whole"]
 
 
 def check_output(
@@ -31,18 +31,6 @@ def check_output(
         )
 
 
-def flush(path: Path) -> None:
-    """Wait until a file, or a directory's list of names, is on the disk (``fsync``)."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    except OSError:
-        if not path.is_dir():  # which some network file systems refuse
-            raise
-    finally:
-        os.close(number)
-
-
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, which replaces it at the end.
@@ -54,9 +42,9 @@ def unfinished(path: Path) -> Iterator[Path]:
     part = path.with_name(path.name + ".unfinished")
     try:
         yield part
-        flush(part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
         part.replace(path)
-        flush(path.parent)
     finally:
         part.unlink(missing_ok=True)
 

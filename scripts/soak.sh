@@ -3,8 +3,8 @@
 #
 # Looks for what the tests may have missed, by chance and for long: damaged checkpoints, fuzz tests
 # (EXAMPLES for each, 100 by default), several processes against one, and, for N minutes,
-# trainings that are killed, cut off as by a power cut, and resumed. Prints counts; exit status 1
-# if anything differs. The same seed tries the same; it is drawn if none is given.
+# trainings that are killed and resumed. Prints counts; exit status 1 if anything differs. The same
+# seed tries the same; it is drawn if none is given.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

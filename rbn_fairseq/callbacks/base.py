@@ -135,11 +135,8 @@ class Callback:
     def before_save(self) -> None:
         """Act before a checkpoint is written, also fairseq's ``crash.pt``; may come twice.
 
-        Like ``state_dict`` and ``after_save`` on the process that writes alone.
+        Like ``state_dict`` on the process that writes alone.
         """
-
-    def after_save(self) -> None:
-        """Act after checkpoints were written."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs, of types that checkpoints may hold."""
@@ -312,24 +309,15 @@ class WithCallbacks(FairseqTask):
         return state
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps for every process, that of a base beside ours."""
-        inherited: dict[str, Any] = getattr(super(), "get_checkpoint_dict", dict)()
-        name = type(self).__name__  # by which fairseq looks for it
+        """Return what a checkpoint keeps for every process, by the name that fairseq looks for."""
         self._call("before_save")
         states = {kind: callback.state_dict() for kind, callback in self._running.items()}
-        ours = {"updates": self.training.updates, "callbacks": states}
-        return {**inherited, name: {**inherited.get(name, {}), **ours}}
+        return {type(self).__name__: {"updates": self.training.updates, "callbacks": states}}
 
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
         """Read what a checkpoint keeps for every process."""
-        getattr(super(), "set_checkpoint_dict", lambda state: None)(state)
         self.training.updates = state.get("updates", 0)
         states = state.get("callbacks", {})
         for kind, callback in self._running.items():
             if kind in states:
                 callback.load_state_dict(states[kind])
-
-    def post_save(self, *arguments: Any) -> None:
-        """Run the callbacks after a save."""
-        getattr(super(), "post_save", lambda *_: None)(*arguments)
-        self._call("after_save")

@@ -21,7 +21,6 @@ from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
 from rbn_fairseq.norms.moments import process_rank
-from rbn_fairseq.writing import flush
 
 __all__ = ["Resume"]
 
@@ -64,7 +63,6 @@ class Resume(Callback):
     """Resumes a training from its last checkpoint.
 
     - Where a save was cut off, it resumes from the newest whole checkpoint.
-    - A checkpoint that was saved outlasts a power cut.
     - A checkpoint is refused where the dictionaries are not those that it was trained with, where
       it was folded, or where it lacks what the training would go on with.
     - Where updates or epochs are counted anew (``--reset-optimizer``, ``--reset-dataloader``) the
@@ -151,11 +149,3 @@ class Resume(Callback):
         chosen = self.training.cfg.checkpoint
         if not (chosen.reset_meters or chosen.reset_optimizer):
             _patience().update(state["patience"])
-
-    def after_save(self) -> None:
-        """Wait until the checkpoints are on the disk."""
-        directory = self.training.save_dir
-        for path in directory.glob("checkpoint*.pt"):
-            if path.is_file():
-                flush(path)
-        flush(directory)

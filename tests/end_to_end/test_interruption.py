@@ -27,7 +27,7 @@ import runs
 from rbn_fairseq.checkpoints.files import is_whole, read_checkpoint
 
 MINUTES = float(os.environ.get("RBN_SOAK_MINUTES", 0))
-KINDS = ("SIGTERM", "SIGKILL", "power cut")
+KINDS = ("SIGTERM", "SIGKILL")
 # 7 updates an epoch; each setting leaves other checkpoints behind.
 OPTIONS = (
     "--norm-encoder batch --rbn-mean-weight 0.1 --rbn-std-weight 0.1 --tid-batches 4 "
@@ -68,7 +68,6 @@ def _train(arguments, log, moment, kind, limit):
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     save_dir = arguments[arguments.index("--save-dir") + 1]
-    _log_flushes(Path(save_dir + ".flushed"))
     if moment:
         _interrupt(save_dir, moment, kind)
     from rbn_fairseq.cli import main
@@ -96,22 +95,6 @@ def _interrupt(save_dir, moment, kind):
         timer.start()
 
 
-def _log_flushes(log):
-    """Note which files a power cut would leave whole."""
-    fsync = os.fsync
-
-    def logged(number):
-        fsync(number)
-        with log.open("a") as file:
-            file.write(_version(os.fstat(number)) + "\n")
-
-    os.fsync = logged
-
-
-def _version(status):
-    return f"{status.st_ino} {status.st_mtime_ns}"
-
-
 def train(arguments, log, moment=None, kind="SIGKILL", limit=0):
     """Run ``rbn train`` as a fork; return its exit status, that of a signal below 0.
 
@@ -127,23 +110,6 @@ def train(arguments, log, moment=None, kind="SIGKILL", limit=0):
         process.join()
         pytest.fail(f"a training is not over after 240 s: see {log}")
     return process.exitcode
-
-
-def cut_power(save_dir, rng):
-    """Cut off files whose content had not reached the disk, and some of the newest save's."""
-    flushed = Path(f"{save_dir}.flushed")
-    safe = set(flushed.read_text().splitlines()) if flushed.exists() else set()
-    lost = {path for path in save_dir.iterdir() if _version(path.stat()) not in safe}
-    saved = {
-        path: read_checkpoint(path)["optimizer_history"][-1]["num_updates"]
-        for path in save_dir.glob("checkpoint*.pt")
-        if is_whole(path)
-    }
-    newest = [path for path, updates in saved.items() if updates == max(saved.values())]
-    if len(newest) < len(saved):  # an earlier save is left
-        lost |= {path for path in newest if rng.random() < 0.5}
-    for path in lost:
-        os.truncate(path, rng.randrange(path.stat().st_size + 1))
 
 
 def state(path):
@@ -228,15 +194,9 @@ class Trials:
             status = train(arguments, log, moment, kind)
             if status < 0:
                 self.interruptions[kind] += 1
-                if kind == "power cut" and directory.exists():
-                    cut_power(directory, self.rng)
             with log.open("a") as file:
                 print("###", kind, moment, status, file=file)
         status = train(arguments, log)
-        if status == 2 and "Remove the file to start anew" in log.read_text():
-            self.interruptions["nothing whole left"] += 1
-            (directory / "checkpoint_last.pt").unlink()
-            status = train(arguments, log)
         if status:
             return [f"exit status {status}"], work
         spare = self._spare(directory, whole) if "--keep" in str(SETTINGS[setting]) else set()
@@ -270,7 +230,6 @@ def trials(data_bin, tmp_path_factory):
         ("SIGTERM", Moment(0.05, write=7)),
         ("SIGKILL", Moment(0.001, write=15)),
         ("SIGKILL", Moment(0, write=25)),
-        ("power cut", Moment(0.05, write=11)),
     ],
 )
 def test_interruption(trials, kind, moment):
