@@ -83,9 +83,6 @@ class Callback:
     def on_model(self, model: nn.Module) -> None:
         """Act on the model of a training once it is built, before an optimizer copies it."""
 
-    def on_loaded_model(self, model: nn.Module) -> None:
-        """Act on a checkpoint's model, which is read for inference or a measurement."""
-
     def on_criterion(self, criterion: Any) -> None:
         """Act on the criterion once it is built; of a training, or to validate a checkpoint."""
 
@@ -199,17 +196,15 @@ class WithCallbacks(FairseqTask):
         Raises:
             ValueError: if a callback refuses the training.
         """
-        if not from_checkpoint:
-            for kind in options_of(self.callbacks):
-                check_values(kind, self.training.options)
-            self._call("check", cfg)
-        model: nn.Module = super().build_model(cfg, from_checkpoint)
         if from_checkpoint:
-            self._call("on_loaded_model", model)
-        else:
-            self.training.model = model
-            self._call("on_model", model)
-        return model
+            loaded: nn.Module = super().build_model(cfg, from_checkpoint)
+            return loaded
+        for kind in options_of(self.callbacks):
+            check_values(kind, self.training.options)
+        self._call("check", cfg)
+        self.training.model = super().build_model(cfg)
+        self._call("on_model", self.training.model)
+        return self.training.model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion.
