@@ -9,7 +9,7 @@ from rbn_fairseq.cli.options import Json, Overwrite
 from rbn_fairseq.diagnostics import collect_moments
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 from rbn_fairseq.measuring.batches import collate, draw_batches
-from rbn_fairseq.measuring.records import How, norm_records
+from rbn_fairseq.measuring.records import norm_records
 from rounds import milliseconds, summarise, take_turns
 from script import DEVICE, Data, Device, Options, Rounds, Threads, begin, show
 from trainers import DEFAULTS, dtype_of, make_trainer, train, training_batches
@@ -37,7 +37,7 @@ def main(
     def measure() -> None:
         batches = collate(dataset, drawn, trainer.model)
         layers = collect_moments(trainer.model, batches, EncoderDecoder().run_norms)
-        norm_records(layers, 1, 1, How(batches=len(drawn)))
+        norm_records(layers, 1, 1, len(drawn))
 
     turns = {
         "update": partial(milliseconds, partial(train, trainer, samples), device),

@@ -79,7 +79,7 @@ def tid(
     """Measure TID (paper, Definition 1) of saved checkpoints on their training data."""
     from rbn_fairseq.diagnostics import batch_norms, independent_tid, population_norms
     from rbn_fairseq.measuring.batches import AS_TRAINED, parse_batching
-    from rbn_fairseq.measuring.records import How, measure_checkpoint, norm_records
+    from rbn_fairseq.measuring.records import measure_checkpoint, norm_records
     from rbn_fairseq.measuring.session import open_session
 
     computing = options.choose_device(device)
@@ -101,8 +101,7 @@ def tid(
         for batching in batchings:
             show = partial(options.progress, label=f"{path.name}, {batching}")
             moments, total = measure_checkpoint(session, batching, batches, seed, show)
-            how = How(total, population, batching)
-            records = norm_records(moments, epoch, session.update, how)
+            records = norm_records(moments, epoch, session.update, total, population, batching)
             for record in records:
                 mean, var = independent_tid(moments[record["layer"]].count)
                 record |= {"independent_mean_tid": mean, "independent_var_tid": var}

@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,31 +28,13 @@ from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "How", "measure_checkpoint", "norm_records", "read_records", "read_tid", "write_layers",
+    "measure_checkpoint", "norm_records", "read_records", "read_tid", "write_layers",
     "write_records",
 ]  # fmt: skip
 
-
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class How:
-    """Settings of a measurement.
-
-    Attributes:
-        batches: how many there are to measure on, of which a sample may have been used.
-        population: the estimate, one of ``POPULATIONS``.
-        batching: how sentences were put into batches.
-        dropout: whether it was on.
-        length_groups: number of groups of batches of like length, for conditional TID.
-    """
-
-    batches: int
-    population: str = "mean-of-batches"
-    batching: str = "as-trained"
-    dropout: bool = False
-    length_groups: int = 16
+_LENGTH_GROUPS = 16  # of batches of like length, for conditional TID
 
 
 def measure_checkpoint(
@@ -83,27 +64,41 @@ def measure_checkpoint(
 
 
 def norm_records(
-    layers: Mapping[str, LayerMoments], epoch: Optional[int], update: int, how: How
+    layers: Mapping[str, LayerMoments],
+    epoch: Optional[int],
+    update: int,
+    total: int,
+    estimate: str = "mean-of-batches",
+    batching: str = AS_TRAINED,
+    dropout: bool = False,
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
-    ``epoch`` and ``update`` are those so far; an epoch of ``None`` is one that nobody knows. Warns
-    where there is one batch alone.
+    Warns where there is one batch alone.
+
+    Args:
+        layers: batch statistics by layer name.
+        epoch: so far; ``None`` = nobody knows.
+        update: so far.
+        total: how many batches there are, of which a sample may have been measured.
+        estimate: the population, one of ``POPULATIONS``.
+        batching: how sentences were put into batches.
+        dropout: whether it was on.
     """
-    if how.population != "running" and any(len(part.count) == 1 for part in layers.values()):
+    if estimate != "running" and any(len(part.count) == 1 for part in layers.values()):
         logger.warning("TID of a single batch is 0, as it is its own population: take several.")
     records = []
     for name, moments in layers.items():
-        given_length = conditional_tid(moments, how.length_groups, how.population)
+        given_length = conditional_tid(moments, _LENGTH_GROUPS, estimate)
         lag = None
         if moments.running is not None:
-            whole = population(moments, how.population)
+            whole = population(moments, estimate)
             lag = TID(*(part.item() for part in distances(*moments.running, whole)))
         pairs: dict[str, Optional[tuple[float, float]]] = {
-            "tid": tid(moments, how.population),
-            "tid_error": tid_error(moments, how.batches, how.population),
+            "tid": tid(moments, estimate),
+            "tid_error": tid_error(moments, total, estimate),
             "conditional_tid": given_length,
-            "deviation": deviation(moments, how.population),
+            "deviation": deviation(moments, estimate),
             "lag": lag,
         }
         record: dict[str, Any] = {"epoch": epoch, "update": update, "layer": name}
@@ -111,11 +106,11 @@ def norm_records(
             record[f"mean_{kind}"], record[f"var_{kind}"] = pair or (None, None)
         record |= {
             "batches": len(moments.count),
-            "total_batches": how.batches,
-            "population": how.population,
-            "batching": how.batching,
-            "dropout": how.dropout,
-            "length_groups": how.length_groups if given_length else None,
+            "total_batches": total,
+            "population": estimate,
+            "batching": batching,
+            "dropout": dropout,
+            "length_groups": _LENGTH_GROUPS if given_length else None,
         }
         records.append(record)
     return records

@@ -9,7 +9,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 import runs
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.measuring.records import How, norm_records, write_layers
+from rbn_fairseq.measuring.records import norm_records, write_layers
 
 
 def read_events(directory):
@@ -33,7 +33,7 @@ def test_scalars_of_every_layer(tmp_path):
     lengths = torch.tensor([4.0, 4.0, 6.0, 6.0]).double()
     layers = {"encoder.0": moments, "encoder.1": replace(moments, length=lengths)}
     for update in (10, 20):
-        records = norm_records(layers, 1, update, How(batches=4, length_groups=2))
+        records = norm_records(layers, 1, update, 4)
         write_layers(tmp_path, records)
     values = read_events(tmp_path / "norms")
     assert {step for _, step in values if _} == {10, 20}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rbn_fairseq.diagnostics import LayerMoments
-from rbn_fairseq.measuring.records import How, norm_records, read_tid
+from rbn_fairseq.measuring.records import norm_records, read_tid
 
 # Two channels, two batches; sigma = (3, 4), so that ||sigma|| = 5.
 MOMENTS = LayerMoments(
@@ -18,8 +18,8 @@ MOMENTS = LayerMoments(
 )
 
 
-def one(how=How(batches=2)):  # noqa: B008
-    (record,) = norm_records({"a": MOMENTS}, 3, 30, how)
+def one(total=2, *how):
+    (record,) = norm_records({"a": MOMENTS}, 3, 30, total, *how)
     return record
 
 
@@ -51,8 +51,8 @@ def test_every_number():
 def test_one_batch_alone_is_told(caplog):
     fields = ("mean", "var", "count")
     single = replace(MOMENTS, **{name: getattr(MOMENTS, name)[:1] for name in fields})
-    for how, told in ((How(1, population="running"), 0), (How(1), 1)):
-        (record,) = norm_records({"a": single}, 3, 30, how)
+    for estimate, told in (("running", 0), ("mean-of-batches", 1)):
+        (record,) = norm_records({"a": single}, 3, 30, 1, estimate)
         assert len(caplog.messages) == told
     assert record["mean_tid"] == 0  # as it is its own population
 
@@ -67,21 +67,19 @@ def test_given_the_length():
         length=torch.tensor([5.0, 5.0, 9.0, 9.0]).double(),
     )
     layers = {"a": moments, "b": replace(moments, length=None)}
-    records = norm_records(layers, 3, 30, How(batches=4, length_groups=2))
+    records = norm_records(layers, 3, 30, 4)
     record, without = records
     assert record["mean_conditional_tid"] == pytest.approx(2**0.5)
     assert record["var_conditional_tid"] == 0
-    assert record["length_groups"] == 2
+    assert record["length_groups"] == 16
     assert read_tid(records, "conditional_tid") == {"a": (pytest.approx(2**0.5), 0)}
     assert without["mean_conditional_tid"] is without["length_groups"] is None
-    for how in (How(batches=4, population="running"), How(batches=4, length_groups=1)):
-        (record,) = norm_records({"a": moments}, 3, 30, how)
-        assert record["mean_conditional_tid"] is record["length_groups"] is None
+    (record,) = norm_records({"a": moments}, 3, 30, 4, "running")
+    assert record["mean_conditional_tid"] is record["length_groups"] is None
 
 
 def test_how_it_was_measured_is_told():
-    how = How(batches=8, population="running", batching="mixed:4", dropout=True)
-    record = one(how)
+    record = one(8, "running", "mixed:4", True)
     told = {key: record[key] for key in ("population", "batching", "dropout", "total_batches")}
     assert told == {
         "population": "running", "batching": "mixed:4", "dropout": True, "total_batches": 8,
@@ -96,10 +94,10 @@ def test_how_it_was_measured_is_told():
 
 def test_norms_without_running_statistics_have_no_lag():
     bare = LayerMoments(MOMENTS.mean, MOMENTS.var, MOMENTS.count)
-    (record,) = norm_records({"a": bare}, None, 0, How(batches=2))
+    (record,) = norm_records({"a": bare}, None, 0, 2)
     assert record["mean_lag"] is record["var_lag"] is record["epoch"] is None
 
 
 def test_tid_by_layer():
-    records = norm_records({"a": MOMENTS, "b": MOMENTS}, 3, 30, How(batches=2))
+    records = norm_records({"a": MOMENTS, "b": MOMENTS}, 3, 30, 2)
     assert read_tid(records) == {"a": pytest.approx((1, 0)), "b": pytest.approx((1, 0))}
