@@ -10,13 +10,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import (
-    is_archive,
-    is_whole,
-    read_checkpoint,
-    refuse_folded,
-    updates_of,
-)
+from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded, updates_of
 from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
 from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
@@ -26,37 +20,11 @@ __all__ = ["Resume"]
 
 logger = logging.getLogger(__name__)
 
-_BEFORE_TORCH_1_6 = b"\x80"  # how a checkpoint begins that is a pickle, not an archive
-
 
 def _patience() -> dict[str, Any]:
     """Return the state of --patience, which fairseq keeps in attributes of a function."""
     train = sys.modules.get("fairseq_cli.train")
     return vars(train.should_stop_early) if train else {}
-
-
-def _check_given(option: str, path: Path, save_dir: Path) -> None:
-    """Refuse an option's file that is no checkpoint: fairseq would fail, or train from scratch.
-
-    Unless it is missing in the save directory: a command that is given again after an interruption
-    may name what the training will have saved by then.
-    """
-    if path.is_dir():
-        raise ValueError(
-            f"{option}: `{path}` is a directory. Name a file in it, such as checkpoint_best.pt."
-        )
-    inside = path.resolve().is_relative_to(save_dir.resolve())
-    if path.exists():
-        if not is_whole(path):  # which tells of files that may not be read
-            with path.open("rb") as file:
-                if file.read(1) != _BEFORE_TORCH_1_6:
-                    raise ValueError(
-                        f"{option}: `{path}` is no checkpoint, or a damaged one. Name another."
-                    )
-    elif inside and option != "--finetune-from-model":
-        logger.warning("%s %s is not there yet: training begins anew", option, path)
-    else:
-        raise ValueError(f"{option}: there is no file `{path}`. Name one, or leave it out.")
 
 
 class Resume(Callback):
@@ -93,16 +61,18 @@ class Resume(Callback):
             chosen = other or getattr(self.training.options, "init_from", None)
             if not cfg.no_last_checkpoints:
                 mend(last.parent, Path(chosen) if chosen else None)
-            elif last.exists() and not is_whole(last):
-                raise ValueError(f"`{last}` is damaged. Remove it to start anew.")
             if other and not last.exists():
                 start, resumes = Path(other), bool(cfg.continue_once)
                 given = "--continue-once" if resumes else "--finetune-from-model"
-        if given:
-            _check_given(given, start, last.parent)
-        if not is_archive(start):  # there is none, or it is older than torch 1.6
+        inside = start.resolve().is_relative_to(last.parent.resolve())
+        if resumes and inside and not start.exists():
+            if given:  # again after an interruption, it may name what will have been saved
+                logger.warning("%s %s is not there yet: training begins anew", given, start)
             return
-        state = read_checkpoint(start, mmap=True)
+        try:
+            state = read_checkpoint(start)
+        except ValueError as error:
+            raise ValueError(f"{given or '--save-dir'}: {error}") from error
         refuse_folded(start, state, "Train from the checkpoint that was folded.")
         refuse_lost_length_bins(start, state["model"], model_cfg)
         if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:

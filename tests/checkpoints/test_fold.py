@@ -178,16 +178,6 @@ def test_training_does_not_go_on_from_it(vanished, option, plan, data_bin, tmp_p
         runs.train(data_bin, tmp_path, *PRE, *plans, *start)
 
 
-def test_checkpoints_from_before_torch_1_6_still_start_a_training(rbn_run, data_bin, tmp_path):
-    state = read_checkpoint(rbn_run / "checkpoint_last.pt")
-    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    log = runs.train(
-        data_bin, tmp_path, "--norm-encoder", "batch", "--max-update", 1, "--disable-validation",
-        "--no-tid", "--finetune-from-model", tmp_path / "old.pt",
-    )  # fmt: skip
-    assert f"Loaded checkpoint {tmp_path / 'old.pt'}" in log
-
-
 def test_the_checkpoint_itself_is_not_replaced(post_run, tmp_path, monkeypatch, capsys):
     checkpoint, before = tmp_path / "a.pt", post_run.read_bytes()
     checkpoint.write_bytes(before)

@@ -84,7 +84,7 @@ def test_data_may_come_last(data_bin, tmp_path):
         (options("--restore-file", "nosuch.pt"), ["--restore-file", "`nosuch.pt`"]),
         (options("--continue-once", "nosuch.pt"), ["--continue-once", "`nosuch.pt`"]),
         (options("--finetune-from-model", "."), ["--finetune-from-model", "a directory"]),
-        (options("--restore-file", __file__), ["--restore-file", "no checkpoint, or a damaged"]),
+        (options("--restore-file", __file__), ["--restore-file", "is no checkpoint, or"]),
         (options("--norm-encodr", "batch"), ["--norm-encodr", "Did you mean `--norm-encoder`"]),
         (options("--rbn-mean-weight", 60), ["--rbn-mean-weight", "rbn options"]),
         (

@@ -282,7 +282,8 @@ def test_a_damaged_file_is_not_trained_on(data_bin, tmp_path, rbn_run, capsys):
     (tmp_path / "parent.pt").write_bytes(content)
     for option in ("--restore-file", "--finetune-from-model"):
         arguments = given(data_bin, tmp_path / "run", *runs.RBN, option, tmp_path / "parent.pt")
-        assert "or a damaged one" in user_error(capsys, "train", *arguments, "--max-update", 1)
+        line = user_error(capsys, "train", *arguments, "--max-update", 1)
+        assert f"{option}: " in line and "damaged one" in line
 
 
 def test_the_last_checkpoint_by_its_path_is_mended(data_bin, tmp_path, rbn_run):
