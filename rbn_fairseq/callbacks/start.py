@@ -4,8 +4,6 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
@@ -127,16 +125,16 @@ class Start(Callback):
             self._describe(model)
         self._described = True
 
-    @contextmanager
-    def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
+    def on_attempt(self, model: nn.Module) -> None:
         """Write ``run.json`` before the first update of this process, which knows its number."""
         if not self._recorded and process_rank() == 0 and self.training.model is not None:
             training, trained = self.training, self.training.model
             processes = training.cfg.distributed_training.distributed_world_size
-            run = describe_run(training.cfg, training.task, trained)
-            write_run_file(training.save_dir, run, describe_start(trained, update, processes))
+            start = describe_start(trained, training.updates, processes)
+            write_run_file(
+                training.save_dir, describe_run(training.cfg, training.task, trained), start
+            )
         self._recorded = True
-        yield
 
     def _warn_of_other_settings(self, model: nn.Module) -> None:
         training, chosen = self.training, self.training.cfg.checkpoint

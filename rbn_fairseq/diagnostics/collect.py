@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import call
 from typing import Any, Optional
 
 import torch
@@ -181,11 +182,6 @@ def _mean_length(lengths: Tensor, norm: nn.Module) -> Optional[Tensor]:
     if isinstance(norm, PopulationNorm):
         lengths = all_reduce_sum(lengths.to(next(norm.buffers()).device), norm.sync).cpu()
     return None if (lengths[:, 0] == 0).any() else lengths[:, 1] / lengths[:, 0]
-
-
-def call(model: nn.Module, batch: Any) -> Any:
-    """Return ``model(batch)``."""
-    return model(batch)
 
 
 def collect_moments(

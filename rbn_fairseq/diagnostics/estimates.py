@@ -1,14 +1,14 @@
 """Estimates of population statistics, and recalibration of models by them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count
+from operator import call
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as TorchBatchNorm
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
+from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
 from rbn_fairseq.norms import PopulationNorm
 
 __all__ = ["ESTIMATES", "POPULATIONS", "population", "recalibrate", "set_population"]
@@ -86,7 +86,7 @@ def recalibrate(
     forward: Callable[[nn.Module, Any], Any] = call,
     estimate: str = "mean-of-batches",
     dropout: bool = False,
-) -> int:
+) -> None:
     """Replace the population statistics of every norm that has them by those of ``batches``.
 
     Needed wherever weights change without training, as when checkpoints are averaged: the
@@ -105,9 +105,6 @@ def recalibrate(
             gathered; masks are drawn by torch's random number generators, which are left as they
             were.
 
-    Returns:
-        The number of batches used.
-
     Raises:
         ValueError: for another estimate, if the model has no such norm, a layer saw no token, or a
             layer's statistics are not finite.
@@ -115,10 +112,7 @@ def recalibrate(
     norms = {name: part for name, part in model.named_modules() if _has_population(part)}
     if not norms:
         raise ValueError("The model has no norm with running statistics: nothing to estimate.")
-    numbers = count()
-    numbered = (batch for batch, _ in zip(batches, numbers, strict=False))
-    set_population(norms, collect_moments(model, numbered, forward, dropout, norms), estimate)
-    return next(numbers)
+    set_population(norms, collect_moments(model, batches, forward, dropout, norms), estimate)
 
 
 def _has_population(norm: nn.Module) -> bool:

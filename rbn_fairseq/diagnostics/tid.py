@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import call
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
-from rbn_fairseq.diagnostics.collect import LayerMoments, call, collect_moments
+from rbn_fairseq.diagnostics.collect import LayerMoments, collect_moments
 from rbn_fairseq.diagnostics.estimates import ESTIMATES, population
 
 __all__ = [

@@ -58,11 +58,11 @@ def recalibrate_state(
     samples = collate(session.dataset, progress(batches), model)
     if dropout:
         torch.manual_seed(seed)  # for its masks
-    used = recalibrate(model, samples, session.adapter.run_norms, population, dropout)
+    recalibrate(model, samples, session.adapter.run_norms, population, dropout)
     weights, _ = split_statistics(state["model"])
     _, statistics = split_statistics(model.state_dict())
     state["model"] = weights | {name: value.cpu() for name, value in statistics.items()}
-    note = {"batches": used, "seed": seed, "population": population}
+    note = {"batches": len(batches), "seed": seed, "population": population}
     if length_bins is not None:
         note["length_bins"] = length_bins
     if dropout:

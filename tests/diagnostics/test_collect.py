@@ -315,7 +315,7 @@ def test_statistics_by_bin(norm, estimate, lengths):
 def test_recalibrated_bins(norm, estimate):
     batches = make_padded([*SENTENCES, [1], [1, 2, 2]])
     for _ in range(2):  # it starts from nothing that was there before
-        assert recalibrate(norm, batches, forward_padded, estimate) == 6
+        recalibrate(norm, batches, forward_padded, estimate)
     mean, var = norm.population.look_up(torch.tensor(CENTRES))
     expected = statistics_by_hand(batches, estimate)
     torch.testing.assert_close(mean, torch.stack([own for own, _, _ in expected]))

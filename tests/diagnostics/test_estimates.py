@@ -52,7 +52,7 @@ def test_running_statistics_become_the_estimates(estimate, momentum):
     batches = make_batches()
     addresses = [buffer.data_ptr() for buffer in norm.buffers()]
     for _ in range(2):  # it starts from nothing that was there before
-        assert recalibrate(norm, batches, forward, estimate) == 3
+        recalibrate(norm, batches, forward, estimate)
         expected = estimates_by_hand(batches, estimate)
         for buffer, value in zip(norm.buffers(), expected, strict=True):
             torch.testing.assert_close(buffer, value)  # fp64 rounding
@@ -64,7 +64,7 @@ def test_running_statistics_become_the_estimates(estimate, momentum):
 def test_quadratic_means(kind, estimate):
     norm, batches = kind(3).double(), make_batches()
     before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
-    assert recalibrate(norm, batches, forward, estimate) == 3
+    recalibrate(norm, batches, forward, estimate)
     if estimate == "pooled":
         expected = torch.cat(batches).square().mean(0)
     else:
@@ -116,7 +116,7 @@ def test_with_dropout_they_are_the_mean_of_what_training_saw():
         seen.append([[part.clone() for part in norm.population.get()] for norm in norms])
     torch.manual_seed(3)
     model.eval()
-    assert recalibrate(model, batches, forward, dropout=True) == 3
+    recalibrate(model, batches, forward, dropout=True)
     for norm, statistics in zip(norms, zip(*seen, strict=True), strict=True):
         for found, parts in zip(norm.population.get(), zip(*statistics, strict=True), strict=True):
             torch.testing.assert_close(found, sum(parts) / 3)  # fp64 rounding
@@ -130,14 +130,9 @@ def test_torchs_norms_are_recalibrated_with_ours():
     model = nn.Sequential(nn.Linear(3, 3), BatchNorm(3), nn.Linear(3, 3), nn.BatchNorm1d(3))
     model = model.double()
     batches = [torch.randn(8, 3, dtype=torch.double) for _ in range(4)]
-    assert recalibrate(model, batches) == 4
+    recalibrate(model, batches)
     layers = collect_moments(model, batches)
     for norm, (mean, var) in (("1", model[1].population.get()),
                               ("3", (model[3].running_mean, model[3].running_var))):  # fmt: skip
         torch.testing.assert_close(mean.double(), layers[norm].mean.mean(0), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(var.double(), layers[norm].var.mean(0), rtol=1e-6, atol=1e-6)
-
-
-def test_a_norm_that_runs_twice_sees_no_more_batches():
-    norm = BatchNorm(3)
-    assert recalibrate(nn.Sequential(norm, norm), torch.randn(4, 8, 3)) == 4
