@@ -111,7 +111,6 @@ class ConditioningMonitor(Callback):
 
     options = ConditioningConfig
 
-    _epoch = 0
     _layers: Sequence[int] = ()
     _measured: Optional[int] = None
 
@@ -124,10 +123,6 @@ class ConditioningMonitor(Callback):
             self._layers = layers if options.conditioning_interval else ()
         elif options.conditioning_interval:
             logger.info("Conditioning is not measured: the model is none of this plugin's.")
-
-    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Remember the epoch."""
-        self._epoch = epoch
 
     @contextmanager
     def step(self, sample: Any, model: nn.Module, update: int, dummy: bool) -> Iterator[None]:
@@ -152,7 +147,7 @@ class ConditioningMonitor(Callback):
                 c_max, c_p = math.nan, {50: math.nan, 80: math.nan}
             records.append(
                 {
-                    "epoch": self._epoch,
+                    "epoch": self.training.batches.epoch,
                     "update": update,
                     "layer": layer,
                     "place": place,

@@ -93,7 +93,7 @@ def test_the_first_forward_of_an_update_is_measured(rbn_run, data_bin, tmp_path)
     cfg.checkpoint.save_dir = str(tmp_path)
     task.training.options.conditioning_interval = 2
     monitor = task._running["ConditioningMonitor"]
-    monitor._layers, monitor._epoch = [2], 3
+    monitor._layers, monitor.training.batches = [2], SimpleNamespace(epoch=3)
     task.load_dataset("valid")
     dataset = task.dataset("valid")
     first, second = (
@@ -171,6 +171,7 @@ def test_eigenvalues_that_do_not_converge_end_no_training(tmp_path, monkeypatch,
 
     monkeypatch.setattr("rbn_fairseq.callbacks.conditioning_monitor.conditioning", fail)
     monitor = ConditioningMonitor(training(checkpoint={"save_dir": str(tmp_path)}))
+    monitor.training.batches = SimpleNamespace(epoch=1)
     with caplog.at_level("WARNING", logger="rbn_fairseq.callbacks.conditioning_monitor"):
         monitor._write(500, {(2, "stream"): torch.ones(3, 4)})
     (row,) = rows(tmp_path)
