@@ -9,7 +9,6 @@ from rbn_fairseq.callbacks import Training, WithCallbacks
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 
 CFG = {
-    "common": {"log_interval": 100, "tensorboard_logdir": None},
     "dataset": {"train_subset": "train", "disable_validation": False},
     "checkpoint": {"save_dir": "nowhere"},
     "optimization": {"max_update": 0},

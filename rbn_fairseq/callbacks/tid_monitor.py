@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import nn
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments
 from rbn_fairseq.measuring.batches import collate, draw_batches
-from rbn_fairseq.measuring.records import norm_records, read_tid, write_layers, write_records
+from rbn_fairseq.measuring.records import norm_records, read_tid, write_records
 from rbn_fairseq.norms import has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
 from rbn_fairseq.norms.options import option
@@ -98,8 +97,6 @@ class TIDMonitor(Callback):
             return
         records = norm_records(layers, epoch, update, total // shared, dropout=dropout)
         write_records(self.training.save_dir / "tid.jsonl", records, one_an_epoch=True)
-        if self.training.cfg.common.tensorboard_logdir:
-            write_layers(Path(self.training.cfg.common.tensorboard_logdir), records)
         self._log(epoch, update, records)
 
     def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:

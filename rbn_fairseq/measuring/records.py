@@ -1,4 +1,4 @@
-"""Measurements of a training: as JSON lines in its save directory, and for TensorBoard."""
+"""Measurements of a training, as JSON lines in its save directory."""
 
 import json
 import logging
@@ -27,10 +27,7 @@ from rbn_fairseq.measuring.batches import (
 from rbn_fairseq.measuring.session import Session
 from rbn_fairseq.writing import write_whole
 
-__all__ = [
-    "measure_checkpoint", "norm_records", "read_records", "read_tid", "write_layers",
-    "write_records",
-]  # fmt: skip
+__all__ = ["measure_checkpoint", "norm_records", "read_records", "read_tid", "write_records"]
 
 logger = logging.getLogger(__name__)
 
@@ -147,16 +144,3 @@ def write_records(path: Path, records: list[dict[str, Any]], one_an_epoch: bool 
     while one_an_epoch and earlier and earlier[-1]["epoch"] == new["epoch"]:
         earlier.pop()
     write_whole(path, "".join(json.dumps(record) + "\n" for record in earlier + records))
-
-
-def write_layers(directory: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Add the numbers of one measurement to the run ``norms`` beside fairseq's in ``directory``."""
-    from tensorboardX import SummaryWriter  # which the norms alone do without
-
-    suffix = f".{records[0]['update']}"  # files of the same second would overwrite each other
-    with SummaryWriter(str(directory / "norms"), filename_suffix=suffix) as writer:
-        for record in records:
-            for name, value in record.items():
-                measured = name.startswith(("mean_", "var_")) and not name.endswith("_error")
-                if measured and value is not None:
-                    writer.add_scalar(f"{name}/{record['layer']}", value, record["update"])
