@@ -109,14 +109,15 @@ def check_data_directory(
     """
     dictionaries, pairs = dict(first or {}), {}
     monolingual = "" in dictionaries or (not first and (data / "dict.txt").is_file())
+    pattern = "dict.txt" if monolingual else "dict.*.txt"
     try:
         if first is None or not data.is_dir():
-            check_data(str(data), monolingual=monolingual)
+            check_data(str(data), [pattern])
     except ValueError as error:
         yield "problem", str(error)
         return dictionaries
     try:
-        for path in sorted(data.glob("dict.txt" if monolingual else "dict.*.txt")):
+        for path in sorted(data.glob(pattern)):
             language = path.name.removeprefix("dict.").removesuffix("txt").removesuffix(".")
             dictionaries[language] = Dictionary.load(str(path))
         for path in sorted(data.glob("*.idx" if monolingual else "*.*-*.*.idx")):

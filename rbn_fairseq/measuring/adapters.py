@@ -110,7 +110,7 @@ class EncoderDecoder(TaskAdapter):
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of both languages."""
         languages = [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")]
-        check_data(cfg.data, languages, way_out)
+        check_data(cfg.data, [f"dict.{language or '*'}.txt" for language in languages], way_out)
 
     def dictionaries(self, task: Any) -> list[Dictionary]:
         """Return the source and the target dictionary."""
@@ -138,7 +138,7 @@ class EncoderOnly(EncoderDecoder):
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without the dictionaries of words and labels."""
-        check_data(cfg.data, [TEXT, LABEL], way_out)
+        check_data(cfg.data, [f"dict.{TEXT}.txt", f"dict.{LABEL}.txt"], way_out)
 
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the encoder."""
@@ -153,7 +153,7 @@ class DecoderOnly(TaskAdapter):
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:
         """Refuse a directory without ``dict.txt``."""
-        check_data(cfg.data, way_out=way_out, monolingual=True)
+        check_data(cfg.data, ["dict.txt"], way_out)
 
     def dictionaries(self, task: Any) -> list[Dictionary]:
         """Return the dictionary."""

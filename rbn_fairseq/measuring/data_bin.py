@@ -1,5 +1,6 @@
 """Data directories that fairseq-preprocess fills, and the dictionaries in them."""
 
+import fnmatch
 import hashlib
 import os
 from collections.abc import Iterable
@@ -16,18 +17,14 @@ WAY_OUT = "Make one with fairseq-preprocess."
 
 
 def check_data(
-    path: Optional[str],
-    languages: Iterable[Optional[str]] = (),
-    way_out: str = WAY_OUT,
-    monolingual: bool = False,
+    path: Optional[str], files: Iterable[str] = ("dict.*.txt",), way_out: str = WAY_OUT
 ) -> None:
     """Refuse a data directory that fairseq-preprocess did not fill.
 
     Args:
         path: the directory, or several joined by ``:``, of which the first is looked at.
-        languages: that it must have dictionaries of, as far as they are known.
+        files: the dictionaries that it must have, as patterns of names.
         way_out: what to do where there is no such directory.
-        monolingual: whether it is of one text, with ``dict.txt`` alone.
 
     Raises:
         ValueError: naming the directory and what is missing.
@@ -40,14 +37,12 @@ def check_data(
     first = path.split(os.pathsep)[0]
     if not os.path.isdir(first):
         raise ValueError(f"There is no data directory `{first}`. {way_out}")
-    pattern = "dict.txt" if monolingual else "dict.*.txt"
-    files = sorted(path.name for path in Path(first).glob(pattern))
-    wanted = [f"dict.{language}.txt" for language in languages if language is not None]
-    missing = [name for name in wanted or [pattern] if name not in files]
-    if not files or (wanted and missing):
+    there = sorted(file.name for file in Path(first).glob("dict*.txt"))
+    missing = [pattern for pattern in files if not fnmatch.filter(there, pattern)]
+    if missing:
         raise ValueError(
             f"The data directory `{first}` has no {missing[0]}; its dictionaries: "
-            f"{', '.join(sorted(path.name for path in Path(first).glob('dict*.txt'))) or 'none'}. "
+            f"{', '.join(there) or 'none'}. "
             "Check that the data, --source-lang, --target-lang and --recipe (`rbn recipes`) belong "
             "together, or fill it with fairseq-preprocess --destdir."
         )
