@@ -65,7 +65,7 @@ def task(pad: int = 1) -> SimpleNamespace:
     for index in range(WORDS):
         dictionary.add_symbol(f"w{index}")
     return SimpleNamespace(
-        source_dictionary=dictionary, target_dictionary=dictionary, provides=lambda what: True
+        source_dictionary=dictionary, target_dictionary=dictionary, keeps_statistics=True
     )
 
 

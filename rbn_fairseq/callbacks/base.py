@@ -71,8 +71,6 @@ class Callback:
 
     #: Its options, which become those of the task; a field is named as on the command line.
     options: ClassVar[Optional[type[FairseqDataclass]]] = None
-    #: Name of what it provides; models and criterions ask :meth:`WithCallbacks.provides` for it.
-    provides: ClassVar[str] = ""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -179,12 +177,10 @@ class WithCallbacks(FairseqTask):
         self.training = Training(whole, cfg, self)
         self._running = {kind.__name__: kind(self.training) for kind in self.callbacks}
 
-    def provides(self, what: str) -> bool:
-        """Tell whether callbacks take care of ``what``; all of them know of ``updates``.
-
-        See :attr:`Callback.provides`.
-        """
-        return what == "updates" or any(kind.provides == what for kind in self.callbacks)
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether callbacks keep running statistics in step with the updates; models ask."""
+        return "RunningStatistics" in self._running
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._running.values():

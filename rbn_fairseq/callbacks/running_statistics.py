@@ -44,8 +44,6 @@ class RunningStatistics(Callback):
       running statistics, so that all validate with, and the first one saves, the same ones.
     """
 
-    provides = "running statistics"
-
     _attempt: Optional[_Attempt] = None
 
     def on_attempt(self, model: nn.Module) -> None:

@@ -44,7 +44,7 @@ def _build(state: dict[str, Any]) -> Any:
         sizes.append(len(state["model"]["decoder.output_projection.weight"]))
     source, target = _dictionary(sizes[0]), _dictionary(sizes[-1])
     task = SimpleNamespace(
-        source_dictionary=source, target_dictionary=target, provides=lambda what: True
+        source_dictionary=source, target_dictionary=target, keeps_statistics=True
     )
     model = kind.build_model(Namespace(**{**settings, **NO_EMBEDDINGS}), task).double()
     model.load_state_dict(state["model"])

@@ -12,7 +12,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
-from rbn_fairseq.models.refusals import task_provides
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
 from rbn_fairseq.norms.options import check_values, option
 
@@ -136,7 +135,7 @@ class RBNPenalty(nn.Module):
                 f"--rbn-warmup-updates is {rbn.rbn_warmup_updates}, but there is no penalty. Give "
                 "--rbn-mean-weight or --rbn-std-weight, or leave it out."
             )
-        if rbn.rbn_warmup_updates > 0 and not task_provides(task, "updates"):
+        if rbn.rbn_warmup_updates > 0 and not hasattr(task, "training"):
             raise ValueError(
                 "--rbn-warmup-updates follows the updates of the training, which the criterion "
                 "alone does not know. Train with a task of this plugin, such as --task "

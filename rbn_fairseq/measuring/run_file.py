@@ -31,7 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 RUN_FILE = "run.json"
-_FORMAT = 1
 #: Groups of settings that shape a training, and which settings of them; all where none is named.
 _SHAPING: dict[str, tuple[str, ...]] = {
     "common": ("seed", "fp16", "bf16", "amp"), "model": (), "task": (), "criterion": (),
@@ -126,7 +125,6 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
             vocabularies[str(language or side)] = len(words)
     datasets = getattr(task, "datasets", None) or {}
     return {
-        "format": _FORMAT,
         "config": config,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "data": {

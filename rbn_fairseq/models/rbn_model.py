@@ -18,7 +18,7 @@ from torch import Tensor
 from rbn_fairseq.models.config import RBNConfig, config_class, fill_preset
 from rbn_fairseq.models.kinds import ModelKind
 from rbn_fairseq.models.linear import centre_weights
-from rbn_fairseq.models.refusals import OF_MODEL, refuse, task_provides
+from rbn_fairseq.models.refusals import OF_MODEL, refuse
 from rbn_fairseq.models.state_dicts import drop_length_bins, explain
 from rbn_fairseq.models.unit_embeddings import set_unit_embeddings
 from rbn_fairseq.norms import has_population_norm, on_registration
@@ -95,7 +95,7 @@ class RBNModel(BaseFairseqModel):
                 "Norms with batch statistics in the decoder: in training, they let a position see "
                 "later target tokens. Generation uses running statistics and leaks nothing."
             )
-        if has_population_norm(self) and not task_provides(task, "running statistics"):
+        if has_population_norm(self) and not getattr(task, "keeps_statistics", False):
             logger.warning(
                 "This task does not maintain running statistics: dropped updates move them, "
                 "processes do not agree on them, no bins of lengths are cut, TID is not measured, "

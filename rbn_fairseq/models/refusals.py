@@ -14,7 +14,7 @@ from rbn_fairseq.norms import (
     populations_by_length,
 )
 
-__all__ = ["OF_CRITERION", "OF_MODEL", "OF_TRAINING", "Refusal", "refuse", "task_provides"]
+__all__ = ["OF_CRITERION", "OF_MODEL", "OF_TRAINING", "Refusal", "refuse"]
 
 
 class Refusal(NamedTuple):
@@ -204,13 +204,3 @@ def refuse(refusals: Iterable[Refusal], cfg: Any, model: nn.Module) -> None:
         clash = refusal.clash(model) if refusal.given(cfg) else ""
         if clash:
             raise ValueError(f"{refusal.option} does not go with {clash}: {refusal.reason}")
-
-
-def task_provides(task: Any, what: str) -> bool:
-    """Tell whether a task's callbacks take care of something that a model or criterion needs.
-
-    Args:
-        task: fairseq's or one with callbacks.
-        what: as its callbacks call it in ``Callback.provides``.
-    """
-    return bool(getattr(task, "provides", lambda what: False)(what))

@@ -77,8 +77,6 @@ def test_updates_are_known_after_a_resume():
     assert after.training.updates == 7
 
 
-def test_a_task_says_what_its_callbacks_provide():
+def test_a_task_says_whether_it_keeps_statistics():
     some, all_of_them = task(LengthMixing), task(*TranslationRBNTask.callbacks)
-    what = "running statistics"
-    assert all_of_them.provides(what) and not some.provides(what)
-    assert some.provides("updates")  # of which the penalty's warm-up asks
+    assert all_of_them.keeps_statistics and not some.keeps_statistics

@@ -231,7 +231,7 @@ def test_layers_dropped_apart_are_refused():
 @pytest.mark.parametrize("norm, warned", [("batch", True), ("layer", False)])
 def test_a_task_that_does_not_maintain_statistics_is_warned_of(caplog, norm, warned):
     foreign = task()
-    foreign.provides = lambda what: False
+    foreign.keeps_statistics = False
     model = build(norm_encoder=norm)
     assert "running statistics" not in caplog.text
     model.warn(foreign)

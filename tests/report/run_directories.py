@@ -81,7 +81,6 @@ def write_lines(path, lines):
 def write_run_file(directory, cfg, dictionaries=None, starts=(0,), sentences=None):
     """run.json as a training writes it; ``dictionaries``: their sizes by language."""
     run = {
-        "format": 1,
         "config": cfg | {"model": complete_model(cfg["model"])},
         "data": {"vocabularies": dictionaries or {}, "sentences": {"train": sentences}},
         "starts": [{"update": update} for update in starts],
