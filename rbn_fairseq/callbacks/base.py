@@ -300,13 +300,17 @@ class WithCallbacks(FairseqTask):
         return state
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps for every process, by the name that fairseq looks for."""
+        """Return what a checkpoint keeps for every process, that of a base beside ours."""
+        inherited: dict[str, Any] = getattr(super(), "get_checkpoint_dict", dict)()
+        name = type(self).__name__  # by which fairseq looks for it
         self._call("before_save")
         states = {kind: callback.state_dict() for kind, callback in self._running.items()}
-        return {type(self).__name__: {"updates": self.training.updates, "callbacks": states}}
+        ours = {"updates": self.training.updates, "callbacks": states}
+        return {**inherited, name: {**inherited.get(name, {}), **ours}}
 
     def set_checkpoint_dict(self, state: Mapping[str, Any]) -> None:
         """Read what a checkpoint keeps for every process."""
+        getattr(super(), "set_checkpoint_dict", lambda state: None)(state)
         self.training.updates = state.get("updates", 0)
         states = state.get("callbacks", {})
         for kind, callback in self._running.items():

@@ -2,11 +2,14 @@
 
 import json
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from fairseq.tasks import FairseqTask
 
 import runs
+from rbn_fairseq.callbacks import WithCallbacks
 from rbn_fairseq.callbacks.length_mixing import LengthMixing
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.tasks.translation_rbn import TranslationRBNTask
@@ -75,6 +78,26 @@ def test_updates_are_known_after_a_resume():
     before.training.updates = 7
     after.set_checkpoint_dict(before.get_checkpoint_dict()[type(before).__name__])
     assert after.training.updates == 7
+
+
+def test_what_a_base_saves_is_kept():
+    class Base(FairseqTask):
+        restored = None
+
+        def get_checkpoint_dict(self):
+            return {"Task": {"own": 3}, "Other": 4}
+
+        def set_checkpoint_dict(self, state):
+            self.restored = state["own"]
+
+    class Task(WithCallbacks, Base):
+        pass
+
+    before, after = (Task(Namespace()) for _ in range(2))
+    state = before.get_checkpoint_dict()
+    assert state["Other"] == 4 and state["Task"]["updates"] == 0
+    after.set_checkpoint_dict(state["Task"])
+    assert after.restored == 3
 
 
 def test_a_task_says_whether_it_keeps_statistics():
