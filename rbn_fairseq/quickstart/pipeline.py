@@ -14,7 +14,7 @@ from rich.table import Table
 
 from rbn_fairseq.corpora.text import read_lines
 from rbn_fairseq.quickstart.corpus import prepare
-from rbn_fairseq.quickstart.jobs import Job, run_jobs
+from rbn_fairseq.quickstart.jobs import Commands, run_jobs
 from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.export import check_directory, write_report
@@ -47,7 +47,7 @@ def _epochs_done(log: Path) -> float:
     return float(epochs[-1]) if epochs else 0.0
 
 
-def _job(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Job:
+def _commands(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Commands:
     """Return the commands of a run."""
     directory, data = out / name, str(out / "data" / "bin")
     averaged = directory / _AVERAGE
@@ -66,12 +66,11 @@ def _job(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Job:
     average += ("--output", str(averaged), "--overwrite", "--recalibrate")
     generate = ("generate", data, *pair, "--path", str(averaged), *device, "--beam", "5")
     generate += ("--remove-bpe", "sentencepiece", "--max-tokens", "4000", "--num-workers", "0")
-    commands = {
+    return {
         directory / "train.out": ("train", data, *pair, "--save-dir", str(directory), *options),
         directory / "average.out": average,
         directory / "generate.txt": generate,
     }
-    return Job(name, commands, lambda: _epochs_done(directory / LOG) / epochs)
 
 
 def _score(directory: Path, references: Sequence[str], lang: str) -> list[str]:
@@ -143,10 +142,8 @@ def quickstart(
     )
     copying = bleu(source, reference, lang=target_lang)
     langs = (source_lang, target_lang)
-    jobs = [_job(name, out, langs, epochs) for name in NORMS]
-    if any(job.left() for job in jobs):
-        console.print(f"training {', '.join(NORMS)}: {workers} at a time, {epochs} epochs")
-        run_jobs(jobs, workers, console)
+    jobs = {name: _commands(name, out, langs, epochs) for name in NORMS}
+    run_jobs(jobs, lambda name: _epochs_done(out / name / LOG) / epochs, workers, console)
     translations = {name: _score(out / name, reference, target_lang) for name in NORMS}
     sentences = _sample({"source": source, "reference": reference, **translations})
     runs = [read_run(name, out / name) for name in NORMS]
@@ -175,7 +172,7 @@ def _translations(sentences: Sequence[Mapping[str, str]], averaged: int, number:
 
 
 def _about(
-    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any], jobs: Sequence[Job]
+    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any], jobs: Mapping[str, Commands]
 ) -> tuple[tuple[str, str], ...]:
     machine = begun["machine"]
     return (
@@ -186,8 +183,8 @@ def _about(
         ("machine", machine["processor"] if machine["device"] == "cpu" else machine["device"]),
         ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
         *(
-            (job.name, f"`rbn {shlex.join(words)}`")
-            for job in jobs
-            for words in job.commands.values()
+            (name, f"`rbn {shlex.join(words)}`")
+            for name, commands in jobs.items()
+            for words in commands.values()
         ),
     )

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rbn_fairseq.quickstart import jobs
-from rbn_fairseq.quickstart.jobs import Job, run_jobs
+from rbn_fairseq.quickstart.jobs import run_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -26,25 +26,23 @@ def programs(monkeypatch, tmp_path):
     monkeypatch.setattr(jobs, "_POLL", 0.02)
 
 
-def job(name, directory, trained=lambda: 0.0, **commands):
+def job(directory, **commands):
     """A job whose commands execute code, by the stem of their output's name."""
     directory.mkdir(exist_ok=True)
-    files = {directory / f"{stem}.out": (code,) for stem, code in commands.items()}
-    return Job(name, files, trained)
+    return {directory / f"{stem}.out": (code,) for stem, code in commands.items()}
 
 
-def console():
-    return Console(file=io.StringIO(), width=200)
+def run(workers=1, console=None, **jobs):
+    run_jobs(jobs, lambda name: 0.45, workers, console or Console(file=io.StringIO()))
 
 
 def test_commands_run_in_order_and_once(tmp_path):
     count = tmp_path / "count"
     note = f"open({str(count)!r}, 'a').write"
-    both = job("a", tmp_path, one=f"{note}('1')", two=f"print('said'); {note}('2')")
-    run_jobs([both], 1, console())
-    assert not both.left() and both.fraction() == 1
+    both = job(tmp_path, one=f"{note}('1')", two=f"print('said'); {note}('2')")
+    run(a=both)
     assert (tmp_path / "two.out").read_text() == "said\n"
-    run_jobs([both], 1, console())
+    run(a=both)
     assert count.read_text() == "12"
 
 
@@ -52,18 +50,15 @@ def test_goes_on_with_what_was_cut_off(tmp_path):
     count = tmp_path / "count"
     note = f"open({str(count)!r}, 'a').write"
     with pytest.raises(ValueError, match="status 3"):
-        run_jobs([job("a", tmp_path, one=f"{note}('1')", two="exit(3)")], 1, console())
-    whole = job("a", tmp_path, one=f"{note}('1')", two=f"{note}('2')")
-    assert whole.fraction() == 0.9
-    run_jobs([whole], 1, console())
+        run(a=job(tmp_path, one=f"{note}('1')", two="exit(3)"))
+    run(a=job(tmp_path, one=f"{note}('1')", two=f"{note}('2')"))
     assert count.read_text() == "12"
 
 
 def test_workers_at_a_time(tmp_path):
     # Each job notes when it begins and ends; with two workers at most two overlap.
     code = "import time; print(time.time()); time.sleep(0.3); print(time.time())"
-    several = [job(str(i), tmp_path / str(i), work=code) for i in range(4)]
-    run_jobs(several, 2, console())
+    run(2, **{str(i): job(tmp_path / str(i), work=code) for i in range(4)})
     spans = [
         [float(t) for t in (tmp_path / str(i) / "work.out").read_text().split()] for i in range(4)
     ]
@@ -73,14 +68,14 @@ def test_workers_at_a_time(tmp_path):
 
 def test_failure_stops_the_others(tmp_path):
     # The worker of the one that fails takes the third up at once.
-    bad = job("bad", tmp_path / "a", train="import sys; sys.exit('no such thing')")
-    slow = [job(x, tmp_path / x, train="import time; time.sleep(60)") for x in "bc"]
+    bad = job(tmp_path / "a", train="import sys; sys.exit('no such thing')")
+    slow = [job(tmp_path / x, train="import time; time.sleep(60)") for x in "bc"]
     begun = time.monotonic()
     message = "bad: (.|\n)* exit status 1(.|\n)*no such thing"
     with pytest.raises(ValueError, match=message):
-        run_jobs([slow[0], bad, slow[1]], 2, console())
+        run(2, b=slow[0], bad=bad, c=slow[1])
     assert time.monotonic() - begun < 30
-    assert all(job.left() for job in (bad, *slow))
+    assert not any(output.exists() for commands in (bad, *slow) for output in commands)
 
 
 def wait_for_pid(out):
@@ -110,8 +105,6 @@ def interruptible():
 
 @LINUX
 def test_interruption_ends_the_commands(tmp_path, interruptible):
-    sleeping = job("a", tmp_path, train=SLEEP)
-
     def interrupt():
         wait_for_pid(tmp_path / "train.out.unfinished")
         os.kill(os.getpid(), signal.SIGINT)
@@ -119,15 +112,15 @@ def test_interruption_ends_the_commands(tmp_path, interruptible):
     threading.Thread(target=interrupt).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_jobs([sleeping], 1, console())
+        run(a=job(tmp_path, train=SLEEP))
     assert time.monotonic() - begun < 40  # the command would sleep longer
-    assert sleeping.left()
+    assert not (tmp_path / "train.out").exists()
     assert not is_running(wait_for_pid(tmp_path / "train.out.unfinished"))
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(tmp_path, terminal):
     out = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-    code = "import time; time.sleep(0.5)"
-    run_jobs([job("layer", tmp_path, lambda: 0.5, train=code)], 1, out, interval=0.1)
-    assert "layer: import time" in out.file.getvalue() and " 45 %" in out.file.getvalue()
+    run(console=out, layer=job(tmp_path, train="import time; time.sleep(0.5)"))
+    assert "layer: rbn import time" in out.file.getvalue()
+    assert (" 45%" in out.file.getvalue()) == terminal

@@ -80,7 +80,7 @@ def test_outcome(done, text):
 @pytest.mark.nightly
 def test_second_call_runs_nothing(done, text, monkeypatch):
     out, first, _ = done
-    monkeypatch.setattr(pipeline, "run_jobs", None)
+    monkeypatch.setattr(jobs.subprocess, "Popen", None)
     assert call(out, text)[0] == first
 
 
@@ -94,7 +94,7 @@ def test_other_text_is_refused(done, text, tmp_path):
 
 
 def test_another_number_of_epochs(tmp_path):
-    pipeline._job("layer", tmp_path, ("de", "en"), 2)
-    assert len(pipeline._job("layer", tmp_path, ("de", "en"), 2).left()) == 3
+    commands = pipeline._commands("layer", tmp_path, ("de", "en"), 2)
+    assert pipeline._commands("layer", tmp_path, ("de", "en"), 2) == commands
     with pytest.raises(ValueError, match="--epochs.*--output"):
-        pipeline._job("layer", tmp_path, ("de", "en"), 3)
+        pipeline._commands("layer", tmp_path, ("de", "en"), 3)
