@@ -1,9 +1,9 @@
 """Verbs that make the paper's corpora."""
 
+import json
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
@@ -27,47 +27,6 @@ _Allow = Annotated[
         help="Go on if the text is not the standard, and mark the data as such.",
     ),
 ]
-_Train = Annotated[
-    Path,
-    typer.Option(
-        metavar="FILE",
-        help="Training texts: .tsv (label, tab, text, or another column between them) or .csv "
-        "(class number from 1, one or more texts in quotes); also with .gz behind.",
-    ),
-]
-_Test = Annotated[Path, typer.Option(metavar="FILE", help="Test texts.")]
-_Valid = Annotated[
-    Optional[Path],
-    typer.Option(
-        metavar="FILE", help="Validation texts.", show_default="drawn from the training's"
-    ),
-]
-_Part = Annotated[
-    float, typer.Option(min=0.0001, max=0.9999, help="Part of the training texts to validate on.")
-]
-_DrawSeed = Annotated[int, typer.Option(min=0, help="Seed of their draw.")]
-_Types = Annotated[
-    int, typer.Option(min=5, help="Types in the dictionary of words, <unk> and the like included.")
-]
-
-
-def _facts(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what there is to say of a corpus, by its ``about.json``."""
-    yield "corpus", about["corpus"]
-    for unit in ("pairs", "texts", "lines"):
-        if unit in about:
-            yield unit, "  ".join(f"{split} {n:,}" for split, n in about[unit].items())
-    for split, counts in about.get("counts", {}).items():
-        yield split, ", ".join(f"{number:,} {name}" for name, number in counts.items())
-    if "tokeniser" in about:
-        yield "tokeniser", about["tokeniser"] or "none; the text was tokenised before"
-    listed = {"labels": about.get("labels", {}).get("train"), "tags": about.get("tags")}
-    for kind, names in listed.items():
-        if names is not None:
-            yield kind, f"{len(names)}: {', '.join([*names][:40])}"
-    if "types" in about:
-        merges = f"{about['merges']:,} merges, " if "merges" in about else ""
-        yield "BPE" if merges else "types", f"{merges}{about['types']:,} types in the dictionary"
 
 
 def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
@@ -75,8 +34,9 @@ def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> No
 
     with stoppable():
         about = build(corpus, out, allow_nonstandard, typer.echo)
-    for name, text in _facts(about):
-        typer.echo(f"{name:11} {text}")
+    for name, value in about.items():
+        if name not in ("standard", "differences", "request"):
+            typer.echo(f"{name:11} {json.dumps(value, ensure_ascii=False)}")
     typer.echo(f"for fairseq {out / 'bin'}")
     if about["standard"]:
         typer.echo("This is the standard text.")
@@ -157,9 +117,21 @@ _add_language_modelling("wikitext103", "WikiText103", "wiki.{train,valid,test}.t
 
 @app.command()
 def classification(
-    train: _Train,
-    test: _Test,
-    valid: _Valid = None,
+    train: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Training texts: .tsv (label, tab, text, or another column between them) or .csv "
+            "(class number from 1, one or more texts in quotes); also with .gz behind.",
+        ),
+    ],
+    test: Annotated[Path, typer.Option(metavar="FILE", help="Test texts.")],
+    valid: Annotated[
+        Optional[Path],
+        typer.Option(
+            metavar="FILE", help="Validation texts.", show_default="drawn from the training's"
+        ),
+    ] = None,
     corpus: Annotated[
         Optional[Literal["imdb"]],
         typer.Option(
@@ -167,9 +139,15 @@ def classification(
             "label, 0 (negative) and 1 (positive), to train and validate, and as many to test."
         ),
     ] = None,
-    valid_part: _Part = 0.3,
-    seed: _DrawSeed = 1,
-    types: _Types = 100_000,
+    valid_part: Annotated[
+        float,
+        typer.Option(min=0.0001, max=0.9999, help="Part of the training texts to validate on."),
+    ] = 0.3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of their draw.")] = 1,
+    types: Annotated[
+        int,
+        typer.Option(min=5, help="Types in the dictionary of words, <unk> and the like included."),
+    ] = 100_000,
     output: _Output = Path("data/texts"),
     jobs: _Jobs = _CORES,
     allow_nonstandard: _Allow = False,

@@ -12,7 +12,7 @@ import regex
 
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import Corpus, check_files
-from rbn_fairseq.corpora.text import Say, read_lines, sha256
+from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
@@ -21,7 +21,6 @@ _BREAK = regex.compile(r"<br\s*/?>")
 # A word begins with no combining mark, and may have some; another character keeps its own.
 _WORD = r"(?!\p{M})[\w\p{N}]+"
 _TOKEN = regex.compile(rf"{_WORD}(?:['’]{_WORD})*|[^\w\p{{N}}\s]\p{{M}}*|\p{{M}}+")
-_LONGEST = 1 << 30  # characters of a field
 
 
 def tokenise(text: str) -> str:
@@ -38,7 +37,7 @@ class _Row(NamedTuple):
 
 
 def _rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST)
+    csv.field_size_limit(1 << 30)  # characters
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
         for row in reader:  # the archives of Zhang et al. write line breaks so
@@ -129,9 +128,32 @@ class Texts(Corpus):
 
     def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
         """Write tokenised texts and their labels."""
-        labels = _write_all(self, directory)
+        train, test = (list(read_texts(path)) for path in (self.train, self.test))
+        if self.valid is not None:
+            valid = list(read_texts(self.valid))
+        else:
+            number = round(self.valid_part * len(train))
+            drawn = {*random.Random(self.seed).sample(range(len(train)), number)}
+            valid = [row for place, row in enumerate(train) if place in drawn]
+            train = [row for place, row in enumerate(train) if place not in drawn]
+        labels = {}
+        for split, path, rows in (
+            ("train", self.train, train),
+            ("valid", self.valid or self.train, valid),
+            ("test", self.test, test),
+        ):
+            labels[split] = dict(sorted(Counter(row.label for row in rows).items()))
+            _check_labels(split, path, rows, labels["train"])
+            write_lines(directory / f"{split}.{TEXT}", (tokenise(row.text) for row in rows))
+            write_lines(directory / f"{split}.{LABEL}", (row.label for row in rows))
         texts = {split: sum(numbers.values()) for split, numbers in labels.items()}
-        return {"texts": texts, "labels": labels, "differences": _differences(self, labels)}
+        trained = dict(Counter(labels["train"]) + Counter(labels["valid"]))
+        differences = [
+            f"{part}: texts by label are {numbers}, the standard has {dict(self.standard)}"
+            for part, numbers in (("train and valid", trained), ("test", labels["test"]))
+            if self.standard is not None and numbers != self.standard
+        ]
+        return {"texts": texts, "labels": labels, "differences": differences}
 
     def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
         """Write binary data, with a dictionary of words and one of labels."""
@@ -148,65 +170,17 @@ STANDARDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _write(directory: Path, split: str, rows: Iterator[_Row]) -> dict[str, int]:
-    """Write the texts and labels of a part; return the number of texts with each label."""
-    labels: Counter[str] = Counter()
-    with (
-        (directory / f"{split}.{TEXT}").open("w", encoding="utf-8", newline="\n") as texts,
-        (directory / f"{split}.{LABEL}").open("w", encoding="utf-8", newline="\n") as classes,
-    ):
-        for row in rows:
-            labels[row.label] += 1
-            texts.write(tokenise(row.text) + "\n")
-            classes.write(row.label + "\n")
-    return dict(sorted(labels.items()))
-
-
-def _known(path: Path, rows: Iterator[_Row], labels: Collection[str]) -> Iterator[_Row]:
+def _check_labels(split: str, path: Path, rows: list[_Row], labels: Collection[str]) -> None:
+    """Refuse a part without texts, or with other labels than the training texts'."""
+    if len(labels) < 2:
+        raise ValueError(
+            f"`{path}` has {len(labels)} labels to train on: expected are two or more."
+        )
+    if not rows:
+        raise ValueError(f"There are no texts for `{split}`: `{path}` is too small.")
     for row in rows:
         if row.label not in labels:
             raise ValueError(
                 f"Line {row.line} of `{path}` has the label `{row.label}`: expected is one of the "
                 f"training texts', {', '.join(sorted(labels)[:10])}."
             )
-        yield row
-
-
-def _write_all(corpus: Texts, directory: Path) -> dict[str, dict[str, int]]:
-    """Write all parts; return the number of texts with each label in each of them."""
-    total, drawn = 0, set()
-    if corpus.valid is None:
-        total = sum(1 for _ in read_texts(corpus.train))
-        number = round(corpus.valid_part * total)
-        drawn = {*random.Random(corpus.seed).sample(range(total), number)}
-    rows = enumerate(read_texts(corpus.train))
-    train = _write(directory, "train", (row for place, row in rows if place not in drawn))
-    if len(train) < 2:
-        raise ValueError(
-            f"`{corpus.train}` has {len(train)} labels to train on: expected are two or more."
-        )
-    numbers = {"train": train}
-    for split, path in (("valid", corpus.valid), ("test", corpus.test)):
-        if path is None:
-            path, places = corpus.train, enumerate(read_texts(corpus.train))
-            rows_of_split = (row for place, row in places if place in drawn)
-        else:
-            rows_of_split = read_texts(path)
-        numbers[split] = _write(directory, split, _known(path, rows_of_split, train))
-        if not numbers[split]:
-            raise ValueError(f"There are no texts for `{split}`: `{path}` is too small.")
-    return numbers
-
-
-def _differences(corpus: Texts, numbers: Mapping[str, Mapping[str, int]]) -> list[str]:
-    if corpus.standard is None:
-        return []
-    differences = []
-    for splits in (("train", "valid"), ("test",)):
-        both = sum((Counter(numbers[split]) for split in splits), Counter())
-        if both != corpus.standard:
-            differences.append(
-                f"{' and '.join(splits)}: texts by label are {dict(sorted(both.items()))}, the "
-                f"standard has {dict(corpus.standard)}"
-            )
-    return differences

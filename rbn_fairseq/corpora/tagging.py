@@ -4,27 +4,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from rbn_fairseq.corpora import build
-from rbn_fairseq.corpora.build import Corpus, check_files
+from rbn_fairseq.corpora.build import Corpus, check_files, count_differences
 from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
-__all__ = ["STANDARDS", "Counts", "TaggedTexts", "read_tagged"]
+__all__ = ["STANDARDS", "TaggedTexts", "read_tagged"]
 
 _TAG = re.compile(r"O|[BIMES]-.+")
 _RESERVED = ("<s>", "<pad>", "</s>")  # what fairseq takes for something else than a token
-
-
-class Counts(NamedTuple):
-    """Numbers of a part: texts, tokens, and entities as seqeval finds them."""
-
-    texts: int
-    tokens: int
-    entities: Optional[int]
 
 
 #: Corpora that others publish results on: their names, and the numbers of each part.
@@ -32,17 +25,16 @@ STANDARDS: dict[str, dict[str, Any]] = {
     "conll2003": {
         "name": "CoNLL-2003 English",
         "standard": {
-            "train": Counts(14_041, 203_621, 23_499),
-            "valid": Counts(3_250, 51_362, 5_942),
-            "test": Counts(3_453, 46_435, 5_648),
+            "texts": {"train": 14_041, "valid": 3_250, "test": 3_453},
+            "tokens": {"train": 203_621, "valid": 51_362, "test": 46_435},
+            "entities": {"train": 23_499, "valid": 5_942, "test": 5_648},
         },
     },
     "resume": {
         "name": "Resume",
         "standard": {  # of characters; the numbers of entities are not published
-            "train": Counts(3_821, 124_099, None),
-            "valid": Counts(463, 13_890, None),
-            "test": Counts(477, 15_100, None),
+            "texts": {"train": 3_821, "valid": 463, "test": 477},
+            "tokens": {"train": 124_099, "valid": 13_890, "test": 15_100},
         },
     },
 }
@@ -96,7 +88,8 @@ class TaggedTexts(Corpus):
         train, valid, test: files.
         min_count: training tokens that occur less often are ``<unk>``.
         name: of the corpus.
-        standard: the standard's numbers of each part; ``None`` = not known.
+        standard: the standard's numbers of texts, tokens and entities (as seqeval finds them) in
+            each part; ``None`` = not known.
     """
 
     train: Path
@@ -104,7 +97,7 @@ class TaggedTexts(Corpus):
     test: Path
     min_count: int
     name: str = "tagged texts"
-    standard: Optional[Mapping[str, Counts]] = None
+    standard: Optional[Mapping[str, Mapping[str, int]]] = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -117,24 +110,31 @@ class TaggedTexts(Corpus):
         hashes = {split: sha256(path) for split, path in self.files.items()}
         return {"corpus": self.name, "sha256": hashes, "min count": self.min_count}
 
-    def differences(self, counts: Mapping[str, Counts]) -> list[str]:
-        """Return the differences of texts with these numbers from the standard."""
-        return [
-            f"{split} has {number:,} {name}, the standard has {expected:,}"
-            for split, standard in (self.standard or {}).items()
-            for name, number, expected in zip(Counts._fields, counts[split], standard, strict=True)
-            if expected is not None and number != expected
-        ]
-
     def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
         """Write the texts and their tags, and the dictionary of tags, which has all parts'."""
-        counts, tags = {}, Counter[str]()
+        numbers: dict[str, dict[str, int]] = {"texts": {}, "tokens": {}, "entities": {}}
+        counts = Counter[str]()
         for split, path in self.files.items():
-            counts[split], of_split = _write(directory, split, path)
-            tags += of_split
-        write_lines(directory / "tags", (f"{tag} {tags[tag]}" for tag in sorted(tags)))
-        numbers = {split: part._asdict() for split, part in counts.items()}
-        return {"counts": numbers, "tags": sorted(tags), "differences": self.differences(counts)}
+            texts = list(read_tagged(path))
+            if not texts:
+                raise ValueError(
+                    f"`{path}` has no text: expected are lines of a token and its tag."
+                )
+            for place, side in enumerate((TEXT, LABEL)):
+                lines = (" ".join(text[place]) for text in texts)
+                write_lines(directory / f"{split}.{side}", lines)
+            tags = [tags for _, tags in texts]
+            numbers["texts"][split] = len(texts)
+            numbers["tokens"][split] = sum(map(len, tags))
+            numbers["entities"][split] = len(entities(tags))
+            counts.update(chain.from_iterable(tags))
+        write_lines(directory / "tags", (f"{tag} {counts[tag]}" for tag in sorted(counts)))
+        differences = [
+            difference
+            for unit, standard in (self.standard or {}).items()
+            for difference in count_differences(unit, numbers[unit], standard)
+        ]
+        return {**numbers, "tags": sorted(counts), "differences": differences}
 
     def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
         """Write binary data, with a dictionary of tokens and one of tags."""
@@ -144,15 +144,3 @@ class TaggedTexts(Corpus):
         options += ("--workers", str(self.jobs))
         sides = (TEXT, LABEL)
         note["types"] = build.binarise(out / "text", directory, sides, *options, joined=False)
-
-
-def _write(directory: Path, split: str, path: Path) -> tuple[Counts, Counter[str]]:
-    """Write the texts and tags of a part; return its numbers, and how often each tag occurs."""
-    texts = list(read_tagged(path))
-    if not texts:
-        raise ValueError(f"`{path}` has no text: expected are lines of a token and its tag.")
-    for place, side in enumerate((TEXT, LABEL)):
-        write_lines(directory / f"{split}.{side}", (" ".join(text[place]) for text in texts))
-    tags = [tags for _, tags in texts]
-    counts = Counts(len(texts), sum(map(len, tags)), len(entities(tags)))
-    return counts, Counter(tag for text in tags for tag in text)

@@ -47,7 +47,7 @@ def prepare(directory, scheme):
     files = [f"--{split}={directory / 'files' / split}.txt" for split in SIZES]
     result = completed("prepare", "tagging", *files, "--output", directory, "--jobs", 1)
     about = json.loads((directory / "bin" / "about.json").read_text())
-    assert f"train       300 texts, {about['counts']['train']['tokens']:,} tokens" in result.output
+    assert f'tokens      {{"train": {about["tokens"]["train"]}, "valid": ' in result.output
     labels = Dictionary.load(str(directory / "bin" / "dict.label.txt"))
     assert labels.symbols[4:] == about["tags"]  # nothing is filled up
     assert about["types"] == len(Dictionary.load(str(directory / "bin" / "dict.text.txt")))
@@ -100,7 +100,7 @@ def test_it_learns_and_says_what_it_is(trained):
     scores = [float(score) for score in re.findall(r"valid on 'valid' .* f1 ([\d.]+)", log)]
     assert len(scores) == 3 and max(scores[1:]) > 65 > scores[0]  # which of them varies
     assert "norms: encoder batch | statistics of each process's own batch | RBN penalty" in log
-    tags = json.loads((data / "bin" / "about.json").read_text())["counts"]["train"]["tokens"]
+    tags = json.loads((data / "bin" / "about.json").read_text())["tokens"]["train"]
     per_batch = tags / 37  # 300 texts in batches of 8; 4 are left out
     size = float(re.search(r"micro-batches of (\d+) tokens", log)[1])
     assert size == pytest.approx(per_batch, rel=0.05)
@@ -139,7 +139,7 @@ def test_measurements(trained, tmp_path):
     assert "recalibrated" in rbn("cost", last, "--json", tmp_path / "cost.json").stdout
     costs = {row["statistics"]: row for row in json.loads((tmp_path / "cost.json").read_text())}
     about = json.loads((data / "bin" / "about.json").read_text())
-    assert costs["running"]["tokens"] == about["counts"]["valid"]["tokens"]
+    assert costs["running"]["tokens"] == about["tokens"]["valid"]
     assert costs["running"]["sentences"] == SIZES["valid"]
     assert costs["running"]["nll"] == pytest.approx(known["loss"], abs=1e-3)
     assert costs["recalibrated"]["nll"] != costs["running"]["nll"]

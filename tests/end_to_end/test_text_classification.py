@@ -51,7 +51,7 @@ def data(tmp_path_factory):
     command = ("prepare", "classification", "--train", directory / "train.tsv", "--test",
                directory / "test.tsv", "--output", directory / "out", "--jobs", 1)  # fmt: skip
     result = completed(*command)
-    assert "train 350  valid 150  test 61" in result.output and "3: bad, good, odd" in result.output
+    assert '"train": 350, "valid": 150, "test": 61' in result.output
     assert "is finished already" in rbn(*command).output
     return directory / "out"
 
