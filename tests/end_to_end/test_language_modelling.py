@@ -132,7 +132,7 @@ def test_measurements(trained, english, tmp_path):
         assert loss == pytest.approx(costs[nll]["nll"], abs=2e-3)
     found = rbn("doctor", "--checkpoint", last, "--data", english / "bin").stdout
     assert "rbn_transformer_lm_tiny, --norm-decoder batch" in found
-    assert "test has 61 lines" in found and "--norm-encoder" not in found
+    assert "lines: 61 test" in found and "--norm-encoder" not in found
 
 
 def test_folding_a_model_that_predicts_a_part_of_its_dictionary(english, tmp_path):

@@ -147,7 +147,7 @@ def test_measurements(trained, data, tmp_path):
     assert validate(data, tmp_path / "recalibrate.pt")[1] > 80
     found = rbn("doctor", "--checkpoint", last, "--data", data / "bin").stdout
     assert "rbn_transformer_classifier_tiny, --norm-encoder batch" in found
-    assert "valid.text-label has 150 of label and 150 of text" in found and "label 7 types" in found
+    assert "valid.text-label: 150 label, 150 text" in found and "dict.label.txt 7 types" in found
     assert "data and checkpoint fit each other" in found
 
 
@@ -198,7 +198,7 @@ def test_an_epoch_is_of_one_directory(data, tmp_path):
     last = tmp_path / "run" / "checkpoint_last.pt"
     assert "running" in rbn("cost", last).stdout
     found = completed("doctor", "--checkpoint", last, "--data", both)
-    assert f"data `{part / 'bin'}`" in found.stdout and "96 of text" in found.stdout
+    assert f"data `{part / 'bin'}`" in found.stdout and "96 text" in found.stdout
     (part / "bin" / "dict.label.txt").unlink()
     completed("doctor", "--data", both)  # all are read by the first's
     (part / "bin" / "dict.text.txt").write_text("film 1\n")

@@ -131,7 +131,7 @@ def test_the_average_is_a_checkpoint_of_its_own(data_bin, whole, tmp_path):
     assert {*read_checkpoint(last)["extra_state"]} >= {*EXTRA}
     assert len(runs.generate(data_bin, own)) == 61
     told = " ".join(rbn("doctor", "--checkpoint", own).output.split())
-    assert "moving average of the weights of one training; running statistics estimated" in told
+    assert "made by `rbn`: moving_average, recalibrated" in told
 
 
 def test_no_average(capsys, data_bin, tmp_path):
