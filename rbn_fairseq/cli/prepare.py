@@ -96,23 +96,23 @@ def wmt16(
     _prepare(WMT16(archive, WMT16.standard_merges, jobs=jobs), output, allow_nonstandard)
 
 
-def _add_language_modelling(name: str, corpus: str, what: str) -> None:
+def _add_language_modelling(name: str, what: str) -> None:
     def verb(
         text: Annotated[Path, typer.Option(metavar="DIR", help="Where its files are.")],
         output: _Output = Path("data", name),
         jobs: _Jobs = _CORES,
         allow_nonstandard: _Allow = False,
     ) -> None:
-        from rbn_fairseq.corpora import monolingual
+        from rbn_fairseq.corpora.monolingual import STANDARDS, Text
 
-        _prepare(getattr(monolingual, corpus)(text, jobs=jobs), output, allow_nonstandard)
+        _prepare(Text(text, jobs=jobs, **STANDARDS[name]), output, allow_nonstandard)
 
     about = f"Prepare a text for language modelling, {what}."
     app.command(name, help=f"{about}\n\nLeaves bin/ (for fairseq) in --output.")(verb)
 
 
-_add_language_modelling("ptb", "PTB", "Mikolov's Penn Treebank: ptb.{train,valid,test}.txt")
-_add_language_modelling("wikitext103", "WikiText103", "wiki.{train,valid,test}.tokens")
+_add_language_modelling("ptb", "Mikolov's Penn Treebank: ptb.{train,valid,test}.txt")
+_add_language_modelling("wikitext103", "wiki.{train,valid,test}.tokens")
 
 
 @app.command()
@@ -121,8 +121,7 @@ def classification(
         Path,
         typer.Option(
             metavar="FILE",
-            help="Training texts: .tsv (label, tab, text, or another column between them) or .csv "
-            "(class number from 1, one or more texts in quotes); also with .gz behind.",
+            help="Training texts, a label, a tab and a text a line; also with .gz behind.",
         ),
     ],
     test: Annotated[Path, typer.Option(metavar="FILE", help="Test texts.")],

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Optional
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.text import SPLITS, read_lines, sha256, write_lines
 from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
@@ -153,7 +153,7 @@ class Corpus(ABC):
         """
 
     @abstractmethod
-    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+    def write_text(self, directory: Path) -> dict[str, Any]:
         """Write text without BPE; return its numbers, and its ``differences`` from the standard.
 
         Raises:
@@ -190,16 +190,16 @@ class PairCorpus(Corpus):
     tokens: ClassVar[Optional[Mapping[str, Any]]] = None
 
     @abstractmethod
-    def write_tokens(self, directory: Path, say: Say) -> Optional[str]:
+    def write_tokens(self, directory: Path) -> Optional[str]:
         """Write tokenised text without BPE; return the tokeniser, ``None`` if it came tokenised."""
 
     @abstractmethod
     def write_bpe(self, text: Path, directory: Path) -> None:
         """Write the text in subword units, and the merges, where they are known, as ``code``."""
 
-    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+    def write_text(self, directory: Path) -> dict[str, Any]:
         """Write the tokenised text; compare it with the standard."""
-        tokeniser = self.write_tokens(directory, say)
+        tokeniser = self.write_tokens(directory)
         pairs = {split: self._count_pairs(directory, split) for split in SPLITS}
         differences = count_differences("pairs", pairs, self.standard) + [
             f"{name} differs from the standard file"
@@ -278,7 +278,9 @@ def stage(directory: Path, make: Callable[[Path], None]) -> None:
     unfinished.rename(directory)
 
 
-def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[str, Any]:
+def build(
+    corpus: Corpus, out: Path, allow_nonstandard: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Make a corpus in ``out``, or go on where an earlier call was stopped.
 
     ``out/text`` has tokenised text, ``out/bpe`` of pairs the same in subword units and the merges,
@@ -299,7 +301,7 @@ def build(corpus: Corpus, out: Path, allow_nonstandard: bool, say: Say) -> dict[
 
     def text(directory: Path) -> None:
         say("writing the text")
-        note = corpus.write_text(directory, say)
+        note = corpus.write_text(directory)
         if note["differences"] and not allow_nonstandard:
             raise ValueError(
                 f"This is not the standard {corpus.name}: {'; '.join(note['differences'])}. With "

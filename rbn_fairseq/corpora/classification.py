@@ -1,6 +1,5 @@
 """Corpora for text classification, from files of labels and texts to data for fairseq."""
 
-import csv
 import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +11,7 @@ import regex
 
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import Corpus, check_files
-from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.text import read_lines, sha256, write_lines
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
@@ -36,58 +35,25 @@ class _Row(NamedTuple):
     text: str
 
 
-def _rows_of_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(1 << 30)  # characters
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
-    try:
-        for row in reader:  # the archives of Zhang et al. write line breaks so
-            yield reader.line_num, [field.replace(r"\n", " ") for field in row]
-    except csv.Error as error:
-        raise ValueError(
-            f"Line {reader.line_num} of `{path}` is no CSV ({error}): expected is a class number "
-            "and texts, with quotes around each field and quotes within it doubled."
-        ) from error
-
-
-def _rows_of_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(read_lines(path), 1):
-        yield number, line.strip("\r").split("\t") if line.strip() else []
-
-
 def read_texts(path: Path) -> Iterator[_Row]:
-    """Read the labelled texts of a file; blank lines are left out.
+    """Read the labelled texts of a file, a label, a tab and a text a line.
 
-    ``.tsv``: label, tab, text; or label, any other column, text. ``.csv``, as in the archives of
-    Zhang et al. (2015, arXiv:1509.01626): a class number from 1, and one or more fields of text.
-    Either may be compressed, with ``.gz`` behind.
+    Blank lines are left out. The file may be compressed, with ``.gz`` at the end of its name.
 
     Raises:
-        ValueError: naming the line, if it is not like that, or has not as many columns as the
-            first one.
+        ValueError: naming the line, if it is not like that.
     """
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    if kind not in (".csv", ".tsv"):
-        raise ValueError(
-            f"`{path}`: expected is a name that ends with .tsv or .csv, or .gz behind."
-        )
-    columns = 0
-    for number, row in _rows_of_csv(path) if kind == ".csv" else _rows_of_tsv(path):
-        if not row:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
             continue
-        columns = columns or len(row)
-        label = "_".join(row[0].split())
-        if kind == ".csv":
-            good = len(row) > 1 and regex.fullmatch("[1-9][0-9]*", label)
-            wanted = "a class number from 1 and at least one field of text"
-        else:
-            good = len(row) in (2, 3) and label
-            wanted = "a label, a tab and a text, or one more column between them"
-        if not good or len(row) != columns:
+        label, *text = line.split("\t")
+        label = "_".join(label.split())
+        if not label or len(text) != 1:
             raise ValueError(
-                f"Line {number} of `{path}` has {len(row)} columns, the first one "
-                f"`{row[0][:30]}`: expected is {wanted}; the first line has {columns} columns."
+                f"Line {number} of `{path}` has {len(text)} tabs and begins with `{line[:30]}`: "
+                "expected is a label, a tab and a text."
             )
-        yield _Row(number, label, row[-1] if kind == ".tsv" else " ".join(row[1:]))
+        yield _Row(number, label, text[0])
 
 
 @dataclass(frozen=True)
@@ -126,7 +92,7 @@ class Texts(Corpus):
             "types": self.types,
         }
 
-    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+    def write_text(self, directory: Path) -> dict[str, Any]:
         """Write tokenised texts and their labels."""
         train, test = (list(read_texts(path)) for path in (self.train, self.test))
         if self.valid is not None:

@@ -19,7 +19,6 @@ from rbn_fairseq.corpora.build import PairCorpus, apply_merges, learn_merges
 from rbn_fairseq.corpora.text import (
     SPLITS,
     Pair,
-    Say,
     extract,
     lower_case,
     read_lines,
@@ -146,16 +145,16 @@ class IWSLT14(PairCorpus):
                 raise ValueError(f"--from-tokenized: there is no file `{path}`.")
         return paths
 
-    def write_tokens(self, directory: Path, say: Say) -> Optional[str]:
+    def write_tokens(self, directory: Path) -> Optional[str]:
         """Copy the text; of an archive: unpack, tokenise, clean and split."""
         if self.path.is_file():
-            self._write_archive(directory, say)
+            self._write_archive(directory)
             return f"Moses tokenizer.perl 1.1, mosestokenizer {metadata.version('mosestokenizer')}"
         for path in self._tokenised():
             shutil.copyfile(path, directory / path.name)
         return None
 
-    def _write_archive(self, directory: Path, say: Say) -> None:
+    def _write_archive(self, directory: Path) -> None:
         talks = {
             lang: [f"IWSLT14.{talk}.de-en.{lang}.xml" for talk in _TALKS] for lang in self.langs
         }
@@ -165,7 +164,6 @@ class IWSLT14(PairCorpus):
             unpacked = Path(temporary)
             extract(self.path, [*train.values(), *chain.from_iterable(talks.values())], unpacked)
             for lang in self.langs:
-                say(f"  tokenising {train[lang]}")
                 sides.append(tokenise(_train_lines(unpacked / train[lang]), lang, self.jobs))
                 test = chain.from_iterable(_talk_lines(unpacked / name) for name in talks[lang])
                 tokens = tokenise(test, lang, self.jobs)

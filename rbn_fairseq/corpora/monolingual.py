@@ -1,27 +1,45 @@
 """Texts for language modelling, of one sentence a line, tokenised before."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rbn_fairseq.corpora.build import Corpus, count_differences, preprocess
-from rbn_fairseq.corpora.text import SPLITS, Say, read_lines, sha256
+from rbn_fairseq.corpora.text import SPLITS, read_lines, sha256
 
-__all__ = ["PTB", "WikiText103"]
+__all__ = ["STANDARDS", "Text"]
+
+
+#: The corpora: their names, those of their files, with a place for that of the part, and the
+#: standard's number of lines of each part.
+STANDARDS: dict[str, dict[str, Any]] = {
+    "ptb": {  # by Mikolov
+        "name": "Penn Treebank",
+        "file": "ptb.{}.txt",
+        "standard": {"train": 42_068, "valid": 3_370, "test": 3_761},
+    },
+    "wikitext103": {
+        "name": "WikiText-103",
+        "file": "wiki.{}.tokens",
+        "standard": {"train": 1_801_350, "valid": 3_760, "test": 4_358},
+    },
+}
 
 
 @dataclass(frozen=True)
-class _Text(Corpus):
+class Text(Corpus):
     """A text in three files, which are used where they are.
 
     Attributes:
         directory: where they are.
-        file: their name, with a place for that of the part.
-        standard: the standard's number of lines of each part.
+        name, file, standard: see :data:`STANDARDS`.
     """
 
     directory: Path
-    file: ClassVar[str]
+    file: str
+    name: str = "text"
+    standard: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def _files(self) -> dict[str, Path]:
@@ -36,7 +54,7 @@ class _Text(Corpus):
         hashes = {split: sha256(path) for split, path in self._files.items()}
         return {"corpus": self.name, "files": hashes}
 
-    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+    def write_text(self, directory: Path) -> dict[str, Any]:
         """Write nothing; count lines."""
         lines = {split: sum(1 for _ in read_lines(path)) for split, path in self._files.items()}
         return {"lines": lines, "differences": count_differences("lines", lines, self.standard)}
@@ -46,19 +64,3 @@ class _Text(Corpus):
         prefixes = [f"--{split}pref={path}" for split, path in self._files.items()]
         where = ("--destdir", str(directory), f"--workers={self.jobs}")
         preprocess("--only-source", *prefixes, *where)
-
-
-class PTB(_Text):
-    """The Penn Treebank by Mikolov."""
-
-    name = "Penn Treebank"
-    file = "ptb.{}.txt"
-    standard = {"train": 42_068, "valid": 3_370, "test": 3_761}
-
-
-class WikiText103(_Text):
-    """WikiText-103."""
-
-    name = "WikiText-103"
-    file = "wiki.{}.tokens"
-    standard = {"train": 1_801_350, "valid": 3_760, "test": 4_358}

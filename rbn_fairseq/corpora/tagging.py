@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import Corpus, check_files, count_differences
-from rbn_fairseq.corpora.text import Say, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.text import read_lines, sha256, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
@@ -110,7 +110,7 @@ class TaggedTexts(Corpus):
         hashes = {split: sha256(path) for split, path in self.files.items()}
         return {"corpus": self.name, "sha256": hashes, "min count": self.min_count}
 
-    def write_text(self, directory: Path, say: Say) -> dict[str, Any]:
+    def write_text(self, directory: Path) -> dict[str, Any]:
         """Write the texts and their tags, and the dictionary of tags, which has all parts'."""
         numbers: dict[str, dict[str, int]] = {"texts": {}, "tokens": {}, "entities": {}}
         counts = Counter[str]()

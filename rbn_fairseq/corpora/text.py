@@ -8,16 +8,15 @@ import hashlib
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 __all__ = [
-    "SPLITS", "Pair", "Say", "extract", "lower_case", "read_lines", "sha256", "write_lines",
+    "SPLITS", "Pair", "extract", "lower_case", "read_lines", "sha256", "write_lines",
     "write_pairs",
 ]  # fmt: skip
 
 Pair = tuple[str, str]
-Say = Callable[[str], None]
 SPLITS = ("train", "valid", "test")
 
 

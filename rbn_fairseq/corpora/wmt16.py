@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rbn_fairseq.corpora.build import PairCorpus, check_files
-from rbn_fairseq.corpora.text import Say, extract, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.text import extract, read_lines, sha256, write_lines
 
 __all__ = ["WMT16"]
 
@@ -31,7 +31,7 @@ class WMT16(PairCorpus):
         check_files({"archive": self.path})
         return {"corpus": self.name, "archive": sha256(self.path)}
 
-    def write_tokens(self, directory: Path, say: Say) -> None:
+    def write_tokens(self, directory: Path) -> None:
         """Unpack, and join subword units to words."""
         with TemporaryDirectory(dir=directory) as pieces:
             self.write_bpe(directory, Path(pieces))
