@@ -118,38 +118,15 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "A part of the data has no sentences, or its file was cut off: give another part, or make "
         "the data again from text; `rbn doctor --data DATA-BIN` tells which part it is.",
     ),
-    *(
-        (
-            rf"Dataset not found: (\S+) \((.*){end}\)",
-            r"The data in `\2` have no part `\1`: give one that fairseq-preprocess made, such as "
-            "train, valid or test; `rbn doctor --data DATA-BIN` lists them.",
-        )
-        for end in (r"/\1", "")  # a language model's part is named in the path, too
-    ),
     (
         r"fairseq_cli/train.py KeyError: '(\w+)'",
         r"A validation has no `\1`, by which --best-checkpoint-metric chooses: give what computes "
         "it (--report-accuracy for accuracy), or leave it out.",
     ),
     (
-        r"optimizer is required",
-        "The optimizer is missing: give --optimizer (such as adam, with --lr and --lr-scheduler), "
-        "or --recipe, which has all settings.",
-    ),
-    (
         r"The dataset is empty|fairseq/data/data_utils.py IndexError",
         "There is nothing to train on: fewer sentences than --required-batch-size-multiple (8), or "
         "all longer than --max-tokens or --max-source-positions allow.",
-    ),
-    (
-        r"Could not override '(norm|preset)'\. No match in the defaults list",
-        r"The recipe leaves no `\1` to choose: `rbn recipes NAME` prints it.",
-    ),
-    (
-        r"Key 'norm_(encoder|decoder)' not in 'RBN\w+Config'",
-        r"The model has no norms of its \1: the norm's file is for another kind of model. `rbn "
-        "train --recipe NAME --norm NORM` takes them all; for Hydra, write them into a file of "
-        "your own, with the other stack's name.",
     ),
     (
         r"(?:MissingConfigException|ConfigCompositionException|OverrideParseException|"
