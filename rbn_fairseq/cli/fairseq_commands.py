@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -175,22 +175,18 @@ def validate(
         bar = make(*given, **settings)
         show = bar.print
 
-        def show_and_keep(stats: Any, tag: Any = None, step: Any = None) -> None:
-            kept = {name: _number(value) for name, value in stats.items()}
-            scores[tag] = {
-                name: value
-                for name, value in kept.items()
-                if value is not None and name not in ("wps", "wpb", "bsz")
-            }
+        def show_and_keep(stats: dict[str, Any], tag: str, step: int) -> None:
+            speed = ("wps", "wpb", "bsz")
+            scores[tag] = {name: float(stats[name]) for name in stats if name not in speed}
             show(stats, tag=tag, step=step)
 
         bar.print = show_and_keep
         return bar
 
-    with ExitStack() as around:
-        around.enter_context(mock.patch.object(progress_bar, "progress_bar", recorded))
-        if json == STDOUT:
-            around.enter_context(redirect_stdout(sys.stderr))
+    with (
+        mock.patch.object(progress_bar, "progress_bar", recorded),
+        redirect_stdout(sys.stderr) if json == STDOUT else nullcontext(),
+    ):
         _run_on_checkpoint("validate", context.args, user_dir)
     if json is not None and not scores:
         raise ValueError(
@@ -199,28 +195,20 @@ def validate(
     write_json(json, scores)
 
 
-def _number(value: Any) -> float | None:
-    """Return a number of fairseq's statistics, some of which are meters, some formatted."""
-    try:
-        return float(getattr(value, "avg", value))
-    except (TypeError, ValueError):
-        return None
-
-
 def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     """Train by Hydra: fairseq-hydra-train with the plugin and its recipes put in.
 
     `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
     trains several. Without --config-dir, a name is one of `rbn recipes`, or a file.
     """
+    from hydra._internal.utils import get_args_parser
+
     from rbn_fairseq.recipes import choose, directory, find, setting
 
     log_as_fairseq()
-    # Of single dashes argparse takes any beginning, and -c for --config-name's -cn.
-    arguments = ["--cfg" if word == "-c" else word for word in context.args]
-    arguments.sort(key=lambda word: word not in ("-m", "--multirun"))  # first: see below
-    name = value_of(arguments, "--config-name", "-cn")
-    where = value_of(arguments, "--config-dir", "-cd")
+    given, _ = get_args_parser().parse_known_intermixed_args(context.args)
+    settings, name, where = list(given.overrides), given.config_name, given.config_dir
+    options = [word for word in context.args if word not in settings]
     if not name:
         raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
     recipe = Path(where or "", f"{name.removesuffix('.yaml')}.yaml")
@@ -228,24 +216,19 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         recipe = find(name, option="--config-name")
         if recipe.stem == "config":  # which Hydra would take from fairseq
             raise ValueError("--config-name: `config` is fairseq's own. Rename the recipe.")
-        for place, argument in enumerate(arguments):  # as for `rbn train --norm`, of a sweep each
+        for place, word in enumerate(settings):  # as for `rbn train --norm`, of a sweep each
             with suppress(ValueError):  # a file of the user's
-                if norms := re.fullmatch(r"norm=([\w,]+)", argument):
+                if norms := re.fullmatch(r"norm=([\w,]+)", word):
                     chosen = [choose(recipe, "norm", norm) for norm in norms[1].split(",")]
-                    arguments[place] = ",".join(chosen).replace(",norm=", ",")
-        # Behind the given --config-name, which may be a path; a setting must not follow.
-        arguments += ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
+                    settings[place] = ",".join(chosen).replace(",norm=", ",")
+        # Behind the given --config-name, which may be a path.
+        options += ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
     elif not recipe.is_file():
         # fairseq would take any name, and train by its own defaults.
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
-    added = []
+    if not any(word.startswith("common.user_dir=") for word in settings):
+        settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
     if recipe.parent != directory():
-        added.append(setting("hydra.searchpath", f"file://{directory()}", several=True))
-    settings = [argument for argument in arguments if re.match(r"[^-].*=", argument)]
-    if not any(given.startswith("common.user_dir=") for given in settings):
-        added.append(setting("common.user_dir", plugin_options([], user_dir)[1]))
-    # Hydra reads settings in one row, and takes one behind --info for its value.
-    place = arguments.index(settings[0]) if settings else 0
-    arguments[place:place] = added
+        settings.insert(0, setting("hydra.searchpath", f"file://{directory()}", several=True))
     with mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"):  # errors come here, not to stderr
-        _run("hydra_train", arguments)
+        _run("hydra_train", [*settings, *options])  # Hydra wants settings in one row
