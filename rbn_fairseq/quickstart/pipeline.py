@@ -15,10 +15,8 @@ from rich.table import Table
 from rbn_fairseq.corpora.text import read_lines
 from rbn_fairseq.quickstart.corpus import prepare
 from rbn_fairseq.quickstart.jobs import Commands, run_jobs
-from rbn_fairseq.report.blocks import Section, Sentences
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.export import check_directory, write_report
-from rbn_fairseq.report.figures.style import norm_colours
 from rbn_fairseq.report.runs import LOG, SCORE, Run, read_run
 from rbn_fairseq.scoring import Score, bleu, read_generated
 from rbn_fairseq.writing import write_whole
@@ -29,7 +27,6 @@ NORMS: dict[str, tuple[str, ...]] = {
     "batch": ("--norm-encoder", "batch"),
     "rbn": ("--norm-encoder", "batch", "--rbn-mean-weight", "60", "--rbn-std-weight", "60"),
 }
-_FAMILIES = {"layer": "LN", "batch": "BN", "rbn": "RBN"}  # what the report calls them
 _AVERAGED = 2  # epochs
 _AVERAGE = "average.pt"
 _RECIPE = shlex.split(
@@ -73,23 +70,11 @@ def _commands(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Comm
     }
 
 
-def _score(directory: Path, references: Sequence[str], lang: str) -> list[str]:
-    """Write the score of a run's translations, and return them."""
+def _score(directory: Path, references: Sequence[str], lang: str) -> None:
+    """Write the score of a run's translations."""
     _, hypotheses = read_generated(directory / "generate.txt")
     score = bleu(hypotheses, references, lang=lang)
     write_whole(directory / SCORE, json.dumps({"sacrebleu": asdict(score)}, indent=1))
-    return hypotheses
-
-
-def _sample(texts: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Choose ten sentences of ordinary length, spread evenly over the test set."""
-    lengths = [len(sentence.split()) for sentence in texts["source"]]
-    ordinary = [i for i, length in enumerate(lengths) if 6 <= length <= 25] or range(len(lengths))
-    step = max(1, len(ordinary) // 10)
-    return [
-        {name: sentences[index] for name, sentences in texts.items()}
-        for index in ordinary[::step][:10]
-    ]
 
 
 def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
@@ -144,44 +129,25 @@ def quickstart(
     langs = (source_lang, target_lang)
     jobs = {name: _commands(name, out, langs, epochs) for name in NORMS}
     run_jobs(jobs, lambda name: _epochs_done(out / name / LOG) / epochs, workers, console)
-    translations = {name: _score(out / name, reference, target_lang) for name in NORMS}
-    sentences = _sample({"source": source, "reference": reference, **translations})
+    for name in NORMS:
+        _score(out / name, reference, target_lang)
     runs = [read_run(name, out / name) for name in NORMS]
-    result, *others = sections(runs)
-    shown = [result, _translations(sentences, min(_AVERAGED, epochs), pairs["test"]), *others]
-    facts = _about(about, copying, runs[0].starts[0], jobs)
-    page, *_ = write_report(out / "report", "Layer norm, batch norm, RBN", shown, facts)
+    facts = _about(about, copying, jobs)
+    page, *_ = write_report(out / "report", "Layer norm, batch norm, RBN", sections(runs), facts)
     _show(console, runs, copying)
-    shortest = min((sentence["source"] for sentence in sentences), key=len)
-    words = ["rbn", "translate", str(out / list(NORMS)[-1] / _AVERAGE), "--", shortest]
+    first, *_, last = (str(out / name / _AVERAGE) for name in NORMS)
+    longer = [sentence for sentence in source if len(sentence.split()) >= 10]
+    words = ["rbn", "translate", last, "--beside", first, "--", min(longer or source, key=len)]
     console.print(f"\nreport:  {page}\ntry it:  {shlex.join(words)}", soft_wrap=True, markup=False)
 
 
-def _translations(sentences: Sequence[Mapping[str, str]], averaged: int, number: int) -> Section:
-    colours = norm_colours(list(_FAMILIES.values()))
-    block = Sentences(
-        "Ten sentences of the test set",
-        tuple(sentences),
-        {name: colours[_FAMILIES[name]] for name in NORMS},
-        (
-            f"Translated with the average of the last {averaged} epochs, batch norms recalibrated, "
-            f"beam 5; so were all {number} that BLEU is of.",
-        ),
-    )
-    return Section("Translations", "", (block,))
-
-
 def _about(
-    data: Mapping[str, Any], copying: Score, begun: Mapping[str, Any], jobs: Mapping[str, Commands]
+    data: Mapping[str, Any], copying: Score, jobs: Mapping[str, Commands]
 ) -> tuple[tuple[str, str], ...]:
-    machine = begun["machine"]
     return (
         ("text", data["text"]),
         ("sentences", ", ".join(f"{number} {split}" for split, number in data["pairs"].items())),
-        ("model", "rbn_transformer_tiny, Post-Norm, 2 + 2 layers, width 128, norms in the encoder"),
         ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
-        ("machine", machine["processor"] if machine["device"] == "cpu" else machine["device"]),
-        ("versions", ", ".join(map(" ".join, begun["versions"].items()))),
         *(
             (name, f"`rbn {shlex.join(words)}`")
             for name, commands in jobs.items()

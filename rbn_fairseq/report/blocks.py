@@ -1,4 +1,4 @@
-"""The parts of a report: tables, figures and sentences, in sections."""
+"""The parts of a report: tables and figures, in sections."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -120,23 +120,6 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Sentences:
-    """Sentences side by side, such as a source, its reference and what the runs made of it.
-
-    Attributes:
-        title: its heading.
-        translations: a mapping of a label to a text for each sentence, in the order to be shown.
-        colours: of the labels that are runs: the dot before a run's name.
-        notes: paragraphs below them.
-    """
-
-    title: str
-    translations: tuple[Mapping[str, str], ...]
-    colours: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Section:
     """A part of the page.
 
@@ -149,5 +132,5 @@ class Section:
 
     title: str
     text: str
-    blocks: tuple[Table | Figure | Sentences, ...]
+    blocks: tuple[Table | Figure, ...]
     unfolded: bool = True

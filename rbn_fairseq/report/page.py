@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
-from rbn_fairseq.report.blocks import Figure, Section, Sentences, Table
+from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.figures.style import STYLE, THEMED
 
 #: By this a page of ours is known.
@@ -85,7 +85,7 @@ def render(
     environment.filters["inline"] = _inline
     environment.tests |= {
         kind.__name__.lower(): (lambda block, kind=kind: isinstance(block, kind))
-        for kind in (Figure, Sentences, Table)
+        for kind in (Figure, Table)
     }
     shown: set[str] = set()
 

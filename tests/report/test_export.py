@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rbn_fairseq.report.blocks import Section, Sentences
+from rbn_fairseq.report.blocks import Section
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.export import check_directory, write_report
 
@@ -65,8 +65,7 @@ def test_foreign_files_are_not_lost(main, tmp_path):
 
 def test_texts_of_others_are_escaped(make, tmp_path):
     run = make(GIFT, "BN", changes={"task.data": GIFT}, bleu=30.0, tid=(0.02, 0.1))
-    sentences = Sentences(GIFT, ({GIFT: GIFT},), {}, (GIFT,))
-    shown = [*sections([run]), Section(GIFT, f"{GIFT} `{GIFT}`", (sentences,))]
+    shown = [*sections([run]), Section(GIFT, f"{GIFT} `{GIFT}`", ())]
     written, *_ = write_report(tmp_path, GIFT, shown, [(GIFT, GIFT)])
     page = written.read_text()
     assert GIFT not in page and page.count("<script") == page.count("</script>") == 3
