@@ -12,15 +12,15 @@ import random
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Optional
 
 import sentencepiece
-from rich.console import Console
 
-from rbn_fairseq.corpora.build import binarise, stage
-from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_pairs
+from rbn_fairseq.corpora.build import Corpus, binarise
+from rbn_fairseq.corpora.text import SPLITS, Pair, read_lines, write_lines, write_pairs
 from rbn_fairseq.pieces import write_pieces
 
 _PACKAGES = {
@@ -37,7 +37,7 @@ _SHORTEST, _LONGEST = 4, 60  # words of a help page's paragraph: of the English,
 _TRAIN, _VALID, _TEST = 13_000, 500, 300  # pairs at most
 _LONGEST_PIECES = 250
 _VOCABULARY = 3_000
-
+_MODEL = "spm.model"
 
 #: A heading or paragraph with an id, in pages that a program wrote: none is within another.
 _PARAGRAPH = re.compile(r'<(?:p|h[1-6])\b[^>]*\sid="([^"]*)"[^>]*>(.*?)</(?:p|h[1-6])>', re.DOTALL)
@@ -163,78 +163,71 @@ def read_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
     return parts
 
 
-def _build(
-    directory: Path, parts: Mapping[str, list[Pair]], langs: Sequence[str]
-) -> dict[str, int]:
-    """Write text, pieces and binary data of sentences that are not too long; count their pairs."""
-    text, pieces, model = directory / "text", directory / "pieces", directory / "spm.model"
-    text.mkdir()
-    pieces.mkdir()
-    write_pairs(text, "train", langs, parts["train"])
-    characters = len(set().union(*(side for pair in parts["train"] for side in pair)))
-    many = characters > _VOCABULARY / 4  # a script of its own for words or syllables
-    sentencepiece.SentencePieceTrainer.train(
-        input=[str(text / f"train.{lang}") for lang in langs],
-        model_prefix=str(model.with_suffix("")),
-        vocab_size=_VOCABULARY + (characters if many else 0),  # it must have all that are covered
-        hard_vocab_limit=False,  # a small text has fewer pieces
-        character_coverage=0.9995 if many else 1.0,
-        minloglevel=2,
-    )
-    encode = sentencepiece.SentencePieceProcessor(model_file=str(model)).encode
-    pairs = {}
-    for split, sentences in parts.items():
-        encoded = [tuple(encode(side, out_type=str) for side in pair) for pair in sentences]
-        short = [max(map(len, sides)) <= _LONGEST_PIECES for sides in encoded]
-        joined = [(" ".join(source), " ".join(target)) for source, target in encoded]
-        write_pairs(text, split, langs, list(compress(sentences, short)))
-        write_pairs(pieces, split, langs, list(compress(joined, short)))
-        pairs[split] = sum(short)
-    binarise(pieces, directory / "bin", langs)
-    write_pieces(directory / "bin", "sentencepiece", model)
-    return pairs
+@dataclass(frozen=True)
+class QuickstartText(Corpus):
+    """LibreOffice's help pages, or text of the user's; in pieces of sentencepiece.
 
-
-def prepare(
-    out: Path, data: Optional[str], langs: tuple[str, str], console: Console
-) -> dict[str, Any]:
-    """Prepare ``out/data`` (``bin`` for fairseq, ``text`` with raw sentences), unless it is there.
-
-    ``data`` is a directory or prefix of the user's text; ``None`` = LibreOffice's help pages.
-
-    Returns:
-        Where the text is from (``text``), and how many ``pairs`` each part has.
-
-    Raises:
-        ValueError: if the text cannot be had or used, or ``out`` was made from other text.
+    Attributes:
+        data: a directory or prefix of the user's text; ``None`` = the help pages.
+        langs: source and target.
+        packages: directory for the packages of the help pages.
     """
-    parts = digest = None
-    if data is not None:
-        parts = read_text(data, langs)
-        text = json.dumps([parts[split] for split in SPLITS], ensure_ascii=False)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-    elif langs != ("de", "en"):
-        raise ValueError(
-            f"--source-lang {langs[0]} --target-lang {langs[1]}: the help pages are taken as "
-            "de-en. Other languages need text of your own: --data PREFIX."
-        )
-    request = {"languages": "-".join(langs), "sha256": digest}
-    note = out / "data" / "about.json"
 
-    def make(directory: Path) -> None:
-        chosen = parts or split_pages(read_pairs(*fetch_pages(out / "debian")))
-        pairs = _build(directory, chosen, langs)
-        packages = sorted(path.stem for path in (out / "debian").glob("*.deb"))
-        debian = f"LibreOffice help, Debian packages {' and '.join(packages)}"
-        about = {"text": data or debian.replace("%3a", ":"), "pairs": pairs, "request": request}
-        (directory / note.name).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    data: Optional[str]
+    langs: tuple[str, str]
+    packages: Path
+    name = "text of the quickstart"
 
-    with console.status("reading the text, learning the vocabulary"):
-        stage(note.parent, make)
-    about = dict(json.loads(note.read_text(encoding="utf-8")))
-    if about["request"] != request:
-        raise ValueError(
-            f"`{out}` was made from other text ({about['text']}, {about['request']['languages']}). "
-            "Choose another directory with --output, or remove that one."
+    def request(self) -> dict[str, Any]:
+        """Return the languages, and the hash of the user's text."""
+        digest = None
+        if self.data is not None:
+            text = json.dumps([*read_text(self.data, self.langs).values()], ensure_ascii=False)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+        elif self.langs != ("de", "en"):
+            raise ValueError(
+                f"--source-lang {self.langs[0]} --target-lang {self.langs[1]}: the help pages are "
+                "taken as de-en. Other languages need text of your own: --data PREFIX."
+            )
+        return {"languages": "-".join(self.langs), "sha256": digest}
+
+    def write_text(self, directory: Path) -> dict[str, Any]:
+        """Learn the pieces; write sentences that have not too many, and count their pairs."""
+        if self.data is None:
+            parts = split_pages(read_pairs(*fetch_pages(self.packages)))
+            names = sorted(path.stem.replace("%3a", ":") for path in self.packages.glob("*.deb"))
+            origin = f"LibreOffice help, Debian packages {' and '.join(names)}"
+        else:
+            parts, origin = read_text(self.data, self.langs), self.data
+        write_pairs(directory, "train", self.langs, parts["train"])
+        characters = len(set().union(*(side for pair in parts["train"] for side in pair)))
+        many = characters > _VOCABULARY / 4  # a script of its own for words or syllables
+        model = directory / _MODEL
+        sentencepiece.SentencePieceTrainer.train(
+            input=[str(directory / f"train.{lang}") for lang in self.langs],
+            model_prefix=str(model.with_suffix("")),
+            vocab_size=_VOCABULARY + (characters if many else 0),  # all that are covered, and more
+            hard_vocab_limit=False,  # a small text has fewer pieces
+            character_coverage=0.9995 if many else 1.0,
+            minloglevel=2,
         )
-    return about
+        encode = sentencepiece.SentencePieceProcessor(model_file=str(model)).encode
+        pairs = {}
+        for split, sentences in parts.items():
+            short = [
+                pair for pair in sentences if max(map(len, map(encode, pair))) <= _LONGEST_PIECES
+            ]
+            write_pairs(directory, split, self.langs, short)
+            pairs[split] = len(short)
+        return {"text": origin, "pairs": pairs, "differences": []}
+
+    def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:
+        """Write binary data of the pieces, and how text comes to them."""
+        text = out / "text"
+        encode = sentencepiece.SentencePieceProcessor(model_file=str(text / _MODEL)).encode
+        with TemporaryDirectory(dir=directory) as pieces:
+            for name in (f"{split}.{lang}" for split in SPLITS for lang in self.langs):
+                encoded = (encode(line, out_type=str) for line in read_lines(text / name))
+                write_lines(Path(pieces, name), map(" ".join, encoded))
+            binarise(Path(pieces), directory, self.langs)
+        write_pieces(directory, "sentencepiece", text / _MODEL)

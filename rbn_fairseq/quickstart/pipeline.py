@@ -12,8 +12,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from rbn_fairseq.corpora.build import build
 from rbn_fairseq.corpora.text import read_lines
-from rbn_fairseq.quickstart.corpus import prepare
+from rbn_fairseq.quickstart.corpus import QuickstartText
 from rbn_fairseq.quickstart.jobs import Commands, run_jobs
 from rbn_fairseq.report.content import sections
 from rbn_fairseq.report.export import check_directory, write_report
@@ -114,7 +115,9 @@ def quickstart(
     """
     check_directory(out / "report", overwrite=False)
     out.mkdir(parents=True, exist_ok=True)
-    about = prepare(out, data, (source_lang, target_lang), console)
+    langs = (source_lang, target_lang)
+    corpus = QuickstartText(data, langs, out / "debian")
+    about = build(corpus, out / "data", False, lambda line: console.print(line, soft_wrap=True))
     pairs = about["pairs"]
     console.print(
         f"text: {about['text']}\n{pairs['train']} pairs to train on, {pairs['valid']} to validate, "
@@ -122,11 +125,8 @@ def quickstart(
         soft_wrap=True,
     )
     test = out / "data" / "text"
-    source, reference = (
-        list(read_lines(test / f"test.{lang}")) for lang in (source_lang, target_lang)
-    )
+    source, reference = (list(read_lines(test / f"test.{lang}")) for lang in langs)
     copying = bleu(source, reference, lang=target_lang)
-    langs = (source_lang, target_lang)
     jobs = {name: _commands(name, out, langs, epochs) for name in NORMS}
     run_jobs(jobs, lambda name: _epochs_done(out / name / LOG) / epochs, workers, console)
     for name in NORMS:

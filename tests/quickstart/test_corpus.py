@@ -2,9 +2,10 @@
 
 import pytest
 
+from rbn_fairseq.corpora.build import build
 from rbn_fairseq.corpora.text import SPLITS, write_pairs
 from rbn_fairseq.quickstart import corpus
-from rbn_fairseq.quickstart.corpus import read_text, split_pages
+from rbn_fairseq.quickstart.corpus import QuickstartText, read_text, split_pages
 
 PARTS = {name: [(f"{name} quelle {i}", f"{name} target {i}") for i in range(3)] for name in SPLITS}
 
@@ -85,7 +86,10 @@ def test_a_script_of_more_characters_than_pieces(tmp_path):
     letters = [chr(0x4E00 + i) for i in range(3500)]
     sentences = ["".join(letters[i::35]) for i in range(35)]
     pairs = [(sentence, f"sentence {i}") for i, sentence in enumerate(sentences * 2)]
-    counts = corpus._build(tmp_path, dict.fromkeys(SPLITS, pairs), ("zh-Hans", "en"))
-    assert counts == dict.fromkeys(SPLITS, 70)
-    words = (tmp_path / "bin" / "dict.zh-Hans.txt").read_text().split()[::2]
+    for split in SPLITS:
+        write_pairs(tmp_path, split, ("zh-Hans", "en"), pairs)
+    text = QuickstartText(str(tmp_path), ("zh-Hans", "en"), tmp_path)
+    about = build(text, tmp_path / "data", False, print)
+    assert about["pairs"] == dict.fromkeys(SPLITS, 70)
+    words = (tmp_path / "data" / "bin" / "dict.zh-Hans.txt").read_text().split()[::2]
     assert len(set(letters) & set(words)) > 3400  # 0.9995 of all occurrences
