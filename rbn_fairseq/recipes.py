@@ -119,7 +119,7 @@ def _refuse_lost(path: Path) -> None:
         )
 
 
-def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
+def choose(recipe: Path, group: str, name: str) -> str:
     """Return the override of a group.
 
     A name such as `rbn_official` is a file for each placement, `rbn` one for translation and one
@@ -129,7 +129,6 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
     Raises:
         ValueError: naming the option, if the group has no such file.
     """
-    option = option or f"--{group}"
     settings, norm = compose_settings(recipe, [])
     model = settings.get("model") or {}
     before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
@@ -139,10 +138,10 @@ def choose(recipe: Path, group: str, name: str, option: str = "") -> str:
     for end in ends:
         if name + end in names(group):
             return f"{group}={name}{end}"
-    path = find(name, group, option)
+    path = find(name, group, f"--{group}")
     if path.parent not in (directory() / group, recipe.parent / group):
         raise ValueError(
-            f"{option}: Hydra finds `{name}` in a directory `{group}` beside a recipe of yours "
+            f"--{group}: Hydra finds `{name}` in a directory `{group}` beside a recipe of yours "
             f"(--recipe FILE), not here. Put it there, as `{group}/{path.name}`."
         )
     return f"{group}={path.stem}"

@@ -67,13 +67,13 @@ def iwslt14(
     Leaves text/ (tokenised), bpe/ (subword units) and bin/ (for fairseq) in --output. The text is
     compared with the standard one. What is finished is not done again.
     """
-    from rbn_fairseq.corpora.build import check_files
     from rbn_fairseq.corpora.iwslt14 import IWSLT14
 
     path = archive or from_tokenized
     if path is None or (archive and from_tokenized):
         raise ValueError("Give --archive FILE or --from-tokenized DIR, one of the two.")
-    check_files({"archive": archive})
+    if from_tokenized is not None and not from_tokenized.is_dir():
+        raise ValueError(f"--from-tokenized: there is no directory `{from_tokenized}`.")
     _prepare(IWSLT14(path, merges, jobs=jobs), output, allow_nonstandard)
 
 

@@ -25,8 +25,8 @@ from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "Corpus", "PairCorpus", "apply_merges", "binarise", "build", "check_files",
-    "count_differences", "learn_merges", "preprocess", "stage",
+    "Corpus", "PairCorpus", "apply_merges", "binarise", "build", "count_differences",
+    "hash_files", "learn_merges", "preprocess", "stage",
 ]  # fmt: skip
 
 _SPECIAL_TYPES = 4  # fairseq's <s>, <pad>, </s>, <unk>, which are not in the file
@@ -111,11 +111,12 @@ def preprocess(*options: str) -> None:
         raise ValueError("fairseq-preprocess failed: " + output.split("\n")[-1][-500:])
 
 
-def check_files(files: Mapping[str, Optional[Path]]) -> None:
-    """Refuse files, by their options, that are not there (``ValueError``)."""
+def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of files by their options; one that is not there is a ``ValueError``."""
     for option, path in files.items():
-        if path is not None and not path.is_file():
+        if not path.is_file():
             raise ValueError(f"--{option}: there is no file `{path}`.")
+    return {option: sha256(path) for option, path in files.items()}
 
 
 def count_differences(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Optional
 import regex
 
 from rbn_fairseq.corpora import build
-from rbn_fairseq.corpora.build import Corpus, check_files
-from rbn_fairseq.corpora.text import read_lines, sha256, write_lines
+from rbn_fairseq.corpora.build import Corpus, hash_files
+from rbn_fairseq.corpora.text import read_lines, write_lines
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "Texts", "read_texts", "tokenise"]
@@ -82,11 +82,10 @@ class Texts(Corpus):
 
     def request(self) -> dict[str, Any]:
         """Return all that the result depends on, for JSON."""
-        files = {"train": self.train, "valid": self.valid, "test": self.test}
-        check_files(files)
+        valid = {} if self.valid is None else {"valid": self.valid}
         return {
             "corpus": self.name,
-            "sha256": {split: sha256(path) for split, path in files.items() if path is not None},
+            "sha256": hash_files({"train": self.train, **valid, "test": self.test}),
             "valid part": self.valid_part if self.valid is None else None,
             "seed": self.seed if self.valid is None else None,
             "types": self.types,

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Optional
 
-from rbn_fairseq.corpora.build import PairCorpus, apply_merges, learn_merges
+from rbn_fairseq.corpora.build import PairCorpus, apply_merges, hash_files, learn_merges
 from rbn_fairseq.corpora.text import (
     SPLITS,
     Pair,
@@ -132,10 +132,10 @@ class IWSLT14(PairCorpus):
     def request(self) -> dict[str, Any]:
         """Return the hashes of what is read, and the number of merges."""
         source: dict[str, Any]
-        if self.path.is_file():
-            source = {"archive": sha256(self.path)}
-        else:
+        if self.path.is_dir():
             source = {"sha256": {path.name: sha256(path) for path in self._tokenised()}}
+        else:
+            source = hash_files({"archive": self.path})
         return {"corpus": self.name, **source, "merges": self.merges}
 
     def _tokenised(self) -> list[Path]:
@@ -147,7 +147,7 @@ class IWSLT14(PairCorpus):
 
     def write_tokens(self, directory: Path) -> Optional[str]:
         """Copy the text; of an archive: unpack, tokenise, clean and split."""
-        if self.path.is_file():
+        if not self.path.is_dir():
             self._write_archive(directory)
             return f"Moses tokenizer.perl 1.1, mosestokenizer {metadata.version('mosestokenizer')}"
         for path in self._tokenised():

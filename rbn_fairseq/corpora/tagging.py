@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from rbn_fairseq.corpora import build
-from rbn_fairseq.corpora.build import Corpus, check_files, count_differences
-from rbn_fairseq.corpora.text import read_lines, sha256, write_lines
+from rbn_fairseq.corpora.build import Corpus, count_differences, hash_files
+from rbn_fairseq.corpora.text import read_lines, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
@@ -106,8 +106,7 @@ class TaggedTexts(Corpus):
 
     def request(self) -> dict[str, Any]:
         """Return the hashes of the files, and the least count of a token."""
-        check_files(self.files)
-        hashes = {split: sha256(path) for split, path in self.files.items()}
+        hashes = hash_files(self.files)
         return {"corpus": self.name, "sha256": hashes, "min count": self.min_count}
 
     def write_text(self, directory: Path) -> dict[str, Any]:

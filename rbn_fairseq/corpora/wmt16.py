@@ -4,8 +4,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rbn_fairseq.corpora.build import PairCorpus, check_files
-from rbn_fairseq.corpora.text import extract, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.build import PairCorpus, hash_files
+from rbn_fairseq.corpora.text import extract, read_lines, write_lines
 
 __all__ = ["WMT16"]
 
@@ -28,8 +28,7 @@ class WMT16(PairCorpus):
 
     def request(self) -> dict[str, Any]:
         """Return the hash of the archive."""
-        check_files({"archive": self.path})
-        return {"corpus": self.name, "archive": sha256(self.path)}
+        return {"corpus": self.name, **hash_files({"archive": self.path})}
 
     def write_tokens(self, directory: Path) -> None:
         """Unpack, and join subword units to words."""

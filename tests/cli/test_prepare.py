@@ -42,7 +42,7 @@ def test_iwslt14_to_the_end(text, tmp_path):
         (("iwslt14", "--archive", "a", "--from-tokenized", "b"), "one of the two"),
         (("wmt16", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
         (("iwslt14", "--archive", "none.tgz"), "--archive: there is no file `none.tgz`"),
-        (("iwslt14", "--from-tokenized", "none"), "--from-tokenized: there is no file"),
+        (("iwslt14", "--from-tokenized", "none"), "--from-tokenized: there is no directory"),
     ],
 )
 def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):
