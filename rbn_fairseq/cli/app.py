@@ -1,7 +1,5 @@
 """The verbs of ``rbn``."""
 
-import inspect
-import re
 from typing import Annotated
 
 import typer
@@ -24,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -65,7 +64,3 @@ _PLAIN = (
 for verb in _PLAIN:
     app.command()(verb)
 app.add_typer(prepare.app, name="prepare")
-for group in (app, prepare.app):
-    for command in group.registered_commands:  # Typer would keep a docstring's line ends
-        text = inspect.cleandoc(command.help or command.callback.__doc__ or "")
-        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)

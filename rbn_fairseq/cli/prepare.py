@@ -145,7 +145,9 @@ def classification(
     seed: Annotated[int, typer.Option(min=0, help="Seed of their draw.")] = 1,
     types: Annotated[
         int,
-        typer.Option(min=5, help="Types in the dictionary of words, <unk> and the like included."),
+        typer.Option(
+            min=5, help="Types in the dictionary of words, `<unk>` and the like included."
+        ),
     ] = 100_000,
     output: _Output = Path("data/texts"),
     jobs: _Jobs = _CORES,
@@ -187,7 +189,7 @@ def tagging(
     min_count: Annotated[
         int,
         typer.Option(
-            min=1, help="Training tokens that occur less often are <unk>, so that it is trained."
+            min=1, help="Training tokens that occur less often are `<unk>`, so that it is trained."
         ),
     ] = 2,
     output: _Output = Path("data/tagging"),
