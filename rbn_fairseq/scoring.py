@@ -34,14 +34,12 @@ class Significance:
     """Outcome of a paired bootstrap test.
 
     Attributes:
-        against: what it was compared with.
-        bleu: that one's BLEU, in points of 100.
+        bleu: BLEU of what it was compared with, in points of 100.
         p: the share of resampled test sets whose absolute difference is larger than the mean
             one by more than the real difference: sacreBLEU's one-sided p.
         samples: number of resampled test sets.
     """
 
-    against: str
     bleu: float
     p: float
     samples: int
@@ -181,7 +179,6 @@ def paired_bootstrap(
     references: Sequence[str],
     tokenize: Optional[str] = None,
     lang: str = "",
-    against: str = "",
     samples: int = 1000,
 ) -> Significance:
     """Test with sacreBLEU's paired bootstrap resampling.
@@ -195,7 +192,6 @@ def paired_bootstrap(
         references: in the same order.
         tokenize: sacreBLEU's tokeniser, as in :func:`bleu`.
         lang: language of the references.
-        against: name of ``others``.
         samples: number of resampled test sets; no p below ``1 / (samples + 1)``.
 
     Raises:
@@ -212,4 +208,4 @@ def paired_bootstrap(
     other, tested = test()[1]["BLEU"]
     # sacreBLEU counts differences larger than the real one: of two equal scores none is.
     p = 1.0 if tested.score == other.score else tested.p_value
-    return Significance(against, other.score, p, samples)
+    return Significance(other.score, p, samples)

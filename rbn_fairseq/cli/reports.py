@@ -94,8 +94,8 @@ def score(
         scores[kind] = asdict(value)
         line = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
         if against is not None:
-            test = scoring.paired_bootstrap(ours, theirs, right, tokenize, lang, str(against))
-            scores[kind]["significance"] = asdict(test)
+            test = scoring.paired_bootstrap(ours, theirs, right, tokenize, lang)
+            scores[kind]["significance"] = {"against": str(against), **asdict(test)}
             line += f"\n{'':14} BLEU {test.bleu:.2f} against it, p = {test.p:.3f}"
         out.print(line, highlight=False, markup=False, soft_wrap=True)
     write_json(json, scores)
