@@ -168,10 +168,8 @@ def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: 
         return
     flags = [f"--{side}-normalize-before" for side in kind.sides]
     if not {*flags} & {*settings, *given}:
-        other = f"{arch}_pre" if before else arch.removesuffix("_pre")
-        way = f"--arch {other}" if other in kind.presets else " ".join(flags)
-        more = "" if before else f", or for Pre-Norm {' '.join(flags)} as well"
+        post = "" if before else f"--arch {arch.removesuffix('_pre')}, or for Pre-Norm also "
         raise ValueError(
             f"The recipe `{recipe}` is {'Pre' if before else 'Post'}-Norm, and --arch {arch} is "
-            f"not: give {way}{more}, or another recipe."
+            f"not: give {post}{' '.join(flags)}, or another recipe."
         )

@@ -284,7 +284,7 @@ def test_a_norm_is_that_of_the_stack_that_there_is(tmp_path, capsys, recipe, nor
         (
             "conll2003_pre",
             ["rbn_transformer_tagger_tiny"],
-            "--arch rbn_transformer_tagger_tiny_pre",
+            "give --encoder-normalize-before, or",
         ),
         ("iwslt14_post", ["rbn_transformer_tiny_pre"], "--arch rbn_transformer_tiny, or for Pre-N"),
         (
