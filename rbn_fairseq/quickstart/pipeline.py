@@ -3,10 +3,10 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from rich.console import Console
@@ -71,13 +71,6 @@ def _commands(name: str, out: Path, langs: tuple[str, str], epochs: int) -> Comm
     }
 
 
-def _score(directory: Path, references: Sequence[str], lang: str) -> None:
-    """Write the score of a run's translations."""
-    _, hypotheses = read_generated(directory / "generate.txt")
-    score = bleu(hypotheses, references, lang=lang)
-    write_whole(directory / SCORE, json.dumps({"sacrebleu": asdict(score)}, indent=1))
-
-
 def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
     table = Table("norm", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for column in ("BLEU", "valid nll", "mean TID %", "variance TID %", "minutes"):
@@ -130,27 +123,20 @@ def quickstart(
     jobs = {name: _commands(name, out, langs, epochs) for name in NORMS}
     run_jobs(jobs, lambda name: _epochs_done(out / name / LOG) / epochs, workers, console)
     for name in NORMS:
-        _score(out / name, reference, target_lang)
+        _, hypotheses = read_generated(out / name / "generate.txt")
+        score = bleu(hypotheses, reference, lang=target_lang)
+        write_whole(out / name / SCORE, json.dumps({"sacrebleu": asdict(score)}, indent=1))
     runs = [read_run(name, out / name) for name in NORMS]
-    facts = _about(about, copying, jobs)
+    facts = [
+        ("text", about["text"]),
+        ("sentences", ", ".join(f"{number} {split}" for split, number in pairs.items())),
+        ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
+    ]
+    for name, commands in jobs.items():
+        facts += [(name, f"`rbn {shlex.join(words)}`") for words in commands.values()]
     page, *_ = write_report(out / "report", "Layer norm, batch norm, RBN", sections(runs), facts)
     _show(console, runs, copying)
     first, *_, last = (str(out / name / _AVERAGE) for name in NORMS)
     longer = [sentence for sentence in source if len(sentence.split()) >= 10]
     words = ["rbn", "translate", last, "--beside", first, "--", min(longer or source, key=len)]
     console.print(f"\nreport:  {page}\ntry it:  {shlex.join(words)}", soft_wrap=True, markup=False)
-
-
-def _about(
-    data: Mapping[str, Any], copying: Score, jobs: Mapping[str, Commands]
-) -> tuple[tuple[str, str], ...]:
-    return (
-        ("text", data["text"]),
-        ("sentences", ", ".join(f"{number} {split}" for split, number in data["pairs"].items())),
-        ("copying the source", f"BLEU {copying.bleu:.1f}, {copying.signature}"),
-        *(
-            (name, f"`rbn {shlex.join(words)}`")
-            for name, commands in jobs.items()
-            for words in commands.values()
-        ),
-    )
