@@ -121,7 +121,8 @@ def classification(
         Path,
         typer.Option(
             metavar="FILE",
-            help="Training texts, a label, a tab and a text a line; also with .gz behind.",
+            help="Training texts: label, tab, text, or one more column between them; also with "
+            ".gz behind.",
         ),
     ],
     test: Annotated[Path, typer.Option(metavar="FILE", help="Test texts.")],

@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 
 
 def read_texts(path: Path) -> Iterator[_Row]:
-    """Read the labelled texts of a file, a label, a tab and a text a line.
+    """Read the labelled texts of a file: label, tab, text, or with one more column between them.
 
     Blank lines are left out. The file may be compressed, with ``.gz`` at the end of its name.
 
@@ -46,14 +46,14 @@ def read_texts(path: Path) -> Iterator[_Row]:
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
-        label, *text = line.split("\t")
+        label, *columns = line.strip("\r").split("\t")
         label = "_".join(label.split())
-        if not label or len(text) != 1:
+        if not label or len(columns) not in (1, 2):
             raise ValueError(
-                f"Line {number} of `{path}` has {len(text)} tabs and begins with `{line[:30]}`: "
-                "expected is a label, a tab and a text."
+                f"Line {number} of `{path}` has {len(columns)} tabs and begins with `{line[:30]}`: "
+                "expected is a label, a tab and a text, or one more column between them."
             )
-        yield _Row(number, label, text[0])
+        yield _Row(number, label, columns[-1])
 
 
 @dataclass(frozen=True)
