@@ -9,7 +9,7 @@ from rbn_fairseq.report.blocks import Figure, Missing, Section, Table
 from rbn_fairseq.report.compare import Group, group_runs
 from rbn_fairseq.report.figures.cost_figure import cost_by_epoch, discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
-from rbn_fairseq.report.figures.sources import by_number, decomposition
+from rbn_fairseq.report.figures.sources import decomposition
 from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
 from rbn_fairseq.report.figures.training import conditioning, losses, validation
@@ -37,7 +37,7 @@ _THEMES = (
     (
         "Where TID comes from, and what it costs",
         "",
-        (decomposition, by_number, discrepancy_cost, cost_by_epoch),
+        (decomposition, discrepancy_cost, cost_by_epoch),
     ),
     ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
 )

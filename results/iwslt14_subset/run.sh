@@ -50,4 +50,4 @@ bash results/measure.sh "$work/rbn_official" checkpoint10.pt
 bash results/keep.sh results/iwslt14_subset/runs "$work"/{ln,bn,rbn_paper,rbn_official}
 rbn report results/iwslt14_subset/runs/* --output "$work/report" \
     --title "IWSLT14 De-En, 48.8k-pair subset"
-cp "$work"/report/figures/{figure1,figure4,batching,buckets,cost}.png results/iwslt14_subset
+cp "$work"/report/figures/{figure1,figure4,batching,cost}.png results/iwslt14_subset

@@ -28,7 +28,7 @@ def full(tmp_path_factory, blocks):
         ]  # fmt: skip
         write_lines(run.directory / "conditioning.jsonl", rows)
     bn = runs[1].directory
-    ways = {"as-trained": 4, "random": 1, "mixed:4": 2, "joint:16": 1}
+    ways = {"as-trained": 4, "random": 1, "mixed:4": 2}
     write_lines(bn / "tid_batching.jsonl", [
         tid_line(3, n, 0.005 * size * (n + 1), 0.02 * size, batching=way,
                  independent_mean_tid=0.01, independent_var_tid=0.02)
@@ -43,7 +43,7 @@ def full(tmp_path_factory, blocks):
 
 NAMES = {
     "validation", "figure1", "figure4", "figure2_top", "figure2_bottom", "figure3_left",
-    "figure3_right", "figure5", "batching", "buckets", "processes", "cost", "cost_by_epoch",
+    "figure3_right", "figure5", "batching", "cost", "cost_by_epoch",
     "figure6_post_norm_stream", "figure7_post_norm_stream",
 }  # fmt: skip
 
@@ -123,19 +123,6 @@ def test_numbers_of_sources(full):
     assert last["sampling_squared_percent"] == pytest.approx(1)
     assert last["bucketing_squared_percent"] == pytest.approx(16 - 1)
     assert last["independent_squared_percent"] == pytest.approx(1)
-    buckets = full["buckets"].numbers
-    assert buckets["K"].tolist() == ["1", "4", "random"]
-    assert buckets["mean_tid_last"].tolist() == pytest.approx([0.04, 0.02, 0.01])
-    assert full["processes"].numbers["W"].tolist() == ["1", "16", "random"]
-
-
-def test_runs_on_mixed_batches_stand_where_they_were_trained(make, blocks):
-    run = make("bn", "BN", changes={"task.length_mixing": "4"}, tid=(0.02, 0.1))
-    lines = [tid_line(3, 0, 0.01, 0.02, batching=way)
-             for way in ("as-trained", "mixed:16", "joint:2")]  # fmt: skip
-    write_lines(run.directory / "tid_batching.jsonl", lines)
-    made = blocks([read_run("bn", run.directory)])
-    assert made["buckets"].numbers["K"].tolist() == ["4", "16"] and "processes" not in made
 
 
 def test_numbers_of_costs(full):
