@@ -7,7 +7,7 @@ import pandas as pd
 
 from rbn_fairseq.report.blocks import Figure, Missing, Section, Table
 from rbn_fairseq.report.compare import Group, group_runs
-from rbn_fairseq.report.figures.cost_figure import cost_by_epoch, discrepancy_cost
+from rbn_fairseq.report.figures.cost_figure import discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
 from rbn_fairseq.report.figures.sources import decomposition
 from rbn_fairseq.report.figures.style import Colours, setting_colours
@@ -37,7 +37,7 @@ _THEMES = (
     (
         "Where TID comes from, and what it costs",
         "",
-        (decomposition, discrepancy_cost, cost_by_epoch),
+        (decomposition, discrepancy_cost),
     ),
     ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
 )

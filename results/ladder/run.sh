@@ -40,5 +40,5 @@ for scores in "$work"/bn-seed[0-9]/{global,pooled,bins16}.json "$work"/rbn-seed[
 done
 rbn report results/ladder/runs/* --output "$work/report" \
     --title "IWSLT14 De-En, 48.8k-pair subset, three seeds"
-cp "$work"/report/figures/{figure1,figure3_right,figure4,cost,cost_by_epoch}.png \
-    results/ladder
+cp "$work"/report/figures/{figure1,figure3_right,figure4,cost}.png results/ladder
+python results/cost_by_epoch.py ladder

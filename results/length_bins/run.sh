@@ -25,5 +25,4 @@ rbn score "$out/bn16.txt" --lang en --reference "$reference" --against "$work/bn
     --json "$out/score.json" --overwrite
 
 bash results/keep.sh "$here/runs" "$work"/{ln,bn}
-rbn report "$here"/runs/* --output "$out/report"
-cp "$out/report/figures/cost_by_epoch.png" "$here"
+python results/cost_by_epoch.py length_bins

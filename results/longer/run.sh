@@ -56,4 +56,5 @@ for run in "$work"/long-bn-seed[0-9]; do
 done
 rbn report results/longer/runs/* --output "$work/report-longer" \
     --title "IWSLT14 De-En, 48.8k-pair subset, longer trainings"
-cp "$work"/report-longer/figures/{figure1,figure4,cost_by_epoch}.png results/longer
+cp "$work"/report-longer/figures/{figure1,figure4}.png results/longer
+python results/cost_by_epoch.py longer

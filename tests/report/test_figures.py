@@ -43,7 +43,7 @@ def full(tmp_path_factory, blocks):
 
 NAMES = {
     "validation", "figure1", "figure4", "figure2_top", "figure2_bottom", "figure3_left",
-    "figure3_right", "figure5", "batching", "cost", "cost_by_epoch",
+    "figure3_right", "figure5", "batching", "cost",
     "figure6_post_norm_stream", "figure7_post_norm_stream",
 }  # fmt: skip
 
@@ -82,11 +82,6 @@ def numbers(figure, **where):
         ("figure3_right", "rbn1", "nll_gap", [0, 0, -0.25]),
         ("figure2_bottom", "bn1", "mean_tid", [0.5, 1, 1.5, 2]),
         ("figure6_post_norm_stream", "ln", "c_50 stream layer 1", [2, 4]),
-        ("cost_by_epoch", "ln", "nll, as validated", [5, 4, 3]),
-        (
-            "cost_by_epoch", "bn1", "nll minus LN's, running statistics",
-            [4.02 - 5, 4.02 - 4, 4.02 - 3],
-        ),
     ],
 )  # fmt: skip
 def test_numbers_of_curves(full, figure, run, quantity, values):

@@ -100,12 +100,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         several = curve.points["run"].nunique() > 1
         style = {"color": curve.colour, "linestyle": curve.dash}
         level = 0.985 - 0.035 * (height % 8)
-        by_x = curve.points.groupby("x")["value"].agg(["min", "max"]).loc[curve.mean.index]
-        if several and panel.band:
-            axes.fill_between(
-                by_x.index, by_x["min"], by_x["max"], color=curve.colour, alpha=0.15, linewidth=0
-            )
-        for _, seed in curve.points.groupby("run") if several and not panel.band else ():
+        for _, seed in curve.points.groupby("run") if several else ():
             seed = seed.set_index("x")["value"]
             _draw_points(axes, seed, level, linewidth=0.6, alpha=0.5, **style)
         style |= {"linewidth": 2.2 if several else 0.7 if curve.many else 1.4}
@@ -149,9 +144,7 @@ def _draw(grid: Sequence[Sequence[Optional[Panel]]]) -> Canvas:
 def _numbers(panels: Sequence[Panel]) -> pd.DataFrame:
     """Return the CSV of panels: a line a point."""
     parts = [
-        curve.points.assign(
-            quantity=", ".join(filter(None, (panel.quantity, curve.quantity))), axis=panel.x
-        )
+        curve.points.assign(quantity=panel.quantity, axis=panel.x)
         for panel in panels
         for curve in panel.curves
     ]

@@ -16,8 +16,7 @@ class Curve:
     """One series: ``points`` has a row a point, with ``run``, ``x``, ``value`` and the identity.
 
     There may be columns ``difference`` (of the value to layer norm's), ``update`` and ``minutes``
-    besides. ``quantity`` where it is another than the panel's; ``many`` where the norm has many
-    settings.
+    besides. ``many`` where the norm has many settings.
     """
 
     points: pd.DataFrame
@@ -25,7 +24,6 @@ class Curve:
     dash: Any
     label: str
     many: bool = False
-    quantity: str = ""
 
     @property
     def mean(self) -> pd.Series:
@@ -68,7 +66,6 @@ class Panel:
         zero: whether it begins at 0.
         references: the paper's values, each with its name.
         line: where a black line is drawn across, such as at 0.
-        band: whether seeds are a band from the least to the largest in place of thin lines.
     """
 
     title: str
@@ -80,7 +77,6 @@ class Panel:
     zero: bool = False
     references: tuple[tuple[float, str], ...] = ()
     line: Optional[float] = None
-    band: bool = False
 
     @property
     def values(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
