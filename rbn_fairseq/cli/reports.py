@@ -134,8 +134,8 @@ def report(
 ) -> None:
     """Draw the paper's figures and tables from runs: a page, and every figure and table as files.
 
-    What was not measured is named with what measures it, and the paper's own numbers stand beside
-    in grey. A report that is in DIR already is replaced.
+    What no run has measured is left out: docs/diagnostics.md lists what measures it. The paper's
+    own numbers stand beside in grey. A report that is in DIR already is replaced.
     """
     from rbn_fairseq.report.content import heading, sections
     from rbn_fairseq.report.export import check_directory, write_report

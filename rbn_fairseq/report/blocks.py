@@ -112,13 +112,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A figure that has no data; ``hint`` says what gives it some."""
-
-    title: str
-    hint: str
-
-
 @dataclass(frozen=True)
 class Section:
     """A part of the page.

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from rbn_fairseq.report.blocks import Figure, Missing, Section, Table
+from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.compare import Group, group_runs
 from rbn_fairseq.report.figures.cost_figure import discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
@@ -19,9 +19,13 @@ from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe
 from rbn_fairseq.report.tables import paper_tables, summary
 
-#: Sections of figures: title, text, and what draws them.
-_THEMES: tuple[tuple[str, str, tuple[Callable[[Group, Colours], list[Figure | Missing]], ...]], ...]
-_THEMES = (
+_FIRST, _FOLDED = "Result", "Common settings"
+_Make = Callable[[Group, Colours], Sequence[Table | Figure]]
+#: A group's sections: title, text, and what makes their blocks.
+_SECTIONS: tuple[tuple[str, str, tuple[_Make, ...]], ...] = (
+    (_FIRST, "", (differences, validation)),
+    ("Runs", "", (summary,)),
+    ("The paper’s tables", "", (paper_tables,)),
     ("Training", "Losses by epoch.", (losses,)),
     (
         "Training Inference Discrepancy",
@@ -34,15 +38,11 @@ _THEMES = (
         "Whether a norm that has more TID does worse.",
         (bottom_layers, gap_through_training, penalty_weights),
     ),
-    (
-        "Where TID comes from, and what it costs",
-        "",
-        (decomposition, discrepancy_cost),
-    ),
+    ("Where TID comes from, and what it costs", "", (decomposition, discrepancy_cost)),
     ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
+    ("Settings", "", (settings_tables,)),
+    (_FOLDED, "", (common_settings,)),  # more than a hundred
 )
-
-_FOLDED = "Common settings"  # more than a hundred
 
 
 def _about(group: Group) -> str:
@@ -53,16 +53,6 @@ def _about(group: Group) -> str:
     if number > settings:
         text += " In figures the bold line is the mean over seeds, thin lines are seeds."
     return text
-
-
-def _numbered(block: Table | Figure, number: int) -> Table | Figure:
-    """Name the blocks of later groups apart, as files are called by their names."""
-    return block if number == 1 else replace(block, name=f"{block.name}_{number}")
-
-
-def _rest(name: str, title: str, heading: str, text: str, rows: pd.DataFrame) -> list[Section]:
-    """Return a section with a table at the report's end, if it has rows."""
-    return [Section(title, text, (Table(name, heading, rows),))] if len(rows) else []
 
 
 def _problems(runs: Sequence[Run], groups: Sequence[Group]) -> pd.DataFrame:
@@ -87,43 +77,27 @@ def sections(runs: Sequence[Run]) -> list[Section]:
 
     Runs of different data or model sizes are in groups of their own: first a section for each
     with differences to layer norm, then its runs and the paper's tables, its figures by theme and
-    the settings. What no run has measured stands at the end, and so do problems of reading.
+    the settings; at the end problems of reading. What no run has measured is left out.
 
     Args:
         runs: as read; their names are unique.
     """
     groups = group_runs(runs)
-    several = len(groups) > 1
     every = pd.concat([group.series[["norm", "label"]] for group in groups])
     colours = setting_colours(list(every.itertuples(index=False, name=None)))
     report: list[Section] = []
-    missing: list[tuple[str, str, str]] = []
     for number, group in enumerate(groups, 1):
-        where = f" (group {number})" if several else ""
-        parts: list[tuple[str, str, list[Table | Figure | Missing]]]
-        first = [*differences(group, colours), *validation(group, colours)]
-        parts = [("Result", _about(group), first)]
-        parts.append(("Runs", "", [summary(group, colours)]))
-        if any(group.placements):
-            parts.append(("The paper’s tables", "", [*paper_tables(group, colours)]))
-        parts += [
-            (theme, text, [block for make in makers for block in make(group, colours)])
-            for theme, text, makers in _THEMES
-        ]
-        parts.append(("Settings", "", [*settings_tables(group, colours)]))
-        parts.append((_FOLDED, "", [*common_settings(group, colours)]))
-        for title, text, blocks in parts:
-            missing += [
-                (it.title, it.hint, group.title) for it in blocks if isinstance(it, Missing)
-            ]
-            shown = [_numbered(it, number) for it in blocks if not isinstance(it, Missing)]
-            if shown:
-                opened = title == "Result" or (number == 1 and title != _FOLDED)
-                report.append(Section(f"{title}{where}", text, tuple(shown), opened))
-    report.sort(key=lambda section: not section.title.startswith("Result"))
-    hints = pd.DataFrame(missing, columns=["figure", "how to have it", "runs"])
-    hints = hints if several else hints.drop(columns="runs")
-    report += _rest("not_measured", "Not measured", "Figures that are not drawn", "", hints)
-    heading = "What could not be read, or is missing"
-    problems = _problems(runs, groups)
-    return report + _rest("problems", "Problems", heading, "Everything else is drawn.", problems)
+        where = f" (group {number})" if len(groups) > 1 else ""
+        behind = f"_{number}" if number > 1 else ""  # files are called by blocks' names
+        for title, text, makers in _SECTIONS:
+            blocks = [block for make in makers for block in make(group, colours)]
+            if blocks:
+                shown = tuple(replace(block, name=block.name + behind) for block in blocks)
+                text = _about(group) if title == _FIRST else text
+                opened = title == _FIRST or (number == 1 and title != _FOLDED)
+                report.append(Section(f"{title}{where}", text, shown, opened))
+    report.sort(key=lambda section: not section.title.startswith(_FIRST))
+    if len(problems := _problems(runs, groups)):
+        table = Table("problems", "What could not be read, or is missing", problems)
+        report.append(Section("Problems", "Everything else is drawn.", (table,)))
+    return report

@@ -221,7 +221,12 @@ def _beside_paper(
 
 
 def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
-    """Return Tables 1, 2 and 4 with the group's runs; Table 2 has the norms of Table 3, too."""
+    """Return Tables 1, 2 and 4 with the group's runs; Table 2 has the norms of Table 3, too.
+
+    None where the settings are unknown.
+    """
+    if not any(group.placements):
+        return []
     cells = _cells(group)
     placed = group.series.loc[group.series["placement"].isin(PLACED), "norm"]
     present = set(placed.str.removesuffix(BY_LENGTH))
@@ -245,7 +250,7 @@ def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
     ]  # fmt: skip
 
 
-def summary(group: Group, colours: Mapping[str, str]) -> Table:
+def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
     """Return a row a run; columns that are empty throughout are left out."""
     runs, valid = group.runs, group.frames["valid"]
     nll, cost = valid.groupby("run")["nll_loss"], f"cost, {group.metric.unit}"
@@ -307,7 +312,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> Table:
         ]
         notes.append(f"Fewer epochs than planned: {', '.join(short)}.")
     dots = tuple(colours[label] for label in runs["label"])
-    return Table("summary", "All runs", frame, digits, (), tuple(notes), dots)
+    return [Table("summary", "All runs", frame, digits, (), tuple(notes), dots)]
 
 
 def _last_cost(group: Group) -> pd.Series:

@@ -249,7 +249,8 @@ def test_validations_within_an_epoch_are_not_compared(make, group):
     assert list(gaps_by_epoch(one)["epoch"]) == [1] and list(gaps_by_epoch(one)["gap"]) == [0.5]
     means = at_last_epoch(one.frames["valid"], "nll_loss")
     assert list(means["epoch"]) == [1, 1] and list(means["mean"]) == [5.0, 5.5]
-    last = summary(one, defaultdict(str)).numbers.set_index("run")["last valid nll"]
+    (table,) = summary(one, defaultdict(str))
+    last = table.numbers.set_index("run")["last valid nll"]
     assert last.to_dict() == {"ln": 5.0, "bn": 5.5}
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import Group, of_largest
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
@@ -21,14 +21,11 @@ _WAYS = {
 }
 
 
-def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
+def discrepancy_cost(group: Group, colours: Colours) -> list[Figure]:
     """Validation nll with each way's statistics minus that with the batches' own."""
-    title = "Discrepancy cost"
-    cost = group.frames["cost"]
+    cost = of_largest(group.frames["cost"], "update")
     if not len(cost):
-        hint = "`rbn cost SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/cost.jsonl` measures it."
-        return [Missing(title, hint)]
-    cost = of_largest(cost, "update")
+        return []
     cost = cost.drop_duplicates(["run", "statistics"], keep="last")
     means = cost.groupby(["series", "statistics"])["cost"].mean().unstack()
     seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
@@ -46,7 +43,7 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure | Missing]:
     columns = ["placement", "label", "run", "statistics", "nll", "cost", "cost_random"]
     numbers = cost[columns].rename(columns={"label": "norm"})
     draw = partial(_draw, group, means.head(_BARS), seeds, colours)
-    return [Figure("cost", title, caption, draw, numbers, notes)]
+    return [Figure("cost", "Discrepancy cost", caption, draw, numbers, notes)]
 
 
 def _draw(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours) -> Canvas:

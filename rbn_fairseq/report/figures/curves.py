@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import IDENTITY, Group
 from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
@@ -171,16 +171,12 @@ def figure_of_curves(
     title: str,
     caption: str,
     grid: Sequence[Sequence[Panel]],
-    hint: str = "",
     notes: Sequence[str] = (),
-) -> list[Figure | Missing]:
-    """Return a figure of panels in rows; rows and columns without any curve are left out.
-
-    If nothing is left, ``hint`` is returned, or nothing without one.
-    """
+) -> list[Figure]:
+    """Return a figure of panels in rows, without rows and columns that have no curve; or none."""
     full = [row for row in grid if any(panel.curves for panel in row)]
     if not full:
-        return [Missing(title, hint)] if hint else []
+        return []
     columns = [n for n in range(len(full[0])) if any(row[n].curves for row in full)]
     shown = [[row[n] if row[n].curves else None for n in columns] for row in full]
     numbers = _numbers([panel for row in full for panel in row])

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import (
     Group,
     at_last_epoch,
@@ -18,12 +18,10 @@ from rbn_fairseq.report.compare import (
 )
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
-from rbn_fairseq.report.figures.tid_figure import MEASURE
 
 
-def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
+def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
-    title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     tid = at_last_epoch(last_layer(group), "var_tid")[["mean", "epoch"]]
     tid = tid.set_axis(["var_tid_percent", "tid_epoch"], axis=1)
     gaps = last_gaps(group).dropna(subset="nll")
@@ -40,12 +38,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         if len(line) > 1
     ]
     if not sweeps:
-        hint = (
-            "Needs two runs that differ in how many bottom layers have batch norm: "
-            "`--norm-encoder batch@0-1:layer` for L = 2, and so on (`--norm-decoder` of a "
-            "language model)."
-        )
-        return [Missing(title, hint)]
+        return []
     scored = all(line["score"].notna().all() for line in sweeps)
     kind, unit = ("score", group.metric.worse("LN", "BN")) if scored else (
         "nll", f"valid nll, BN - LN, {group.metric.unit}",
@@ -62,6 +55,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure | Missing]:
         "the gap to layer norm; positive: worse than LN. The paper (IWSLT14, Post-Norm) finds the "
         "two highly correlated."
     )
+    title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     shown = pd.concat(sweeps)
     notes = earlier_epochs(group, "TID", shown["tid_epoch"])
     notes += [] if scored else earlier_epochs(group, "The gap", shown["nll_epoch"])
@@ -86,7 +80,7 @@ def _draw_sweeps(numbers: pd.DataFrame, gap: str, unit: str) -> Canvas:
         return canvas
 
 
-def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missing]:
+def gap_through_training(group: Group, colours: Colours) -> list[Figure]:
     """Figure 3, right: variance TID of the last layer, and the gap of validation loss."""
     tid = last_layer(group)
     gaps = gaps_by_epoch(group)
@@ -108,4 +102,4 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure | Missin
         "explodes."
     )
     notes = () if len(gaps) else ("Gap: there is no layer norm with the same settings.",)
-    return figure_of_curves(group, "figure3_right", title, caption, grid, MEASURE, notes)
+    return figure_of_curves(group, "figure3_right", title, caption, grid, notes)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import Group, of_largest
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
@@ -22,10 +22,6 @@ _LINES = {
     "given_length": ("as trained, given length", "--"),
 }
 _UNIT = "_squared_percent"  # behind the names of parts and lines in CSV
-_MEASURE = (
-    "`rbn tid SAVE_DIR/checkpoint_last.pt --json SAVE_DIR/tid_batching.jsonl` with "
-    "`--tid-batching as-trained --tid-batching random` measures it."
-)
 
 
 def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -47,14 +43,13 @@ def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
     return pd.DataFrame(parts).add_suffix(_UNIT).reset_index().astype({"depth": int})
 
 
-def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
+def decomposition(group: Group, colours: Colours) -> list[Figure]:
     """Squared TID by layer as stacked bars, a row a run."""
-    title = "Where TID comes from"
     latest = of_largest(group.frames["batching"], "update")
     ways = latest.groupby("run")["batching"].agg(set)
     runs = [run for run in group.runs.index if {"as-trained", "random"} <= ways.get(run, set())]
     if not runs:
-        return [Missing(title, _MEASURE)]
+        return []
     parts = [
         _squares(latest[latest["run"] == run], kind).assign(run=run, kind=kind)
         for run in runs
@@ -78,7 +73,7 @@ def decomposition(group: Group, colours: Colours) -> list[Figure | Missing]:
     if len(runs) > _RUNS:
         notes = (f"Drawn: the first {_RUNS} of {len(runs)} runs; CSV has all.",)
     draw = partial(_draw_parts, group, numbers, runs[:_RUNS])
-    return [Figure("batching", title, caption, draw, numbers, notes)]
+    return [Figure("batching", "Where TID comes from", caption, draw, numbers, notes)]
 
 
 def _draw_parts(group: Group, numbers: pd.DataFrame, shown: list[str]) -> Canvas:

@@ -4,17 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import IDENTITY, Group, of_largest
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.panels import Panel
 from rbn_fairseq.report.figures.style import Colours
 
-#: What measures TID.
-MEASURE = (
-    "Train with a batch norm, such as `--norm-encoder batch`; the monitor measures TID at every "
-    "epoch. `rbn tid SAVE_DIR --json SAVE_DIR/tid.jsonl` measures it afterwards."
-)
 _WARNING = (
     "Its model and data (6 + 6 layers, IWSLT14) are not those here unless this section's title "
     "says so."
@@ -70,7 +65,7 @@ def _sampling(group: Group) -> list[str]:
     return [text]
 
 
-def average_tid(group: Group, colours: Colours) -> list[Figure | Missing]:
+def average_tid(group: Group, colours: Colours) -> list[Figure]:
     """Figure 4: TID averaged over layers through training."""
     paper = {"BN on IWSLT14": (2.8, 4.1)}
     readings: tuple[_Reading, ...] = (
@@ -86,10 +81,10 @@ def average_tid(group: Group, colours: Colours) -> list[Figure | Missing]:
         f"{_WARNING} Given length, where it was measured: batches compared with the population of "
         "batches of like length, in the same unit; what is left is not due to bucketing by length."
     )
-    return figure_of_curves(group, "figure4", title, caption, grid, MEASURE, _sampling(group))
+    return figure_of_curves(group, "figure4", title, caption, grid, _sampling(group))
 
 
-def deviation(group: Group, colours: Colours) -> list[Figure | Missing]:
+def deviation(group: Group, colours: Colours) -> list[Figure]:
     """Figure 2, top: deviation of batches from the population through training."""
     paper = {"Transformer": (11, 13), "ResNet18": (4, 4)}
     readings: tuple[_Reading, ...] = (
@@ -104,10 +99,10 @@ def deviation(group: Group, colours: Colours) -> list[Figure | Missing]:
         "deviation) and relative to ‖σ‖ (TID). The paper ends at 11 % (mean) and 13 % (variance) "
         f"with a Transformer, 4 % and 4 % with ResNet18. {_WARNING} Epoch 0: before training."
     )
-    return figure_of_curves(group, "figure2_top", title, caption, grid, MEASURE, _sampling(group))
+    return figure_of_curves(group, "figure2_top", title, caption, grid, _sampling(group))
 
 
-def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]:
+def deviation_by_depth(group: Group, colours: Colours) -> list[Figure]:
     """Figure 2, bottom: by layer, at the last measurement."""
     last = of_largest(group.frames["tid"], "update")
     names = {
@@ -128,4 +123,4 @@ def deviation_by_depth(group: Group, colours: Colours) -> list[Figure | Missing]
         "At each run's last measurement. Variance deviation is relative to ‖v‖, TID to ‖σ‖. "
         "The paper: the last batch norms, close to the output, have a large one in the Transformer."
     )
-    return figure_of_curves(group, "figure2_bottom", title, caption, grid, MEASURE)
+    return figure_of_curves(group, "figure2_bottom", title, caption, grid)

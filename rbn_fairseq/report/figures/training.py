@@ -1,13 +1,13 @@
 """Losses, scores and the conditioning of layers' inputs through training."""
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import Group, by_epoch, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import BY_LENGTH
 
 
-def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
+def validation(group: Group, colours: Colours) -> list[Figure]:
     """Validation nll as difference to layer norm's, and itself, by epoch."""
     valid, unit = by_epoch(group.frames["valid"]), group.metric.unit
     gaps = gaps_by_epoch(group)
@@ -32,11 +32,10 @@ def validation(group: Group, colours: Colours) -> list[Figure | Missing]:
             "its training is BN's."
         )
     title = "Validation loss"
-    hint = "Needs the end of an epoch in `train.log`, which `rbn train` writes."
-    return figure_of_curves(group, "validation", title, caption, grid, hint)
+    return figure_of_curves(group, "validation", title, caption, grid)
 
 
-def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
+def losses(group: Group, colours: Colours) -> list[Figure]:
     """The paper's Figure 1: train and valid nll, and the score where it was measured, by epoch."""
     nll = group.metric.unit
     quantities = (
@@ -60,8 +59,7 @@ def losses(group: Group, colours: Colours) -> list[Figure | Missing]:
         "so it lies above the valid nll early on. The paper (IWSLT14): BN trains faster than LN, "
         "and validates worse from about epoch 7 or 8 on."
     )
-    hint = "Needs the end of an epoch in `train.log`, which `rbn train` writes."
-    return figure_of_curves(group, "figure1", title, caption, grid, hint)
+    return figure_of_curves(group, "figure1", title, caption, grid)
 
 
 _PLACES = {
@@ -81,14 +79,13 @@ _FIGURES = {  # headings and units by quantity, and what they mean
 }  # fmt: skip
 
 
-def conditioning(group: Group, colours: Colours) -> list[Figure | Missing]:
+def conditioning(group: Group, colours: Colours) -> list[Figure]:
     """Figures 6 and 7, one for each placement and place that was measured."""
     frame = group.frames["conditioning"]
-    blocks: list[Figure | Missing] = []
+    blocks: list[Figure] = []
     for number, (quantities, meaning) in _FIGURES.items():
         headings = " and ".join(heading for heading, _ in quantities.values())
         title = f"Paper's Figure {number}: {headings}"
-        figures: list[Figure | Missing] = []
         for placement in group.placements:
             for place, words in _PLACES.items():
                 rows = frame[(frame["placement"] == placement) & (frame["place"] == place)]
@@ -104,10 +101,8 @@ def conditioning(group: Group, colours: Colours) -> list[Figure | Missing]:
                 ]  # fmt: skip
                 where = ", ".join(filter(None, (placement, words)))
                 name = placement.lower().replace("-", "_") or "runs"
-                figures += figure_of_curves(
+                blocks += figure_of_curves(
                     group, f"figure{number}_{name}_{place}", f"{title}, {where}",
                     f"{meaning} X is {words}.", grid,
                 )  # fmt: skip
-        hint = "Train with `--conditioning-interval N`, N in updates."
-        blocks += figures or [Missing(title, hint)]
     return blocks

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from rbn_fairseq.report.blocks import Figure, Missing
+from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import Group, at_last_epoch, earlier_epochs, variants
 from rbn_fairseq.report.figures.style import Colours, sheet
 
@@ -34,16 +34,15 @@ def _grids(group: Group) -> list[pd.DataFrame]:
     return grids
 
 
-def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
+def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     """Figure 5: a map of scores, or of validation nll without, a map a placement and setting."""
-    title = "Paper's Figure 5: {} over the weights of RBN's penalty"
     grids = _grids(group)
     if not grids:
-        hint = "Needs three runs or more that differ in `--rbn-mean-weight`, `--rbn-std-weight`."
-        return [Missing(title.format(group.metric.name), hint)]
+        return []
     runs = group.runs.index[group.runs["series"].isin(pd.concat(grids).index)]
     scored = set(runs) <= set(group.scores["run"])
-    title = title.format(group.metric.name if scored else "validation nll")
+    score = group.metric.name if scored else "validation nll"
+    title = f"Paper's Figure 5: {score} over the weights of RBN's penalty"
     by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
     last = at_last_epoch(group.frames["valid"], "nll_loss")
     means = by_series if scored else last
@@ -55,7 +54,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure | Missing]:
     maps = [grid.join(means, how="inner")[columns] for grid in grids]
     maps = [cells for cells in maps if len(cells)]
     if not maps:
-        return [Missing(title, "The runs have no validation yet.")]
+        return []
     caption = (
         f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
         "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
