@@ -27,7 +27,7 @@ _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (
             "epoch", "mean_tid_error", "var_tid_error", "mean_conditional_tid",
             "var_conditional_tid", "mean_deviation", "var_deviation", "independent_mean_tid",
-            "independent_var_tid", "batches", "total_batches", "population", "batching", "dropout",
+            "independent_var_tid", "batches", "population", "batching", "dropout",
             "checkpoint",
         ),
     ),
@@ -102,10 +102,8 @@ class Run:
 
 def _simple(text: str) -> dict[str, str]:
     """Read ``valid | epoch 001 | loss 5.9 | …`` of --log-format simple into JSON's keys."""
-    kind, _, rest = text.partition(" | ")
-    pairs = (part.strip().split(" ") for part in rest.split(" | "))
-    values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    epoch = values.pop("epoch", "")
+    values = dict(re.findall(r"\| (\S+) (\S+)\s*(?=\||$)", text))
+    kind, epoch = text.partition(" | ")[0], values.pop("epoch", "")
     return {"epoch": epoch, **{f"{kind}_{name}": value for name, value in values.items()}}
 
 
@@ -163,14 +161,11 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
         rows[:] = [earlier for earlier in rows if earlier[order] < row[order]] + [row]
     if anew:
         problems.append(
-            f"`{path.name}`: left out what comes before a reset, from which on updates or epochs "
-            "are counted anew; its time, too."
+            f"`{path.name}`: left out what comes before a reset of updates or epochs, and its time."
         )
     if unread:
         problems.append(f"`{path.name}`: left out {unread} lines that cannot be read.")
-    train_frame = pd.DataFrame(train)
-    if not train:
-        train_frame = pd.DataFrame(columns=["epoch", "update"], dtype=float)
+    train_frame = pd.DataFrame(train or {"epoch": np.empty(0), "update": np.empty(0)})
     columns = ["epoch", "update", "loss", "nll_loss", *METRICS]
     valid_frame = pd.DataFrame(valid, columns=columns)
     ends = valid_frame["epoch"].map(train_frame.set_index("epoch")["update"])
@@ -209,8 +204,7 @@ def _read_lines(directory: Path, file: str, kind: str, problems: list[str]) -> p
         bad += 1
     if bad:
         problems.append(
-            f"`{path.name}`: left out {bad} lines, half-written or without what every line must "
-            "have. Measure again to have them."
+            f"`{path.name}`: left out {bad} lines, half-written or without what all must have."
         )
     frame = pd.DataFrame(rows, columns=[*needed, *optional])
     for name in frame.columns.difference(_TEXTS):
@@ -235,9 +229,7 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
     partial = layers < len(depths)
     if partial.any():
-        problems.append(
-            f"`{file}.jsonl`: left out measurements that lack layers which others have."
-        )
+        problems.append(f"`{file}.jsonl`: left out measurements that lack layers of others.")
     return frame[~partial].sort_values(["update", "depth"], kind="stable", ignore_index=True)
 
 
@@ -269,14 +261,11 @@ def _own_last(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
-    groups = {name: group for name, group in content["config"].items() if group is not None}
-    if not all(isinstance(group, dict) for group in groups.values()):
-        raise TypeError("a group of the configuration is no object")
-    starts = tuple(content.get("starts") or ())
-    if not all(isinstance(start["update"], int) for start in starts):
-        raise TypeError("a start has no number of its update")
-    if not all(isinstance(start.get("changed", []), list) for start in starts):
-        raise TypeError("what a start changed is no list")
+    groups = {name: dict(group) for name, group in content["config"].items() if group is not None}
+    starts = tuple(
+        {**start, "update": int(start["update"]), "changed": list(start.get("changed", ()))}
+        for start in content.get("starts") or ()
+    )
     data = content.get("data") or {}
     sizes = data.get("vocabularies") or {}
     vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
@@ -345,7 +334,7 @@ def read_run(name: str, directory: Path) -> Run:
         problems.append(f"Losses of validation are of `{subset}`, the first of --valid-subset.")
     starts = content.get("starts", ())
     for start in starts:
-        if changed := start.get("changed"):
+        if changed := start["changed"]:
             problems.append(
                 f"From update {start['update']} on it had other settings than before: "
                 f"{', '.join(map(str, changed))}. Tables and figures name the last ones."
@@ -387,20 +376,17 @@ def name_runs(paths: Sequence[str]) -> list[tuple[str, Path]]:
     Raises:
         ValueError: if two have the same name.
     """
-    given: list[tuple[Optional[str], Path]] = []
+    given: list[tuple[str, Path]] = []
     for text in paths:
         name, equals, path = text.partition("=")
         named = equals and "/" not in name and not Path(text).exists()
-        given.append((name, Path(path)) if named else (None, Path(text)))
-    parts = [Path(os.path.abspath(path)).parts for _, path in given]
-    depth = max(map(len, parts), default=1)
-    ends = [[str(Path(*part[-n:])) for part in parts] for n in range(1, depth + 1)]
-    free = [n for n, (name, _) in enumerate(given) if name is None]
-    distinct = (names for names in ends if len({names[n] for n in free}) == len(free))
-    names = next(distinct, ends[-1])
-    named_runs = [
-        (names[n] if name is None else name, path) for n, (name, path) in enumerate(given)
-    ]
+        given.append((name, Path(path)) if named else ("", Path(text)))
+    unnamed = [Path(os.path.abspath(path)).parts for name, path in given if not name]
+    whole = max(map(len, unnamed), default=1)
+    apart = (n for n in range(1, whole) if len({parts[-n:] for parts in unnamed}) == len(unnamed))
+    depth = next(apart, whole)
+    ends = (str(Path(*parts[-depth:])) for parts in unnamed)
+    named_runs = [(name or next(ends), path) for name, path in given]
     counts = Counter(name for name, _ in named_runs)
     twice = sorted(name for name, number in counts.items() if number > 1)
     if twice:

@@ -234,7 +234,7 @@ def test_a_run_whose_settings_changed(make):
     assert "update 100" in problem and "before: task.length_mixing." in problem
     content["starts"][1]["changed"] = 3
     (run.directory / "run.json").write_text(json.dumps(content))
-    assert any("no list" in problem for problem in read_run("x", run.directory).problems)
+    assert any("run.json" in problem for problem in read_run("x", run.directory).problems)
 
 
 def test_a_score_from_before_the_training_went_on(make):
