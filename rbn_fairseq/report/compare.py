@@ -45,7 +45,7 @@ _NAMES = {
     "sample_break_mode": "break mode",
     "first weights": "from",
 }
-_FIRST = ("LN", "BN", "RBN")
+_FIRST = ("LN", "BN@", "BN", "RBN")  # BN@: batch norm in a part of the layers
 _KINDS = ("test", "compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
 
 
@@ -197,10 +197,10 @@ def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.Da
     return list(zip(details, sets, strict=True))
 
 
-def _rank(row: Any) -> tuple[int, int, int]:
-    part = row.norm.startswith("BN@")  # between LN and BN
-    known = _FIRST.index(row.norm) if row.norm in _FIRST else len(_FIRST)
-    return PLACEMENTS.index(row.placement), 1 if part else known, 0 if part else 1
+def _rank(row: Any) -> tuple[int, int]:
+    norm = "BN@" if row.norm.startswith("BN@") else row.norm
+    known = _FIRST.index(norm) if norm in _FIRST else len(_FIRST)
+    return PLACEMENTS.index(row.placement), known
 
 
 def _number_series(runs: pd.DataFrame) -> pd.DataFrame:
@@ -223,14 +223,12 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
     runs = runs.sort_values("epochs", ascending=False, kind="stable")
     again = runs.duplicated(["series", "seed"])
     longest = runs[~again].reset_index().set_index(["series", "seed"])["run"]
+    others = runs.loc[again, ["series", "seed"]].itertuples(name=None)
     twice = [
-        (
-            str(run),
-            f"It has the settings and the seed of {longest[row['series'], row['seed']]}, which has "
-            "no fewer epochs and is counted alone.",
-        )
-        for run, row in runs[again].iterrows()
-    ]
+        (str(run), f"It has the settings and the seed of {longest[series, seed]}, which has no "
+         "fewer epochs and is counted alone.")
+        for run, series, seed in others
+    ]  # fmt: skip
     return runs[~again].sort_values(["series", "seed"], kind="stable"), twice
 
 
@@ -279,9 +277,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     groups: dict[tuple[Any, ...], list[tuple[Run, Setup]]] = {}
     for run in runs:
         setup = describe(run)
-        data = setup.data, setup.sizes, setup.vocabularies, setup.sentences
-        alike = (*data, setup.metric.key)
-        groups.setdefault(alike, []).append((run, setup))
+        data = setup.data, setup.sizes, run.vocabularies, setup.sentences, setup.metric.key
+        groups.setdefault(data, []).append((run, setup))
     number = Counter(key[:2] for key in groups)
     comparable = []
     for (data, sizes, vocabularies, sentences, _), members in groups.items():

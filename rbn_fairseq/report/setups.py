@@ -34,11 +34,6 @@ class Metric:
         known = [name for word, name in self.datasets.items() if word in data.lower()]
         return known or list(self.datasets.values())[:1]
 
-    def worse(self, less: str, more: str) -> str:
-        """Return a difference's name that is positive where ``more`` has the worse score."""
-        one, other = (more, less) if self.lower else (less, more)
-        return f"{self.name}, {one} - {other}"
-
 
 _METRICS = {
     "translation": Metric(
@@ -116,7 +111,6 @@ class Setup:
             not ours; the run's where settings are unknown.
         seed: of the training.
         data: name of its directory; empty where unknown.
-        vocabularies: languages, source first, and the sizes of their dictionaries.
         sentences: of the training data; ``None`` where unknown.
         sizes: of the stacks, by name; empty where unknown.
         bottom: number of bottom layers with batch norm, of the encoder or of the only stack, the
@@ -130,7 +124,6 @@ class Setup:
     norm: str
     seed: Optional[int] = None
     data: str = ""
-    vocabularies: tuple[tuple[str, int], ...] = ()
     sentences: Optional[int] = None
     sizes: tuple[tuple[str, Any], ...] = ()
     bottom: Optional[int] = None
@@ -305,7 +298,6 @@ def _describe(run: Run) -> Setup:
         _norm_name(model, penalised) if _plans(model) else str(model["_name"]),
         int(run.config["common"]["seed"]),
         _data_name(str(run.config["task"]["data"])),
-        run.vocabularies,
         None if several else run.sentences,
         tuple((name, int(model[name])) for name in names if name in model),
         _bottom(model) if _plans(model) and not penalised else None,

@@ -109,10 +109,6 @@ def _rows(group: Group, families: Sequence[str]) -> pd.DataFrame:
     return rows.assign(name=rows["placement"].str.split("-").str[0] + "-" + rows["label"])
 
 
-def _datasets(group: Group) -> list[str]:
-    return group.metric.of_paper(str(group.runs["data"].iloc[0]))
-
-
 def _signatures(group: Group) -> list[str]:
     """Say how translations were scored, and whose score is of another test set."""
     signatures = sorted(set(group.scores["signature"]) - {"unknown"})
@@ -174,20 +170,19 @@ def _gap_table(group: Group, cells: pd.DataFrame) -> Table:
     layer = _look_up(cells, baseline, {heading: "score"})
     ours = pd.concat([layer, _look_up(cells, rows["series"], columns)], axis=1)
     ours.insert(0, "", rows["name"])
-    paper = published_results()
+    datasets = group.metric.of_paper(group.runs["data"].iloc[0])
+    keys = [(placement, data) for placement in rows["placement"].unique() for data in datasets]
+    paper = published_results().unstack("norm").loc[keys].reset_index()
     theirs = pd.DataFrame(
-        [
-            {
-                "": f"{placement}, paper, {dataset}",
-                heading: paper.at[(placement, "LN", dataset), "score"],
-                of_batch: paper.at[(placement, "BN", dataset), "score"],
-                "mean TID, %": paper.at[(placement, "BN", dataset), "mean_tid"],
-                "variance TID, %": paper.at[(placement, "BN", dataset), "var_tid"],
-            }
-            for placement in rows["placement"].unique() for dataset in _datasets(group)
-        ]
-    )  # fmt: skip
-    theirs[gap] = theirs[of_batch] - theirs[heading]
+        {
+            "": paper["placement"] + ", paper, " + paper["dataset"],
+            heading: paper["score", "LN"],
+            of_batch: paper["score", "BN"],
+            gap: paper["score", "BN"] - paper["score", "LN"],
+            "mean TID, %": paper["mean_tid", "BN"],
+            "variance TID, %": paper["var_tid", "BN"],
+        }
+    )
     frame = pd.concat([ours, theirs], ignore_index=True)
     shown = frozenset(range(len(ours), len(frame)))
     return _table(group, 1, "Paper's Table 1: BN against LN", frame, paper=shown)
@@ -212,7 +207,7 @@ def _beside_paper(
     frame = _look_up(cells, rows["series"], columns)
     frame.insert(0, "", rows["name"])
     paper = published_results()
-    for dataset in _datasets(group):
+    for dataset in group.metric.of_paper(group.runs["data"].iloc[0]):
         keys = [(*key, dataset) for key in zip(rows["placement"], rows["family"], strict=True)]
         for heading, name in published.items():
             frame[f"paper, {dataset}{heading}"] = paper[name].reindex(keys).to_numpy()

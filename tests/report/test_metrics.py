@@ -79,7 +79,6 @@ def test_metrics(task, data, name, unit, shown, lower):
     metric = metric_of(task)
     assert (metric.name, metric.lower, metric.of_paper(data)) == (name, lower, shown)
     assert metric.unit == f"bits per {unit}"
-    assert metric.worse("LN", "BN") == (f"{name}, BN - LN" if lower else f"{name}, LN - BN")
 
 
 def test_a_score_of_another_task_is_not_counted(language_models, tmp_path):

@@ -27,28 +27,24 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     gaps = last_gaps(group).dropna(subset="nll")
     measured = group.series.join([tid, gaps], how="inner")
     measured = measured[measured["bottom"].fillna(0).astype(int) > 0]
-    encoders = any("model.norm_encoder" in settings for settings in measured["settings"])
-    first_stack = "encoder" if encoders else "decoder"
+    plans = ("model.norm_encoder", "model.norm_decoder")
     sweeps = [
         line.sort_values("bottom").assign(setting=detail)
         for placement in group.placements
-        for detail, line in variants(
-            measured[measured["placement"] == placement], (f"model.norm_{first_stack}",)
-        )
+        for detail, line in variants(measured[measured["placement"] == placement], plans)
         if len(line) > 1
     ]
     if not sweeps:
         return []
     scored = all(line["score"].notna().all() for line in sweeps)
-    kind, unit = ("score", group.metric.worse("LN", "BN")) if scored else (
-        "nll", f"valid nll, BN - LN, {group.metric.unit}",
-    )  # fmt: skip
+    kind, gap, unit = "nll", "nll_gap", f"valid nll, BN - LN, {group.metric.unit}"
+    if scored:
+        worse = "BN - LN" if group.metric.lower else "LN - BN"
+        kind, gap, unit = "score", f"{group.metric.key}_gap", f"{group.metric.name}, {worse}"
     columns = ["placement", "setting", "bottom", "var_tid_percent", kind]
     layer = {"bottom": 0, "var_tid_percent": 0.0, kind: 0.0}  # layer norm itself
     lines = [pd.concat([line[:1].assign(**layer), line])[columns] for line in sweeps]
-    numbers = pd.concat(lines).astype({"bottom": int})
-    gap = f"{group.metric.key if scored else kind}_gap"
-    numbers = numbers.rename(columns={"bottom": "L", kind: gap})
+    numbers = pd.concat(lines).astype({"bottom": int}).rename(columns={"bottom": "L", kind: gap})
     caption = (
         "Batch norm in the bottom L layers (of an encoder, if there is one), layer norm above "
         "(L = 0 is layer norm, with neither TID nor gap): variance TID of the last batch norm, and "
