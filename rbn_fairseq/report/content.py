@@ -7,9 +7,8 @@ import pandas as pd
 
 from rbn_fairseq.report.blocks import Figure, Section, Table
 from rbn_fairseq.report.compare import Group, group_runs
-from rbn_fairseq.report.figures.cost_figure import discrepancy_cost
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
-from rbn_fairseq.report.figures.sources import decomposition
+from rbn_fairseq.report.figures.sources import decomposition, discrepancy_cost
 from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
 from rbn_fairseq.report.figures.training import conditioning, losses, validation
@@ -25,7 +24,11 @@ _Make = Callable[[Group, Colours], Sequence[Table | Figure]]
 _SECTIONS: tuple[tuple[str, str, tuple[_Make, ...]], ...] = (
     (_FIRST, "", (differences, validation)),
     ("Runs", "", (summary,)),
-    ("The paper’s tables", "", (paper_tables,)),
+    (
+        "The paper’s tables",
+        "Grey, in italics: its own numbers, not measured here.",
+        (paper_tables,),
+    ),
     ("Training", "Losses by epoch.", (losses,)),
     (
         "Training Inference Discrepancy",

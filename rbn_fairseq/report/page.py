@@ -21,7 +21,6 @@ from rbn_fairseq.report.figures.style import STYLE, THEMED
 
 #: By this a page of ours is known.
 GENERATOR = "rbn report"
-_CONTENTS = 3  # a page of more sections has a list of contents
 _PLOTS = "vendor/uPlot-1.6.32.min.js"
 
 
@@ -99,9 +98,7 @@ def render(
         title=title,
         sections=sections,
         about=about,
-        contents=len(sections) > _CONTENTS,
         drawings=drawn,
-        texts=lambda table: [list(row.items()) for row in table.texts().to_dict("records")],
         fresh=fresh,
         themed=lambda colour: THEMED.get(colour.lower(), colour),
         panels={it.name: [panel.data() for panel in it.panels] for it in figures if it.panels},

@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from rbn_fairseq.report.blocks import Figure
+from rbn_fairseq.report.blocks import Curve, Figure, Panel
 from rbn_fairseq.report.compare import IDENTITY, Group
-from rbn_fairseq.report.figures.panels import Curve, Panel
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
@@ -28,7 +27,6 @@ def panel(
     colours: Colours,
     *,
     x: str = "epoch",
-    x_label: str = "",
     quantity: str = "",
     factor: float = 1.0,
     not_a_number: bool = False,
@@ -45,8 +43,7 @@ def panel(
         column: the values'; nothing is drawn of one that is not there.
         unit: label of the values' axis.
         colours: of the settings.
-        x: a column.
-        x_label: its axis' label, if it is another than its name.
+        x: a column, whose name is the axis' label.
         quantity: what CSV calls the values, if not as the column.
         factor: of the values, such as 100 for per cent.
         not_a_number: whether NaN is a value, as of a loss; else it is one that was not measured.
@@ -56,9 +53,8 @@ def panel(
     """
     title = group.placed(placement or "", title)
     rows = frame if placement is None else frame[frame["placement"] == placement]
-    if column not in rows:
-        return Panel(title, quantity or column, x_label or x, unit, (), **style)
-    points = rows[[*IDENTITY, "run"]].assign(x=rows[x], value=rows[column] * factor)
+    values = rows.get(column, pd.Series(dtype=float))
+    points = rows[[*IDENTITY, "run"]].assign(x=rows[x], value=values * factor)
     points = points if not_a_number else points[points["value"].notna()]
     if differences is not None:
         gaps = differences.set_index(["run", "epoch"])["gap"].rename("difference")
@@ -75,7 +71,7 @@ def panel(
         dash = "-" if many else _DASHES[index % len(_DASHES)]
         name = f"{norm}, {settings[norm]} settings" if many else label
         curves.append(Curve(curve, colours[label], dash, name, many))
-    return Panel(title, quantity or column, x_label or x, unit, curves, **style)
+    return Panel(title, quantity or column, x, unit, curves, **style)
 
 
 def _draw_points(axes: Axes, points: pd.Series, level: float, **style: Any) -> None:

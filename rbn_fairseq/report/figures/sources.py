@@ -1,4 +1,4 @@
-"""Where TID comes from: sampling of sentences, and batches by length."""
+"""Where TID comes from (sampling of sentences, batches by length), and what it costs."""
 
 from functools import partial
 
@@ -22,25 +22,32 @@ _LINES = {
     "given_length": ("as trained, given length", "--"),
 }
 _UNIT = "_squared_percent"  # behind the names of parts and lines in CSV
+_BARS = 8  # settings that are drawn
+_WAYS = {
+    "running": "running statistics",
+    "running-global": "running, all lengths",
+    "recalibrated": "recalibrated",
+    "recalibrated-dropout": "recalibrated, dropout on",
+    "pooled": "pooled",
+    "length-conditional": "length-conditional",
+    "batch-random": "random batches' own",
+}
 
 
 def _squares(measured: pd.DataFrame, kind: str) -> pd.DataFrame:
     """Return one run's parts of squared TID in squared per cent, a row a batch norm."""
     name = _KINDS[kind]
-    by_way = measured.drop_duplicates(["depth", "batching"], keep="last").pivot(
-        index="depth", columns="batching", values=name
-    )
-    squared = (100 * by_way) ** 2
-    trained = measured[measured["batching"] == "as-trained"].drop_duplicates("depth", keep="last")
-    trained = trained.set_index("depth").sort_index()
-    given_length = trained[name.replace("_tid", "_conditional_tid")]
-    parts = {
-        "sampling": squared["random"],
-        "bucketing": squared["as-trained"] - squared["random"],
-        "independent": (100 * trained[f"independent_{name}"]) ** 2,
-        "given_length": (100 * given_length) ** 2,
+    by_way = measured.drop_duplicates(["depth", "batching"], keep="last").set_index("batching")
+    trained, random = (by_way.loc[[way]].set_index("depth") for way in ("as-trained", "random"))
+    tids = {
+        "sampling": random[name],
+        "bucketing": trained[name],
+        "independent": trained[f"independent_{name}"],
+        "given_length": trained[name.replace("_tid", "_conditional_tid")],
     }
-    return pd.DataFrame(parts).add_suffix(_UNIT).reset_index().astype({"depth": int})
+    squared = (100 * pd.DataFrame(tids).sort_index()) ** 2
+    squared["bucketing"] -= squared["sampling"]
+    return squared.add_suffix(_UNIT)
 
 
 def decomposition(group: Group, colours: Colours) -> list[Figure]:
@@ -50,24 +57,19 @@ def decomposition(group: Group, colours: Colours) -> list[Figure]:
     runs = [run for run in group.runs.index if {"as-trained", "random"} <= ways.get(run, set())]
     if not runs:
         return []
-    parts = [
-        _squares(latest[latest["run"] == run], kind).assign(run=run, kind=kind)
-        for run in runs
-        for kind in _KINDS
-    ]
-    numbers = pd.concat(parts)
-    numbers = numbers[["run", "kind", *numbers.columns.drop(["run", "kind"])]]
+    parts = {
+        (run, kind): _squares(latest[latest["run"] == run], kind) for run in runs for kind in _KINDS
+    }
+    numbers = pd.concat(parts, names=["run", "kind"]).reset_index().astype({"depth": int})
     if numbers["given_length" + _UNIT].isna().all():
         numbers = numbers.drop(columns="given_length" + _UNIT)
     caption = (
         "Squared TID of each batch norm. Sentence sampling: that of random batches with as many "
-        "tokens. Length bucketing: what batches as trained have more, which fairseq makes of "
-        "sentences of like length, --length-mixing K of those of K lengths and --length-mixing "
-        "random of any (squared TID as trained minus that of random batches; below zero where "
-        "random batches have more). Reference line, no floor: the closed form for independent "
-        "Gaussian tokens, (E 1/sqrt(n))² for the mean and half of it for the variance, over the "
-        "batches as trained of n tokens; real sentences are stratified, and random batches may lie "
-        "below. Dashed: batches as trained, compared with the population of batches of like length."
+        "tokens. Length bucketing: what batches as trained have more; below zero where random "
+        "batches have more. Dotted, no floor: the closed form for independent Gaussian tokens, "
+        "(E 1/sqrt(n))² for the mean and half of it for the variance, over the batches as trained "
+        "of n tokens. Dashed: batches as trained, compared with the population of batches of like "
+        "length."
     )
     notes = ()
     if len(runs) > _RUNS:
@@ -105,3 +107,50 @@ def _bars(axes: Axes, squares: pd.DataFrame) -> None:
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xticks(depths)
     axes.grid(axis="x", visible=False)
+
+
+def discrepancy_cost(group: Group, colours: Colours) -> list[Figure]:
+    """Validation nll with each way's statistics minus that with the batches' own."""
+    cost = of_largest(group.frames["cost"], "update")
+    if not len(cost):
+        return []
+    cost = cost.drop_duplicates(["run", "statistics"], keep="last")
+    means = cost.groupby(["series", "statistics"])["cost"].mean().unstack()
+    seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
+    caption = (
+        "Validation nll with population statistics minus that with each batch's own (batches as "
+        f"trained), in {group.metric.unit}, of each run's last checkpoint that was measured. Bars "
+        "are means over seeds, points are seeds. Running: the exponential average of training; "
+        "recalibrated: mean of batches with the final weights; pooled: over all tokens; "
+        "length-conditional: as recalibrated, for each bin of sentence lengths."
+    )
+    notes = ()
+    if len(means) > _BARS:
+        notes = (f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.",)
+    columns = ["placement", "label", "run", "statistics", "nll", "cost", "cost_random"]
+    numbers = cost[columns].rename(columns={"label": "norm"})
+    draw = partial(_draw_cost, group, means.head(_BARS), seeds, colours)
+    return [Figure("cost", "Discrepancy cost", caption, draw, numbers, notes)]
+
+
+def _draw_cost(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours) -> Canvas:
+    ways = [way for way in _WAYS if way in means and means[way].notna().any()]
+    with sheet(1, 1, width=max(6.0, 1.0 + 1.6 * len(ways)), height=3.4) as (canvas, ((axes,),)):
+        width = 0.8 / len(means)
+        for number, (at, row) in enumerate(means.iterrows()):
+            about = group.series.loc[at]
+            places = [n + (number - (len(means) - 1) / 2) * width for n in range(len(ways))]
+            label = group.placed(about["placement"], about["label"])
+            hatch = "//" if about["placement"] == "Pre-Norm" else ""
+            style = {"color": colours[about["label"]], "edgecolor": "white", "hatch": hatch}
+            axes.bar(places, row[ways], width, label=label, **style)
+            for place, way in zip(places, ways, strict=True):
+                points = seeds.get((at, way), [])
+                if len(points) > 1:
+                    axes.plot([place] * len(points), points, "o", color="black", markersize=2.5)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(ways)), [_WAYS[way] for way in ways])
+        axes.grid(axis="x", visible=False)
+        axes.set(ylabel=f"discrepancy cost, {group.metric.unit}")
+        legend_below(canvas, [axes])
+        return canvas

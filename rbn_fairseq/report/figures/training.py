@@ -4,7 +4,6 @@ from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.compare import Group, by_epoch, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
-from rbn_fairseq.report.setups import BY_LENGTH
 
 
 def validation(group: Group, colours: Colours) -> list[Figure]:
@@ -26,11 +25,6 @@ def validation(group: Group, colours: Colours) -> list[Figure]:
         "seed and settings (also FixNorm and the like where there is one), or to the mean of its "
         "seeds; below 0: better than LN."
     )
-    if group.series["label"].str.contains(BY_LENGTH).any():
-        caption += (
-            f" BN{BY_LENGTH} keeps running statistics for bins of sentence lengths, for inference; "
-            "its training is BN's."
-        )
     title = "Validation loss"
     return figure_of_curves(group, "validation", title, caption, grid)
 

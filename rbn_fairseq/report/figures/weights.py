@@ -43,13 +43,13 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     scored = set(runs) <= set(group.scores["run"])
     score = group.metric.name if scored else "validation nll"
     title = f"Paper's Figure 5: {score} over the weights of RBN's penalty"
-    by_series = group.scores.groupby("series")["score"].agg(["mean", "count"])
     last = at_last_epoch(group.frames["valid"], "nll_loss")
-    means = by_series if scored else last
-    unit = group.scored if scored else f"valid nll, {group.metric.unit}"
-    name = group.metric.key if scored else "nll"
+    name, unit, means = "nll", f"valid nll, {group.metric.unit}", last[["mean", "count"]]
+    if scored:
+        name, unit = group.metric.key, group.scored
+        means = group.scores.groupby("series")["score"].agg(["mean", "count"])
     high = scored and not group.metric.lower  # is good
-    means = means[["mean", "count"]].set_axis([name, "seeds"], axis=1)
+    means = means.set_axis([name, "seeds"], axis=1)
     columns = ["placement", "setting", "lambda", "nu", name, "seeds"]
     maps = [grid.join(means, how="inner")[columns] for grid in grids]
     maps = [cells for cells in maps if len(cells)]
