@@ -225,11 +225,11 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
         (("--norm-batch-length-bins", 0), r"--norm-batch-length-bins must be >= 1.* but is 0"),
         (
             (*BINS, "--norm-decoder", "layer@0:batch", "--decoder-layers", 2),
-            "--norm-decoder: with --norm-batch-length-bins .* length is not known yet. Use another",
+            "--norm-decoder: `batch` .* length is not known yet. Use another .*--norm-batch-length-bins",
         ),
         (
             (*BINS, "--decoder-normalize-before", "--norm-decoder-final", "batch"),
-            "--norm-decoder-final: with --norm-batch-length-bins .* length is not known yet.",
+            "--norm-decoder-final: `batch` .* length is not known yet.*--norm-batch-length-bins",
         ),
     ],
 )
