@@ -225,7 +225,7 @@ def test_a_training_does_not_lose_its_bins(varied, trained, tmp_path):
         (("--norm-batch-length-bins", 0), r"--norm-batch-length-bins must be >= 1.* but is 0"),
         (
             (*BINS, "--norm-decoder", "layer@0:batch", "--decoder-layers", 2),
-            "--norm-decoder: `batch` .* length is not known yet. Use another .*--norm-batch-length-bins",
+            "--norm-decoder: `batch` .* length is not known yet. Use .*--norm-batch-length-bins",
         ),
         (
             (*BINS, "--decoder-normalize-before", "--norm-decoder-final", "batch"),
