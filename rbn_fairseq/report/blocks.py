@@ -223,7 +223,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-@dataclass(frozen=True)
 class Section:
     """A part of the page.
 
