@@ -51,16 +51,24 @@ class Start(Callback):
     _recorded = False
 
     def check(self, model_cfg: Any) -> None:
-        """Refuse processes of torchrun that would each train alone.
+        """Refuse processes of torchrun that would each train alone; srun's are warned of.
 
-        So are validations on the training data, and metrics that choose no best checkpoint: BLEU
-        that is not computed, and scores of which the lowest would be kept.
+        Refused are validations on the training data, too, and metrics that choose no best
+        checkpoint: BLEU that is not computed, and scores of which the lowest would be kept.
         """
         processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
         if processes > 1 == self.training.cfg.distributed_training.distributed_world_size:
             raise ValueError(
                 f"torchrun started {processes} processes, and --distributed-world-size 1 lets each "
                 f"train alone, all in one directory: give --distributed-world-size {processes}."
+            )
+        tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+        if tasks != "1" and self.training.cfg.distributed_training.distributed_world_size == 1:
+            logger.warning(
+                "srun started %s processes, and each trains alone: give each a --save-dir of its "
+                "own, or to train together --distributed-world-size %s and a --distributed-port",
+                tasks,
+                tasks,
             )
         dataset, trained = self.training.cfg.dataset, self.training.train_subset
         if trained in dataset.valid_subset.split(",") and not dataset.disable_validation:

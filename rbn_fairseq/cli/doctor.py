@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from importlib.metadata import metadata
 from pathlib import Path
@@ -46,6 +47,12 @@ def _check_installation() -> Iterator[tuple[str, str]]:
         yield "ok", f"device: {torch.cuda.get_device_name()}"
     else:
         yield "ok", f"device: CPU, {torch.get_num_threads()} threads (no GPU)"
+        if shutil.which("nvidia-smi"):
+            yield (
+                "note",
+                f"there is an NVIDIA driver, but torch {torch.__version__} finds no GPU: it is a "
+                "build for CPUs, or for a newer driver (https://pytorch.org has others).",
+            )
 
 
 def _check_registration() -> Iterator[tuple[str, str]]:

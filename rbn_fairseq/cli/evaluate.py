@@ -134,7 +134,7 @@ def evaluate(
     from rbn_fairseq.scoring import fetch_references
 
     planned = {run: _commands(run, data) for run in runs}
-    for run in [] if dry_run else [*planned]:
+    for run in [*planned]:
         if _is_evaluated(run):
             typer.echo(f"{run}: is evaluated", err=True)
             del planned[run]

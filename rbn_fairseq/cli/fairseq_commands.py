@@ -226,6 +226,8 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     elif not recipe.is_file():
         # fairseq would take any name, and train by its own defaults.
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
+    else:
+        find(str(recipe), option="--config-name")
     if not any(word.startswith("common.user_dir=") for word in settings):
         settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
     if recipe.parent != directory():

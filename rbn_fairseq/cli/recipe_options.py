@@ -4,8 +4,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Optional
 from unittest import mock
@@ -17,10 +17,16 @@ from rbn_fairseq.cli.fairseq_commands import plugin_options, usage_errors, value
 
 Settings = list[tuple[str, ...]]  # options, each with its value if it has one
 
+#: Options that say how many processes there are, or where to find out.
+PROCESSES = ("--distributed-world-size", "--distributed-port", "--distributed-init-method")
 #: Options that choose norms, and what a run directory's name says in front of their values.
 _PLANS = {"--norm-encoder": "", "--norm-decoder": "decoder_", "--norm-placement": ""}
-#: Other options that make another model, by what the name says.
-_FLAGS = {"--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init"}
+#: Others that make another experiment, and what the name calls some of them.
+_EXPERIMENT = re.compile(r"--(norm-|rbn-|length-mixing|(en|de)coder-normalize-before)")
+_NAMES = {
+    "--norm-unit-embeddings": "fixnorm", "--norm-small-init": "small_init",
+    "--encoder-normalize-before": "pre", "--decoder-normalize-before": "decoder_pre",
+}  # fmt: skip
 _OF_EMBEDDINGS = r"share_|(en|de)coder_embed_path|adaptive_softmax_cutoff"
 _STACKS = {"--norm-encoder": "--norm-decoder", "--norm-decoder": "--norm-encoder"}
 
@@ -68,12 +74,13 @@ def with_recipe(
             model["share_all_embeddings"] = True
     settings = as_options(composed)
     _refuse_other_placement(name, norm, [*chain(*settings)], given)
+    if any(value_of(given, option) for option in PROCESSES):
+        settings = [setting for setting in settings if setting[0] != PROCESSES[0]]
     settings, left_out = _fitting(data, settings, given, user_dir)
     words = [*chain(*settings), *given]
     if not value_of(words, "--save-dir"):
-        flags = [flag for option, flag in _FLAGS.items() if option in given]
         seed = f"seed{value_of(words, '--seed', default='1')}"
-        parts = (norm if of_recipe else "", plan, *flags, chosen["preset"], seed)
+        parts = (norm if of_recipe else "", plan, *_experiment(given), chosen["preset"], seed)
         settings.append(("--save-dir", _run_directory(data, name, parts)))
     words = [data, *chain(*settings), *given]
     directory = Path(value_of(words, "--save-dir"))
@@ -90,6 +97,16 @@ def _own_plan(given: list[str]) -> str:
     """Return what the given options say of norms, as a part of a file name; empty if nothing."""
     plans = ((label, value_of(given, option)) for option, label in _PLANS.items())
     return re.sub(r"[^\w.+-]", "_", "-".join(label + plan for label, plan in plans if plan))
+
+
+def _experiment(given: list[str]) -> Iterator[str]:
+    """Yield what other given options add to the name of a run directory."""
+    for word, following in pairwise([*given, "--"]):
+        option, _, value = word.partition("=")
+        if _EXPERIMENT.match(option) and option not in _PLANS:
+            value = value or following * (not following.startswith("--"))
+            name = _NAMES.get(option, option[2:].replace("-", "_"))
+            yield re.sub(r"[^\w.+-]", "_", "_".join(filter(None, (name, value))))
 
 
 def _run_directory(data: str, recipe: str, parts: Iterable[Optional[str]]) -> str:

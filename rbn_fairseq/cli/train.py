@@ -13,10 +13,7 @@ import rbn_fairseq
 from rbn_fairseq.cli.errors import MISSING_DATA
 from rbn_fairseq.cli.fairseq_commands import log_as_fairseq, plugin_options, value_of
 from rbn_fairseq.cli.options import UserDir
-from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
-
-#: Options that say how many processes there are, or where to find out.
-_PROCESSES = ("--distributed-world-size", "--distributed-port", "--distributed-init-method")
+from rbn_fairseq.cli.recipe_options import PROCESSES, parse_training, with_recipe
 
 
 def train(
@@ -70,7 +67,7 @@ def train(
             f"{given} is for recipes, and --arch is given instead: add --recipe NAME, or give "
             f"{'--norm-encoder' if norm else 'its options one by one'}."
         )
-    if not any(value_of(arguments, option) for option in _PROCESSES):  # fairseq takes every GPU
+    if not any(value_of(arguments, option) for option in PROCESSES):  # fairseq takes every GPU
         arguments += ["--distributed-world-size", "1"]
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.distributed import utils as distributed
@@ -92,11 +89,13 @@ def _train(cfg: Any) -> None:
     from rbn_fairseq.cli.train_log import logged_to
 
     log_as_fairseq()
+    first = distributed.is_master(cfg.distributed_training)
+    if not first:  # as fairseq has it
+        logging.getLogger().setLevel(logging.WARNING)
     log = Path(cfg.checkpoint.save_dir) / "train.log"
     shown_there = log.exists() and os.path.samestat(log.stat(), os.fstat(1))  # by the shell's >
     elsewhere = cfg.common.log_file is not None or shown_there
-    logs = not elsewhere and distributed.is_master(cfg.distributed_training)
-    with logged_to(log) if logs else nullcontext():
+    with logged_to(log) if first and not elsewhere else nullcontext():
         main(cfg)
 
 

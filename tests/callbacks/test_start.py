@@ -83,6 +83,15 @@ def test_processes_that_would_train_alone_are_refused(data_bin, tmp_path, monkey
         runs.train(data_bin, tmp_path / "run", "--max-update", 1, "--distributed-world-size", 1)
 
 
+def test_processes_of_srun_that_train_alone_are_told(data_bin, tmp_path, monkeypatch):
+    for tasks, told in (("1", False), ("8", True)):
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+        log = runs.train(
+            data_bin, tmp_path / tasks, "--max-update", 1, "--distributed-world-size", 1
+        )
+        assert ("srun started 8 processes" in log) == told
+
+
 def test_other_settings_than_those_of_a_complete_training_are_told(data_bin, tmp_path):
     """Of which nothing is left to train: it would stand under another norm's name."""
     given = ("--norm-encoder", "batch", "--max-epoch", 1, "--no-tid")

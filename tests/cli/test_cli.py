@@ -77,6 +77,15 @@ def test_doctor_misses_what_is_required(monkeypatch):
     assert "torch 2.10.0: install 'torch>=2.11'" in found.output and "sacrebleu " in found.output
 
 
+def test_doctor_tells_of_a_gpu_that_torch_does_not_see(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "NVIDIA driver" not in rbn("doctor").output
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "NVIDIA driver, but torch" in completed("doctor").output
+
+
 def test_doctor(rbn_run, data_bin, tmp_path):
     last = rbn_run / "checkpoint_last.pt"
     good = completed("doctor", "--data", data_bin, "--checkpoint", last)

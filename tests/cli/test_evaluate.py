@@ -54,6 +54,15 @@ def dry_run(run, *arguments):
     return verbs, parsed
 
 
+def test_an_evaluated_run_has_no_commands(write_run):
+    run = write_run("IWSLT14 De-En", "layer", max_epoch=60)
+    assert dry_run(run)[0]
+    (run / "average").mkdir()
+    for name in ("average/generate-test.txt", "score.json"):
+        (run / name).touch()
+    assert not dry_run(run)[0]
+
+
 def test_evaluation_of_iwslt14(write_run, tmp_path):
     run = write_run("IWSLT14 De-En", "batch", max_epoch=60)
     verbs, (average, recalibrate, search, without, _, score) = dry_run(run)

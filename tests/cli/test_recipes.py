@@ -124,6 +124,8 @@ def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys, monkey
     told = user_error(capsys, "train", "bin", "--recipe", str(mine))
     assert "its common.seed would be lost, since what" in told and "on the command line" in told
     assert told == user_error(capsys, "hydra-train", "--config-name", str(mine), "task.data=bin")
+    there = ("--config-dir", str(tmp_path), "--config-name", "mine")
+    assert told == user_error(capsys, "hydra-train", *there, "task.data=bin")
     for harmless in ("seed: 1", "bf16: true"):
         mine.write_text(f"{text}\ncommon: {{{harmless}}}\n")
         assert recipes.find(str(mine)) == mine

@@ -117,9 +117,23 @@ def test_options_that_make_another_model_have_a_directory_of_their_own(
     data_bin, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    flags = ("--norm-unit-embeddings", "--norm-small-init")
-    result = completed("train", data_bin, *SMALL, "--norm", "ln", *flags, "--check")
-    assert "ln-fixnorm-small_init-small-seed1" in result.output
+    for given, name in (
+        (("--norm-unit-embeddings", "--norm-small-init"), "fixnorm-small_init"),
+        (("--length-mixing", 16, "--dropout", 0), "length_mixing_16"),
+        (
+            ("--encoder-normalize-before", "--norm-batch-momentum=0.1"),
+            "pre-norm_batch_momentum_0.1",
+        ),
+    ):
+        result = completed("train", data_bin, *SMALL, "--norm", "ln", *given, "--check")
+        assert f"/ln-{name}-small-seed1" in result.output
+
+
+def test_more_processes_than_one_are_fairseqs_to_count():
+    """By a port or an address: a recipe's one GPU would have them train alone."""
+    for given, number in ((), 1), (("--distributed-port", "29500"), 0):
+        words = with_recipe(["bin", *given], None, "default", {"norm": "ln", "preset": None})
+        assert words.count("--distributed-world-size") == number
 
 
 def test_a_check_sees_schedules(capsys, data_bin, tmp_path, monkeypatch):
@@ -322,8 +336,9 @@ def test_two_processes(data_bin, forked, tmp_path, norm):
         )
         for rank in range(2)
     ]  # fmt: skip
-    told = [process.communicate(timeout=300)[1] for process in processes]
+    shown, told = zip(*(process.communicate(timeout=300) for process in processes), strict=True)
     if norm == "batch":
+        assert ["done training" in text for text in shown] == [True, False]
         assert [process.returncode for process in processes] == [0, 0], told
         log = (tmp_path / "run" / "train.log").read_text()
         assert log.count("done training") == log.count('"train_num_updates": "2"') == 1
