@@ -82,3 +82,8 @@ class Composition(nn.Sequential):
         for norm in self:
             x = norm(x, tokens)
         return x
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Hand the number of updates to the norms that have schedules."""
+        for norm in self:
+            getattr(norm, "set_num_updates", lambda _: None)(num_updates)
