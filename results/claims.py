@@ -136,7 +136,7 @@ def print_tid() -> None:
         *runs("rbn_bins/runs/*"),
         *runs("target/runs/*"),
         *runs("wider/runs/*"),
-        *(run for run in runs("sampler/runs/*") if "-pre-" not in run.name),
+        *(run for run in runs("sampler/runs/*") if not re.search("-(pre|tatoeba)-", run.name)),
     ]:
         if (run / "cost.jsonl").is_file():
             cost, values = costs(run), tid(run)

@@ -18,7 +18,7 @@ NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00"),
          "none": ("no norm", "#A0A0A0")}  # fmt: skip
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
 GRID = ("sorted", "mixing16")
-PARTS = ("", "-low", "-high", "-micro", "-eight", "-pre", "-large")
+PARTS = ("", "-low", "-high", "-micro", "-eight", "-pre", "-tatoeba", "-large")
 #: Pairs of kinds of run whose difference, the first minus the second, is printed.
 PAIRS = [
     *((f"{norm} mixing16{part}", f"{norm} sorted{part}")
