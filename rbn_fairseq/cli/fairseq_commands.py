@@ -206,7 +206,8 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     from rbn_fairseq.recipes import choose, directory, find, setting
 
     log_as_fairseq()
-    given, _ = get_args_parser().parse_known_intermixed_args(context.args)
+    with usage_errors():
+        given, _ = get_args_parser().parse_known_intermixed_args(context.args)
     settings, name, where = list(given.overrides), given.config_name, given.config_dir
     options = [word for word in context.args if word not in settings]
     if not name:

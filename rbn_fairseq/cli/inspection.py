@@ -85,7 +85,7 @@ def check_data_directory(
     types, sentences, marks = {}, {}, set()
     path = data
     try:
-        if first is None:
+        if first is None or not data.is_dir():
             check_data(str(data), ["dict.txt" if (data / "dict.txt").is_file() else "dict.*.txt"])
         for path in sorted(data.glob("dict*.txt")):
             dictionary = Dictionary.load(str(path))

@@ -324,7 +324,7 @@ def build(
 
     _claim(out, request)
     if about.parent.exists():
-        say(f"`{out}` is finished already; nothing was done")
+        say(f"`{out}` is finished already")
     else:
         stage(out / "text", text)
         if isinstance(corpus, PairCorpus):

@@ -41,18 +41,22 @@ def read_texts(path: Path) -> Iterator[_Row]:
     Blank lines are left out. The file may be compressed, with ``.gz`` at the end of its name.
 
     Raises:
-        ValueError: naming the line, if it is not like that.
+        ValueError: naming the line, if it is not like that, or has not as many columns as the
+            first one.
     """
+    wanted = (1, 2)  # columns behind the label
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         label, *columns = line.strip("\r").split("\t")
         label = "_".join(label.split())
-        if not label or len(columns) not in (1, 2):
+        if not label or len(columns) not in wanted:
             raise ValueError(
                 f"Line {number} of `{path}` has {len(columns)} tabs and begins with `{line[:30]}`: "
-                "expected is a label, a tab and a text, or one more column between them."
+                "expected is a label, a tab and a text, or in all lines one more column between "
+                "them."
             )
+        wanted = (len(columns),)
         yield _Row(number, label, columns[-1])
 
 

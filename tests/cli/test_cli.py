@@ -102,6 +102,10 @@ def test_doctor(rbn_run, data_bin, tmp_path):
     bad = rbn("doctor", "--data", other, "--checkpoint", last)
     assert bad.exit_code == 1 and "dictionaries are not those" in bad.output
 
+    bad = rbn("doctor", "--data", f"{data_bin}:{tmp_path / 'missing'}", "--checkpoint", last)
+    assert bad.exit_code == 1 and "There is no data directory" in bad.output
+    assert "data and checkpoint" not in bad.output.partition("missing")[2]
+
 
 @pytest.mark.parametrize("verb", ["tid", "recalibrate"])
 def test_checkpoint_of_plain_fairseq(capsys, plain_run, data_bin, tmp_path, verb):

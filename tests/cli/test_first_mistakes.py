@@ -262,6 +262,7 @@ HYDRA = ("hydra-train", "--config-name")
         (("iwslt14",), ["--config-name", "Did you mean `iwslt14_p"]),
         (("iwslt14", "--config-dir", "DIR"), ["no iwslt14.yaml in", "DIR"]),
         (("DIR/config.yaml",), ["--config-name", "Rename"]),
+        (("default", "--info", "task.data=BIN"), ["--info", "choose from", "config"]),
         (("default", "hydra.run.dir=DIR/run"), ["data directory is missing", "task.data="]),
         (("ptb_post", "task.data=BIN", "preset=small"), ["Hydra: ", "override 'preset'"]),
         (

@@ -104,7 +104,7 @@ def test_what_is_finished_is_not_done_again(make, iwslt, monkeypatch, tmp_path, 
     stop_while_tokenising(monkeypatch)
     assert make(tmp_path) == about
     assert bytes_of(tmp_path) == before
-    assert said[-1] == f"`{tmp_path}` is finished already; nothing was done"
+    assert said[-1] == f"`{tmp_path}` is finished already"
 
 
 def test_number_of_jobs_and_place_of_the_archive_do_not_matter(make, iwslt, tmp_path):

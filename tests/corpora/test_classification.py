@@ -23,7 +23,7 @@ def file(tmp_path, name, content):
     [
         ("a.tsv", "good\tA film.\nvery bad\t\n", [("good", "A film."), ("very_bad", "")]),
         ("a.tsv.gz", "1\tA \u2028 film.\n\n0\tNo.", [("1", "A \u2028 film."), ("0", "No.")]),
-        ("a.tsv", "a\tx\r\nb\t17\ty\r\n", [("a", "x"), ("b", "y")]),
+        ("a.tsv", "a\t16\tx\r\n\r\nb\t17\ty\r\n", [("a", "x"), ("b", "y")]),
         ("a.tsv", "\ufeffgood\tx\n", [("good", "x")]),
     ],
 )
@@ -37,7 +37,8 @@ def test_readers(tmp_path, name, content, expected):
     [
         ("a\tx\nno label\n", "Line 2 of `.*a.tsv` has 0 tabs .*`no label`: expected is a label"),
         ("a\tx\n\n\ty\n", "Line 3 .* expected is a label"),
-        ("a\tx\nb\t1\ty\tz\n", "Line 2 .* has 3 tabs"),
+        ("a\t1\tx\ty\n", "Line 1 .* has 3 tabs"),
+        ("a\tx\nb\t1\ty\n", "Line 2 .* has 2 tabs"),
         (b"a\tx\nb\t\xff\n", "Line 2 of `.*` is not UTF-8"),
     ],
 )

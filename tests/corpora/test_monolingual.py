@@ -32,7 +32,7 @@ def test_it_is_what_fairseq_reads(text, tmp_path):
     about = json.loads((out / "bin" / "about.json").read_text())
     assert about["lines"] == {"train": 3, "valid": 1, "test": 1} and not about["standard"]
     again = rbn(*arguments)
-    assert "nothing was done" in again.output and '"train": 3' in again.output
+    assert "finished already" in again.output and '"train": 3' in again.output
 
 
 def test_what_is_not_the_standard_is_refused(text, tmp_path, capsys):

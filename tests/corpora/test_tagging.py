@@ -67,7 +67,7 @@ def test_what_is_written(files, no_fairseq, tmp_path):
     assert about["tags"] == ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
     assert not about["standard"] and about["differences"] == []
     build.build(TaggedTexts(*files, 2), tmp_path / "out", False, said.append)
-    assert said[-1] == f"`{tmp_path / 'out'}` is finished already; nothing was done"
+    assert said[-1] == f"`{tmp_path / 'out'}` is finished already"
     with pytest.raises(ValueError, match="another value of min count"):
         build.build(TaggedTexts(*files, 1), tmp_path / "out", False, said.append)
 
