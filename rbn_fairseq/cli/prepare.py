@@ -36,7 +36,8 @@ def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> No
         about = build(corpus, out, allow_nonstandard, typer.echo)
     for name, value in about.items():
         if name not in ("standard", "differences", "request"):
-            typer.echo(f"{name:11} {json.dumps(value, ensure_ascii=False)}")
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            typer.echo(f"{name:11} {text}")
     typer.echo(f"for fairseq {out / 'bin'}")
     if about["standard"]:
         typer.echo("This is the standard text.")
