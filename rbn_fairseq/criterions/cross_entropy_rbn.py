@@ -16,7 +16,7 @@ __all__ = ["CrossEntropyRBN", "LossOfModel"]
 class LossOfModel:
     """Mixin of one of fairseq's criterions of cross-entropy, whose sum the model computes.
 
-    Its attributes are those of fairseq's criterion that has most of them.
+    Its attributes are those that only label-smoothed cross-entropy sets, by their defaults.
     """
 
     padding_idx: int

@@ -41,7 +41,7 @@ class BinSums:
         self._sums: Optional[Tensor] = None  # (G, 1 + 3 C): n, n mean, n mean^2, n var
 
     def add(self, batch: BinMoments) -> None:
-        """Add one batch."""
+        """Add the statistics of a batch's bins."""
         mean, var, n = (part.double().cpu() for part in batch)
         weighted = [n.unsqueeze(1) * part for part in (mean, mean.square(), var)]
         sums = torch.cat([n.unsqueeze(1), *weighted], 1)

@@ -91,7 +91,7 @@ def recalibrate(
 
     Needed wherever weights change without training, as when checkpoints are averaged: the
     average of running variances is not the variance under the averaged weights. The norms
-    normalise with batch statistics meanwhile. For ``power`` and ``mabn`` it is the running
+    normalise with batch statistics meanwhile. For ``power``, ``mabn`` and ``un`` it is the running
     quadratic mean that is replaced; what their backward remembers stays. torch's own batch norms,
     which keep unbiased variances, get the biased ones that training divides by.
 

@@ -17,7 +17,7 @@ __all__ = ["RBNTransformerDecoder", "padded_extra"]
 
 
 class RBNTransformerDecoder(TransformerDecoderBase):
-    """fairseq's decoder with the norms that ``cfg.norms`` plans."""
+    """fairseq's decoder with the norms that ``cfg.norms`` plans, on rows of real tokens."""
 
     def __init__(self, cfg: RBNConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)

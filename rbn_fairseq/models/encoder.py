@@ -17,7 +17,7 @@ __all__ = ["RBNTransformerEncoder", "add_positions"]
 
 
 class RBNTransformerEncoder(TransformerEncoderBase):
-    """fairseq's encoder with the norms that ``cfg.norms`` plans."""
+    """fairseq's encoder with the norms that ``cfg.norms`` plans, on rows of real tokens."""
 
     def __init__(self, cfg: RBNConfig, *args: Any) -> None:
         super().__init__(cfg, *args)

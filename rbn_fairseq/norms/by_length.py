@@ -23,11 +23,10 @@ class PopulationByLength(Population):
 
     and likewise for the variance. So the first value replaces, a bin that every batch meets moves
     by about m, and one that is rarely met by more, as its old value is older. Below w = m, what one
-    batch brings, nothing decays: a bin met never again keeps its value, no batch moves one by more
-    than about a half, and a handful of tokens does not displace it. Where each batch is in one of
-    G bins and m is 0.05, a bin is a mean of some 20 / 10 / 5 / 3 batches for G = 2 / 4 / 8 / 16 and
-    more. Sums, not means, are kept because all that averages buffers, over processes or
-    checkpoints, then weighs by what was seen.
+    batch brings, nothing decays: a bin met never again keeps its value. Above it no batch moves a
+    bin by more than about a half. Where each batch is in one of G bins and m is 0.05, a bin is a
+    mean of some 20 / 10 / 5 / 3 batches for G = 2 / 4 / 8 / 16 and more. Sums, not means, are kept
+    because all that averages buffers, over processes or checkpoints, then weighs by what was seen.
 
     Until :meth:`set_bins` all lengths are in one bin.
 

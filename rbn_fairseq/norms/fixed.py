@@ -60,7 +60,7 @@ class NoNorm(Norm):
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build it; places are alike to it."""
+        """Build it; it needs nothing of the place."""
         return cls()
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:

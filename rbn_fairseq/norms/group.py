@@ -74,7 +74,7 @@ class GroupScale(Norm):
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
+        """Build the norm of a place, which tells the number of attention heads, too."""
         return cls(place.channels, options, place.heads)
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:

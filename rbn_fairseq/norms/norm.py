@@ -38,7 +38,7 @@ class Norm(nn.Module):
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
+        """Build the norm of a place, of which it needs the number of channels alone."""
         return cls(place.channels, options)
 
     def extra_repr(self) -> str:

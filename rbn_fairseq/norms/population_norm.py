@@ -63,7 +63,7 @@ class PopulationNorm(AffineNorm):
 
     @classmethod
     def build(cls, place: NormPlace, options: Any) -> Self:
-        """Build the norm of a place."""
+        """Build the norm of a place, which tells whether processes share statistics, too."""
         return cls(place.channels, options, place.sync)  # type: ignore[call-arg]
 
     def forward(self, x: Tensor, tokens: Optional[Tokens] = None) -> Tensor:

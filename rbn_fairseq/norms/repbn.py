@@ -79,7 +79,7 @@ class RepBatchNorm(BatchNorm):
         return super()._train(x, layout).add_(layer).to(rows.dtype)
 
     def _layer_part(self) -> float:
-        """Return lambda."""
+        """Return the weight of layer norm: 0 behind the schedule and where it is measured."""
         end = self.options.layer_end
         return 0.0 if self._update >= end or scope.frozen.get() else 1 - self._update / end
 
