@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from scipy.stats import t
 
 TASKS = {
     "ptb": ("Penn Treebank, words", "#0072B2"),
@@ -43,11 +44,16 @@ def last(run: Path, name: str) -> pd.DataFrame:
 def read_run(run: Path) -> dict[str, Any]:
     """Return what a run ended with, by name."""
     log = (run / "train.log").read_text()
-    ends = {part: json.loads(re.findall(rf"INFO \| {part} \| (\{{.*\}})", log)[-1])
-            for part in ("train", "valid")}  # fmt: skip
-    values: dict[str, Any] = {
-        "training": float(ends["train"]["train_loss"]), "valid": float(ends["valid"]["valid_loss"])
+    losses = {
+        part: [float(json.loads(row)[f"{part}_loss"])
+               for row in re.findall(rf"INFO \| {part} \| (\{{.*\}})", log)]
+        for part in ("train", "valid")
     }  # fmt: skip
+    values: dict[str, Any] = {
+        "training": losses["train"][-1],
+        "valid": losses["valid"][-1],
+        "lowest": min(losses["valid"]),
+    }
     if (path := run / "score.json").exists():
         (score,) = json.loads(path.read_text()).values()
         values["test"] = next(score[metric] for metric in METRICS if metric in score)
@@ -56,7 +62,8 @@ def read_run(run: Path) -> dict[str, Any]:
         values["mean TID %"] = of_norms["mean_tid"]
         values["given length %"] = of_norms["mean_conditional_tid"]
     if len(cost := last(run, "cost")):
-        values["loses"] = cost.set_index("statistics").loc["running", "cost"]
+        values["loses"], anew = cost.set_index("statistics")["cost"][["running", "recalibrated"]]
+        values["less recalibrated"] = values["loses"] - anew
     return values
 
 
@@ -70,13 +77,21 @@ def read_runs(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def differences(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return BN's and RBN's ends less LN's of the same seed: mean, sample deviation, number."""
-    ends = runs.set_index(["task", "sampler", "seed", "norm"])[["training", "valid", "test"]]
+    """Return BN's and RBN's ends less LN's of the same seed, with a 95 % interval of the mean."""
+    values = ["training", "valid", "lowest", "test"]
+    ends = runs.set_index(["task", "sampler", "seed", "norm"])[values]
     base = ends.xs("ln", level="norm")
     gaps = ends.drop("ln", level="norm").groupby("norm", group_keys=True).apply(
         lambda part: part.droplevel("norm") - base
     )  # fmt: skip
-    return gaps.dropna().groupby(["task", "sampler", "norm"]).agg(["mean", "std", "count"])
+    groups = gaps.dropna().groupby(["task", "sampler", "norm"])
+    joint = groups.agg(["mean", "std"])
+    for value in values:
+        seeds = groups[value].count()
+        half = t.ppf(0.975, seeds - 1) * joint[value, "std"] / seeds**0.5
+        joint[value, "from"] = joint[value, "mean"] - half
+        joint[value, "to"] = joint[value, "mean"] + half
+    return joint[values]
 
 
 def draw(runs: pd.DataFrame, path: Path) -> None:
