@@ -3,7 +3,7 @@
 #
 # Trains, for each seed, batch norm with batches of 4 and of 16 buckets of lengths and layer norm with
 # batches of 16, otherwise as results/ladder/run.sh, and measures them; TEXT, BIN and WORK are its own.
-# Takes hours a seed on one core (by its padding about four), and goes on where it was cut off.
+# Takes about an hour and a half a seed on one core, and goes on where it was cut off.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../ladder/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../ladder/steps.sh"

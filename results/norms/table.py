@@ -12,7 +12,7 @@ import pandas as pd
 from rbn_fairseq.report.runs import Run, read_run
 
 COLUMNS = {
-    "nll": "validation nll", "gap": "minus LN", "training": "training nll",
+    "nll": "validation nll", "gap": "minus LN (`pre_`: Pre-Norm LN)", "training": "training nll",
     "loses": "inference loses", "tid": "mean TID %", "bleu": "BLEU4", "brevity": "brevity",
     "time": "time an update, of LN's",
 }  # fmt: skip
@@ -42,7 +42,8 @@ def main(runs: Path, times: Path) -> None:
         name, _, seed = directory.name.rpartition("-seed")
         rows[name, int(seed)] = measure(read_run(directory.name, directory))
     table = pd.DataFrame(rows).T.rename_axis(["norm", "seed"])
-    table["gap"] = table["nll"] - table["nll"].xs("ln").reindex(table.index, level="seed")
+    pairs = [("pre_ln" if name.startswith("pre_") else "ln", seed) for name, seed in table.index]
+    table["gap"] = table["nll"] - table["nll"].reindex(pairs).to_numpy()
     if times.exists():
         timed = [row for row in json.loads(times.read_text()) if row["bench"] == "train"]
         ratios = pd.Series({row["norm"]: row["ratio_to_layer"] for row in timed})
