@@ -199,16 +199,21 @@ class Start(Callback):
 
     def _check_schedules(self, model: nn.Module) -> None:
         cfg, updates = self.training.cfg.optimization, math.inf
-        if cfg.max_epoch > 0:
+        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
+        if norms and cfg.max_epoch > 0:
             # With data in several parts, epochs differ: the length of this one stands for all.
-            batches, frequency = len(self.training.batches), cfg.update_freq
-            updates = sum(
-                math.ceil(batches / frequency[min(epoch, len(frequency) - 1)])
-                for epoch in range(cfg.max_epoch)
+            batches, frequency = self.training.batches, cfg.update_freq
+            first = updates = 0
+            if self.training.cfg.checkpoint.reset_optimizer:  # epochs are counted on, updates not
+                first = batches.epoch - 1
+            elif self.training.cfg.checkpoint.reset_dataloader:  # the reverse
+                updates = norms[0]._update
+            updates += sum(
+                math.ceil(len(batches) / frequency[min(epoch, len(frequency) - 1)])
+                for epoch in range(first, cfg.max_epoch)
             )
         if cfg.max_update > 0:
             updates = min(updates, cfg.max_update)
-        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
         ends = {
             norm.options.flag(name): (getattr(norm.options, name), norm)
             for norm in norms

@@ -160,3 +160,14 @@ def test_a_schedule_that_evaluation_waits_for_is_refused_beyond_the_training(dat
         assert words in str(error.value)
     assert not list(tmp_path.glob("long/*.pt"))
     assert not longer(runs.train(data_bin, tmp_path / "enough", *options, 2))
+
+
+@pytest.mark.parametrize("reset, updates", [("optimizer", 15), ("dataloader", 30)])
+def test_a_schedule_counts_the_updates_behind_a_reset(data_bin, tmp_path, reset, updates):
+    """Of two epochs of 15 updates, the second after a reset of updates, or of epochs."""
+    options = ("--norm-encoder", "repbn", "--no-tid", "--norm-repbn-layer-end")
+    runs.train(data_bin, tmp_path, *options, 15, "--max-epoch", 1)
+    again = (f"--reset-{reset}", "--max-epoch", 2 if reset == "optimizer" else 1)
+    with pytest.raises(ValueError, match=f"which has {updates} updates"):
+        runs.train(data_bin, tmp_path, *options, updates + 1, *again)
+    assert not longer(runs.train(data_bin, tmp_path, *options, updates, *again))
