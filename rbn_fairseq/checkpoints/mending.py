@@ -23,32 +23,36 @@ LAST = "checkpoint_last.pt"
 _NAME = re.compile(r"checkpoint(\d+|_\d+_\d+|_best|_last|\.best_.*)\.pt")
 
 
-def _updates(path: Path) -> Optional[int]:
-    """Return the updates of a training's checkpoint, checksums aside; ``None`` for other files."""
+def _progress(path: Path) -> tuple[int, int]:
+    """Return how often the training of a checkpoint was started, and its updates; else 0, 0.
+
+    A start may count updates anew. Checksums are not looked at.
+    """
     try:
-        return int(read_checkpoint(path, mmap=True)["optimizer_history"][-1]["num_updates"])
+        history = read_checkpoint(path, mmap=True)["optimizer_history"]  # an entry a start
+        return len(history), int(history[-1]["num_updates"])
     except (ValueError, LookupError, TypeError):
-        return None
+        return 0, 0
 
 
-def _newest(directory: Path, after: float = 0) -> tuple[int, Optional[Path]]:
-    """Return the updates and the path of the whole checkpoint with the most; ``None`` = none.
+def _newest(directory: Path, after: float = 0) -> Optional[Path]:
+    """Return the whole checkpoint of the most progress; ``None`` = there is none.
 
     Of those that were written later than ``after``, in seconds since 1970.
     """
     saved = [path for path in sorted(directory.glob("*.pt")) if _NAME.fullmatch(path.name)]
     later = [path for path in saved if path.is_file() and path.stat().st_mtime > after]
-    read = [(number, path) for path in later if (number := _updates(path)) is not None]
-    read.sort(key=lambda pair: -pair[0])
-    return next((pair for pair in read if is_whole(pair[1])), (-1, None))
+    read = {path: made for path in later if any(made := _progress(path))}
+    return next(filter(is_whole, sorted(read, key=read.__getitem__, reverse=True)), None)
 
 
 def mend(directory: Path, chosen: Optional[Path] = None) -> None:
     """Make ``checkpoint_last.pt`` the newest whole checkpoint, if a save was cut off.
 
-    A whole one stays unless a checkpoint was written after it and has more updates: an older
-    checkpoint that was copied to ``checkpoint_last.pt`` is gone back to. Where there is none, and
-    the training is to begin from ``chosen``, another of the directory's, none is made.
+    A whole one stays unless a checkpoint was written after it and has more updates, or is of a
+    later start: an older checkpoint that was copied to ``checkpoint_last.pt`` is gone back to.
+    Where there is none, and the training is to begin from ``chosen``, another of the directory's,
+    none is made.
 
     Raises:
         ValueError: if ``checkpoint_last.pt`` is damaged and no checkpoint is whole.
@@ -60,17 +64,16 @@ def mend(directory: Path, chosen: Optional[Path] = None) -> None:
         if chosen.resolve().parent == directory.resolve():
             return
     whole = is_whole(last)
-    updates = _updates(last) if whole else None
-    newest_updates, newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
+    newest = _newest(directory, after=last.stat().st_mtime if whole else 0)
     if newest is None and last.exists() and not whole:
         raise ValueError(
             f"`{last}` is damaged and `{directory}` has no whole checkpoint to resume from. "
             "Remove the file to start anew."
         )
-    if newest is not None and newest_updates > (-1 if updates is None else updates):
+    if newest is not None and (not whole or _progress(newest) > _progress(last)):
         logger.warning(
             f"{last} is missing, damaged or behind: the training resumes from {newest}, update "
-            f"{newest_updates}"
+            f"{_progress(newest)[1]}"
         )
         with unfinished(last) as part:
             shutil.copyfile(newest, part)

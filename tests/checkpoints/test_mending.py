@@ -20,10 +20,10 @@ NAMES = {
 }
 
 
-def state(updates):
+def state(updates, starts=2):
     return {
         "model": {"weight": torch.full((500,), float(updates))},
-        "optimizer_history": [{"num_updates": 0}, {"num_updates": updates}],
+        "optimizer_history": [{"num_updates": updates}] * starts,
     }
 
 
@@ -98,6 +98,13 @@ def beside_other_files(saved):
     cut(saved / "checkpoint_last.pt")
 
 
+def behind_a_reset(saved, last="whole"):
+    """Updates are counted anew with the last start, whose first save is not the last one yet."""
+    write_checkpoint(saved / "checkpoint3.pt", state(5, starts=3))
+    if last == "cut":
+        cut(saved / "checkpoint_last.pt")
+
+
 INTERRUPTED = {  # and the update that a training resumes from
     "last": (damaged("checkpoint_last.pt"), 30),
     "best and last": (damaged("checkpoint_best.pt", "checkpoint_last.pt"), 30),
@@ -109,6 +116,8 @@ INTERRUPTED = {  # and the update that a training resumes from
     "beside another training": (beside_another_training, 30),
     "long ago": (long_ago, 20),
     "beside other files": (beside_other_files, 30),
+    "before the first copy behind a reset": (behind_a_reset, 5),
+    "in the first copy behind a reset": (lambda saved: behind_a_reset(saved, "cut"), 5),
 }
 
 
