@@ -112,9 +112,9 @@ set_places() {
 }
 
 # call_for_seeds VERB BENCHMARK NORM PLACEMENT SEED... [OPTIONS]: `rbn train` or `rbn evaluate`, a run
-# a seed.
+# a seed. A signal to the script ends the run of the moment, too.
 call_for_seeds() {
-    local seeds=() seed run verb=$1 benchmark=$2 norm=${3:-} placement=${4:-}
+    local seeds=() seed run words verb=$1 benchmark=$2 norm=${3:-} placement=${4:-}
     [[ ${5:-} =~ ^[0-9]+$ ]] || die "give NORM PLACEMENT SEED..., and options behind them: see --help"
     shift 4
     while [[ ${1:-} =~ ^[0-9]+$ ]]; do
@@ -122,14 +122,17 @@ call_for_seeds() {
         shift
     done
     set_places "$benchmark"
+    set -m # a run and its processes are a group, which heeds the signal of Ctrl-C
     for seed in "${seeds[@]}"; do
         run=$runs/$placement-$norm-seed$seed
+        words=(evaluate "$run")
         if [[ $verb == train ]]; then
-            rbn train "$data" --recipe "${benchmark}_$placement" --norm "$norm" --seed "$seed" \
-                --save-dir "$run" "$@"
-        else
-            rbn evaluate "$run" "$@"
+            words=(train "$data" --recipe "${benchmark}_$placement" --norm "$norm" --seed "$seed"
+                --save-dir "$run")
         fi
+        rbn "${words[@]}" "$@" &
+        trap 'kill -INT -- -$!; wait $!' INT TERM HUP
+        wait $!
     done
 }
 

@@ -8,15 +8,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def script(name, *arguments, cwd=ROOT, path=None):
-    """Run ``scripts/NAME``; ``path`` goes first on PATH."""
+def script(name, *arguments, cwd=ROOT, path=None, call=subprocess.run):
+    """Run ``scripts/NAME`` by a function of subprocess; ``path`` goes first on PATH."""
     places = [str(path)] if path else []
     places += [str(Path(sys.executable).parent), os.environ["PATH"]]
-    return subprocess.run(
+    return call(
         ["bash", str(ROOT / "scripts" / name), *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "PATH": os.pathsep.join(places), "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 

@@ -13,8 +13,6 @@
 #                   With --preset, another model, give another RUNS
 #   RUNS=DIR        before `bash`: where runs go (runs/iwslt14); DATA=DIR: the data (data/iwslt14/bin)
 #
-# Ctrl-C stops it; where it is killed by its number, the training of the moment goes on.
-#
 #   bash scripts/iwslt14/train.sh rbn post 1 2 3
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh

@@ -16,8 +16,6 @@
 #                   With --preset, another model, give another RUNS
 #   RUNS=DIR        before `bash`: where runs go (runs/wmt16); DATA=DIR: the data (data/wmt16/bin)
 #
-# Ctrl-C stops it; where it is killed by its number, the training of the moment goes on.
-#
 #   bash scripts/wmt16/train.sh rbn pre 1 2 3 --distributed-world-size 8 --update-freq 1
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../common.sh

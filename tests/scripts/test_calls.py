@@ -1,5 +1,8 @@
 """What the scripts hand on to `rbn`, from where they are called, and their downloads."""
 
+import os
+import subprocess
+
 import pytest
 
 from shell import ROOT, refusal, script, succeed
@@ -42,6 +45,18 @@ def test_a_run_a_seed(benchmark, stand_in, tmp_path):
             word for call in wanted for word in (str(tmp_path), verb, *call)
         ]
         assert "SEED" in refusal(f"{benchmark}/{verb}.sh", *given[:2], path=stand_in)
+
+
+def test_a_signal_ends_the_run_of_the_moment(stand_in):
+    (stand_in / "rbn").write_text("#!/usr/bin/env bash\necho $$\nexec sleep 9\n")
+    given = ("iwslt14/train.sh", "ln", "post", 1, 2)
+    with script(*given, path=stand_in, call=subprocess.Popen) as process:
+        run = int(process.stdout.readline())
+        process.terminate()
+        assert process.wait()
+        with pytest.raises(ProcessLookupError):
+            os.kill(run, 0)
+        assert not process.stdout.read()  # of the other seed
 
 
 def test_places_are_those_of_the_caller(stand_in, tmp_path, monkeypatch):
