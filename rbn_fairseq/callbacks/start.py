@@ -139,17 +139,19 @@ class Start(Callback):
             training, trained = self.training, self.training.model
             processes = training.cfg.distributed_training.distributed_world_size
             start = describe_start(trained, training.updates, processes)
-            write_run_file(
-                training.save_dir, describe_run(training.cfg, training.task, trained), start
-            )
+            run = describe_run(training.cfg, training.task, trained)
+            write_run_file(training.save_dir, run, start, self._resumes())
         self._recorded = True
 
+    def _resumes(self) -> bool:
+        """Tell whether the training goes on from a checkpoint of its own directory."""
+        last, chosen = self.training.save_dir / LAST, self.training.cfg.checkpoint.restore_file
+        start = last if chosen == LAST else Path(chosen)
+        return start.exists() and start.resolve().parent == last.resolve().parent
+
     def _warn_of_other_settings(self, model: nn.Module) -> None:
-        training, chosen = self.training, self.training.cfg.checkpoint
-        last = training.save_dir / LAST
-        start = last if chosen.restore_file == LAST else Path(chosen.restore_file)
-        resumes = start.exists() and start.resolve().parent == last.resolve().parent
-        if resumes and not chosen.reset_optimizer:
+        training = self.training
+        if self._resumes() and not training.cfg.checkpoint.reset_optimizer:
             run = describe_run(training.cfg, training.task, model)
             if changed := changed_settings(training.save_dir, run):
                 logger.warning(

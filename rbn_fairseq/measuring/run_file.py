@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sized
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -188,18 +188,14 @@ def changed_settings(directory: Path, run: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _restores_another(config: Mapping[str, Any]) -> bool:
-    """Tell whether a training goes on from another one's checkpoint."""
-    chosen = config.get("checkpoint") or {}
-    start = PurePath(chosen.get("restore_file") or "checkpoint_last.pt")
-    return start.parent not in (PurePath(), PurePath(chosen.get("save_dir") or ""))
-
-
-def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, Any]) -> None:
+def write_run_file(
+    directory: Path, run: Mapping[str, Any], start: Mapping[str, Any], resumes: bool = True
+) -> None:
     """Write :func:`describe_run` and :func:`describe_start` as ``run.json`` beside the checkpoints.
 
-    Where the training goes on counting updates, earlier starts and what it began from are kept,
-    and settings that differ from those of the last start are named in ``changed``.
+    Where the training goes on counting updates, earlier starts are kept, and settings that differ
+    from those of the last start are named in ``changed``; what it began from is kept, too, where
+    it ``resumes`` from a checkpoint of this directory.
     """
     content = {**run, "starts": [start]}
     before = _read(directory)
@@ -207,7 +203,7 @@ def write_run_file(directory: Path, run: Mapping[str, Any], start: Mapping[str, 
         changed = changed_settings(directory, run)
         last = {**start, "changed": changed} if changed else start
         config = dict(run["config"])
-        for group, names in {} if _restores_another(config) else _BEGINNING.items():
+        for group, names in (_BEGINNING if resumes else {}).items():
             known = before["config"].get(group, {})
             began = {name: known[name] for name in names if name in known}
             config[group] = {**config.get(group, {}), **began}

@@ -107,8 +107,8 @@ def test_what_a_training_began_from_is_kept(tmp_path):
         },
         "starts": [{"update": 0}, {"update": 5}],
     }  # fmt: skip
-    another = {"restore_file": "other/checkpoint3.pt", "save_dir": "here"}
-    write_run_file(tmp_path, {"config": {"checkpoint": another}}, {"update": 9})
+    another = {"restore_file": "other/checkpoint3.pt"}
+    write_run_file(tmp_path, {"config": {"checkpoint": another}}, {"update": 9}, resumes=False)
     assert read(tmp_path)["config"] == {"checkpoint": another}
 
 
