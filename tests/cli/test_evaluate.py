@@ -4,7 +4,9 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,16 @@ def test_what_failed_is_done_again(bn_run, commands, verb):
     assert calls[-1] == verb and calls.count(verb) == 1
     commands.failing = ""
     assert rbn("evaluate", bn_run).exit_code == 0 and commands.take() == WITH_BATCH_NORM
+
+
+def test_a_signal_stops_what_it_runs(bn_run, monkeypatch):
+    def run(command):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(evaluate.subprocess, "run", run)
+    result = rbn("evaluate", bn_run)
+    assert result.exit_code == 130 and "does what is left" in result.output
 
 
 def test_references_are_fetched_before_the_work(capsys, write_run, tmp_path, commands, monkeypatch):
