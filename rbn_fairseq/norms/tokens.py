@@ -190,7 +190,8 @@ class ValidTokens:
         assert self.valid is not None
         if self._layout is None:
             mask = self.valid if self.valid.dim() == 2 else self.valid.reshape(-1, 1)
-            (self._layout,) = lay_out(mask, time_first=True)
+            with torch.inference_mode(False):  # it may serve a pass with gradients, too
+                (self._layout,) = lay_out(mask, time_first=True)
         return self._layout
 
 

@@ -147,6 +147,14 @@ def test_without_mask_and_in_evaluation_there_is_no_look(monkeypatch):
     BatchNorm(5).eval()(x, ValidTokens(mask))
 
 
+def test_one_view_serves_inference_and_then_gradients():
+    norm, x = BatchNorm(5), torch.randn(4, 3, 5, requires_grad=True)
+    tokens = ValidTokens(MASKS["holes"].t())
+    with torch.inference_mode():
+        norm(x, tokens)
+    norm(x, tokens).sum().backward()
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64])
 def test_padding_mask_is_batch_first_and_true_at_padding(dtype):
     padding = torch.tensor([[0, 0, 1], [0, 1, 1]], dtype=dtype)  # (B, T)
