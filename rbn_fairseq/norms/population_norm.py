@@ -12,7 +12,7 @@ from rbn_fairseq.norms.normalise import multiply_add
 from rbn_fairseq.norms.options import NormOptions
 from rbn_fairseq.norms.plan import NormPlace
 from rbn_fairseq.norms.population import RunningStatistics
-from rbn_fairseq.norms.tokens import BatchLayout, Tokens, on_rows
+from rbn_fairseq.norms.tokens import BatchLayout, Tokens, ValidTokens, on_rows
 
 __all__ = ["PopulationNorm"]
 
@@ -77,13 +77,16 @@ class PopulationNorm(AffineNorm):
         Raises:
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
-        if self.training and torch.compiler.is_compiling():
+        if self.training:
+            # Measurements ask for sentences' lengths, which are known without padding, too.
+            measured = isinstance(tokens, ValidTokens) and scope.moment_recorders.get() != ()
+            by_sentence = self.by_length or measured
+            if not torch.compiler.is_compiling():
+                return on_rows(self._train, x, tokens, by_sentence)
             # What moves statistics and is recorded breaks graphs, and not all survive it.
             from rbn_fairseq.norms.uncompiled import uncompiled
 
-            return uncompiled(on_rows, self._train, x, tokens, self.by_length)
-        if self.training:
-            return on_rows(self._train, x, tokens, self.by_length)
+            return uncompiled(on_rows, self._train, x, tokens, by_sentence)
         if self.by_length:
             return on_rows(self._evaluate_by_length, x, tokens, by_sentence=True)
         if tokens is not None:

@@ -262,13 +262,14 @@ def test_rows_with_a_layout_are_measured_as_padded_tensors(norm, length_bins):
         assert all(map(torch.equal, *both))
 
 
-def test_without_a_mask_lengths_are_known_to_norms_that_ask():
+@pytest.mark.parametrize("options", [BatchNormOptions(), OPTIONS], ids=["plain", "by length"])
+@pytest.mark.parametrize("tokens", [None, ValidTokens()], ids=["unknown", "all real"])
+def test_without_a_mask_lengths_are_known_where_tokens_are_or_norms_ask(options, tokens):
     batches = [torch.randn(length, 2, 3, dtype=torch.double) for length in (4, 1, 6)]
-    for options in (BatchNormOptions(), OPTIONS):
-        norm = BatchNorm(3, options).double()
-        found = collect_moments(norm, batches)[""]
-        lengths = None if found.length is None else found.length.tolist()
-        assert lengths == ([4, 1, 6] if options is OPTIONS else None)
+    norm = BatchNorm(3, options).double()
+    length = collect_moments(norm, batches, lambda norm, x: norm(x, tokens))[""].length
+    known = tokens is not None or options is OPTIONS
+    assert (length.tolist() == [4, 1, 6]) if known else length is None
 
 
 def statistics_by_hand(batches, estimate):
