@@ -34,7 +34,7 @@ class Resume(Callback):
     - A checkpoint is refused where the dictionaries are not those that it was trained with, where
       it was folded, or where it lacks what the training would go on with.
     - Where updates or epochs are counted anew (``--reset-optimizer``, ``--reset-dataloader``) the
-      log says so; what was measured before other updates is kept under another name.
+      log says so; what was measured before, by what is counted, is kept under another name.
     """
 
     # What is counted anew, after how many updates, and of which start of the optimizer.
@@ -94,12 +94,12 @@ class Resume(Callback):
             wall.start()
 
     def on_attempt(self, model: nn.Module) -> None:
-        """Tell of a reset; set aside what was measured before updates are counted from 0."""
+        """Tell of a reset; set aside what was measured before it, by what is counted anew."""
         if self._reset is None:
             return
         what, update, number = self._reset
         logger.warning("%s are counted anew, after update %d", what, update)  # a report reads it
-        for name in ("tid", "conditioning") if what == "updates" else ():
+        for name in ("tid", "conditioning") if what == "updates" else ("tid",):
             path = self.training.save_dir / f"{name}.jsonl"
             aside = path.with_name(f"{name}-before-reset-{number}-at-{update}.jsonl")
             if path.exists() and not aside.exists():

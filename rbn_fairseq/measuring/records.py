@@ -137,10 +137,10 @@ def write_records(path: Path, records: list[dict[str, Any]], one_an_epoch: bool 
     """Add the records of one measurement to a file of JSON lines, through a temporary file.
 
     Records of the same update or of later ones are replaced: a resumed run measures them again.
-    With ``one_an_epoch`` the last before are replaced as well, if they are of the same epoch.
+    With ``one_an_epoch`` those of the same epoch or of later ones are replaced as well.
     """
     new = records[0]
     earlier = [old for old in read_records(path) if old["update"] < new["update"]]
-    while one_an_epoch and earlier and earlier[-1]["epoch"] == new["epoch"]:
-        earlier.pop()
+    if one_an_epoch:
+        earlier = [old for old in earlier if old["epoch"] < new["epoch"]]
     write_whole(path, "".join(json.dumps(record) + "\n" for record in earlier + records))

@@ -24,6 +24,13 @@ def test_later_records_go(path):
     assert [file.name for file in path.parent.iterdir()] == ["measured.jsonl"]
 
 
+def test_later_epochs_go(path):
+    """Also those of fewer updates: a run that went back may have longer epochs."""
+    for epoch, update in ((1, 10), (2, 20), (3, 30), (2, 35)):
+        write_records(path, [{"epoch": epoch, "update": update}], one_an_epoch=True)
+    assert [row["update"] for row in read_records(path)] == [10, 35]
+
+
 def test_empty_lines_are_passed_over(path):
     write_records(path, [record(0)])
     path.write_text(f"\n{path.read_text()}\n")
