@@ -1,6 +1,9 @@
 """The command `rbn`, called in this process."""
 
+import os
+import signal
 import sys
+import time
 from unittest import mock
 
 import pytest
@@ -31,3 +34,15 @@ def user_error(capsys, *arguments):
     lines = [line for line in err.splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("rbn: error: "), lines
     return lines[0]
+
+
+def assert_a_signal_stops(monkeypatch, module, *arguments):
+    """Run a command to which SIGTERM comes while it waits for what a module runs."""
+
+    def run(command, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    result = rbn(*arguments)
+    assert result.exit_code == 130 and "does what is left" in result.output

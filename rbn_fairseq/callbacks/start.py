@@ -34,14 +34,11 @@ LOSSES = ("loss", "nll_loss", "ppl")
 class Start(Callback):
     """Checks a training before its first update, and describes it in the log.
 
-    - The criterion's penalty and the model are checked against each other.
-    - What norms with running statistics do not go with is refused.
+    - What does not go together is refused.
     - A line says which norms sit where, and what the penalty's weights come to per token.
     - ``SAVE_DIR/run.json`` says what the training is; settings that differ from those of the
       training that is resumed, or is complete, are named by a warning.
     - Parameters of norms that the model has not are named by a warning.
-    - A score that chooses the best checkpoint must be maximised, and BLEU be computed; a loss that
-      is maximised is warned of.
     - Norms whose schedule ends after the training are refused where evaluation waits for that end,
       and else named by a warning.
     """

@@ -151,20 +151,6 @@ def test_flipped_bytes_are_not_translated_with(rbn_run, data_bin, tmp_path, caps
     assert str(path) in user_error(capsys, "generate", data_bin, "--path", path, "--cpu")
 
 
-class Unpicklable:
-    def __reduce__(self):
-        raise RuntimeError("the disk is full, say")
-
-
-def test_failed_write_leaves_the_old_file(tmp_path):
-    path = checkpoint(tmp_path / "checkpoint1.pt")
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError, match="disk is full"):
-        write_checkpoint(path, {"model": {"w": torch.ones(9)}, "bad": Unpicklable()})
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["checkpoint1.pt"]
-
-
 def test_epoch_checkpoints_are_in_the_order_of_numbers(tmp_path):
     names = ["10", "2", "1", "_last", "_best", "_1_100", "3.pt", ".best_bleu_3"]
     for name in names:

@@ -172,17 +172,6 @@ def test_training_does_not_go_on_from_it(vanished, option, plan, data_bin, tmp_p
         runs.train(data_bin, tmp_path, *PRE, *plans, *start)
 
 
-def test_the_checkpoint_itself_is_not_replaced(post_run, tmp_path, monkeypatch, capsys):
-    checkpoint, before = tmp_path / "a.pt", post_run.read_bytes()
-    checkpoint.write_bytes(before)
-    (tmp_path / "link.pt").symlink_to(checkpoint)
-    monkeypatch.chdir(tmp_path)
-    for path in (checkpoint, "link.pt"):
-        message = user_error(capsys, "fold", path, "--output", "a.pt")
-        assert "--output `a.pt` is what is read" in message
-        assert checkpoint.read_bytes() == before
-
-
 def test_files_of_embeddings_are_not_read_again(post_run, tmp_path):
     state = read_checkpoint(post_run)
     for side in ("encoder", "decoder"):

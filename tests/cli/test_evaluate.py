@@ -4,9 +4,7 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import sacrebleu
 import typer
 from fairseq import options
 
-from command import completed, rbn, user_error
+from command import assert_a_signal_stops, completed, rbn, user_error
 from rbn_fairseq.cli import evaluate
 from rbn_fairseq.cli.app import app
 from runs import USER_DIR
@@ -178,13 +176,7 @@ def test_what_failed_is_done_again(bn_run, commands, verb):
 
 
 def test_a_signal_stops_what_it_runs(bn_run, monkeypatch):
-    def run(command):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-
-    monkeypatch.setattr(evaluate.subprocess, "run", run)
-    result = rbn("evaluate", bn_run)
-    assert result.exit_code == 130 and "does what is left" in result.output
+    assert_a_signal_stops(monkeypatch, evaluate, "evaluate", bn_run)
 
 
 def test_references_are_fetched_before_the_work(capsys, write_run, tmp_path, commands, monkeypatch):

@@ -2,14 +2,11 @@
 
 import errno
 import json
-import os
-import signal
-import time
 
 import pytest
 
 import corpus
-from command import completed, rbn, user_error
+from command import assert_a_signal_stops, completed, rbn, user_error
 from rbn_fairseq.corpora import build, iwslt14
 from rbn_fairseq.corpora.text import sha256
 from rbn_fairseq.pieces import read_pieces
@@ -52,14 +49,9 @@ def test_refusals(capsys, monkeypatch, tmp_path, arguments, expected):
 
 
 def test_a_signal_stops_what_it_runs(monkeypatch, text, tmp_path):
-    def run(command, **options):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-
-    monkeypatch.setattr(build.subprocess, "run", run)
     command = ("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
-    result = rbn(*command, "--merges", 30, "--jobs", 1, "--allow-nonstandard")
-    assert result.exit_code == 130 and "does what is left" in result.output
+    command += ("--merges", 30, "--jobs", 1, "--allow-nonstandard")
+    assert_a_signal_stops(monkeypatch, build, *command)
 
 
 def test_full_disk(capsys, monkeypatch, text, tmp_path):
