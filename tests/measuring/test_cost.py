@@ -65,10 +65,15 @@ def moments(session, bins=None, model=None):
         return [collect_moments(model, training(session), run, on, norms) for on in (False, True)]
 
 
-def test_running_is_what_fairseq_validates(session, padding, rbn_run, data_bin):
-    found = compare_statistics(
-        session.model, *moments(session), lambda name: samples(session), padding
-    )
+@pytest.fixture(scope="module")
+def found(session, padding):
+    """Likelihoods of every way, with dropout's masks by a seed."""
+    torch.manual_seed(1)
+    arguments = *moments(session), lambda name: samples(session), padding
+    return compare_statistics(session.model, *arguments)
+
+
+def test_running_is_what_fairseq_validates(found, rbn_run, data_bin):
     path = rbn_run / "checkpoint2.pt"
     log = runs.evaluate("validate", data_bin, path, "--max-tokens", 300)
     nll = float(re.search(r"\| nll_loss ([\d.]+)", log)[1])
@@ -107,7 +112,7 @@ def without_dropout(model):
     return model
 
 
-def test_batch_is_a_population_that_is_the_batchs(session, padding):
+def test_batch_is_a_population_that_is_the_batchs(session, padding, found):
     total, tokens = 0.0, 0
     for sample in samples(session):
         model = without_dropout(session.model).train()
@@ -117,9 +122,6 @@ def test_batch_is_a_population_that_is_the_batchs(session, padding):
             model(**sample["net_input"])
         one = likelihood(model.eval(), [sample], padding)
         total, tokens = total + one.nll * one.tokens, tokens + one.tokens
-    found = compare_statistics(
-        session.model, *moments(session), lambda name: samples(session), padding
-    )
     assert found["batch"].nll == pytest.approx(total / tokens, rel=1e-5)  # fp32
     assert found["batch"].nll != pytest.approx(found["running"].nll, rel=1e-4)
 
@@ -127,21 +129,15 @@ def test_batch_is_a_population_that_is_the_batchs(session, padding):
 @pytest.mark.parametrize(
     "name, estimate", [("recalibrated", "mean-of-batches"), ("pooled", "pooled")]
 )
-def test_estimates_take_the_place_of_the_running_statistics(session, padding, name, estimate):
+def test_estimates_take_the_place_of_the_running_statistics(
+    session, padding, found, name, estimate
+):
     model = copy.deepcopy(session.model)
     recalibrate(model, training(session), EncoderDecoder().run_norms, estimate)
-    expected = likelihood(model.eval(), samples(session), padding)
-    found = compare_statistics(
-        session.model, *moments(session), lambda name: samples(session), padding
-    )
-    assert found[name] == expected
+    assert found[name] == likelihood(model.eval(), samples(session), padding)
 
 
-def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, padding):
-    torch.manual_seed(1)
-    found = compare_statistics(
-        session.model, *moments(session), lambda name: samples(session), padding
-    )
+def test_recalibrated_with_dropout_is_the_mean_of_what_training_saw(session, padding, found):
     torch.manual_seed(1)
     model = copy.deepcopy(session.model).train()
     norms = batch_norms(model).values()

@@ -96,8 +96,3 @@ def test_norms_without_running_statistics_have_no_lag():
     bare = LayerMoments(MOMENTS.mean, MOMENTS.var, MOMENTS.count)
     (record,) = norm_records({"a": bare}, None, 0, 2)
     assert record["mean_lag"] is record["var_lag"] is record["epoch"] is None
-
-
-def test_tid_by_layer():
-    records = norm_records({"a": MOMENTS, "b": MOMENTS}, 3, 30, 2)
-    assert read_tid(records) == {"a": pytest.approx((1, 0)), "b": pytest.approx((1, 0))}
