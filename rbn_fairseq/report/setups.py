@@ -241,10 +241,10 @@ def _has_bins(model: Mapping[str, Any]) -> bool:
     return batch and int(model["norm_batch_length_bins"]) > 1
 
 
-def _beside(model: Mapping[str, Any]) -> str:
+def _beside(model: Mapping[str, Any], penalty: bool = False) -> str:
     """Name what is changed beside the norms themselves: linear layers' weights, embeddings."""
     weight = str(model.get("norm_weight", "none"))
-    own = [] if weight == "none" else [weight.upper()]
+    own = ["penalty"] * penalty + [weight.upper()] * (weight != "none")
     own += [text for key, text in _OPTIONS.items() if model.get(key)]
     return f" with {' and '.join(own)}" if own else ""
 
@@ -255,12 +255,13 @@ def _norm_name(model: Mapping[str, Any], penalised: bool) -> str:
     name = f"BN@{part[1]}" if part else FAMILIES.get(plan, plan)
     if name == "RepBN" and model["norm_repbn_layer_end"]:
         name = "PRepBN"
-    if penalised:
-        name = f"R{name}" if name.startswith("BN") else f"{name} with penalty"
+    of_batch = name.startswith("BN")
+    if penalised and of_batch:
+        name = f"R{name}"
     if _has_bins(model):
         name += BY_LENGTH
     others = [f", decoder {FAMILIES.get(plan, plan)}" for plan in behind if plan != "layer"]
-    return "".join([name, _beside(model), *others])
+    return "".join([name, _beside(model, penalised and not of_batch), *others])
 
 
 def _bottom(model: Mapping[str, Any]) -> Optional[int]:

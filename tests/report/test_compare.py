@@ -31,6 +31,12 @@ from run_directories import configuration, norm, write_run, write_run_file
         ("groupscale+power", {}, "PN+LS", None),
         ("batch", {"criterion.rbn_std_weight": 1.0}, "RBN", None),
         ("renorm", {"criterion.rbn_std_weight": 1.0}, "BRN with penalty", None),
+        (
+            "renorm",
+            {"criterion.rbn_std_weight": 1.0, "model.norm_unit_embeddings": True},
+            "BRN with penalty and FixNorm",
+            None,
+        ),
         ("batch", {"criterion.rbn_target_tid": "1,1"}, "RBN", None),
         ("batch", {"model.norm_batch_length_bins": 16}, "BN by length", None),
         ("layer", {"model.norm_decoder": "rms"}, "LN, decoder RMSNorm", None),
