@@ -99,11 +99,11 @@ def _commands(run: Path, data: Optional[Path]) -> list[list[str]]:
 
 
 def _is_evaluated(run: Path) -> bool:
-    """Tell whether a run's scores are newer than its checkpoints, and not of `rbn score` alone."""
+    """Tell whether a run's scores are newer than its checkpoints and its averages' translations."""
     scores = run / "score.json"
-    trained = (path.stat().st_mtime_ns for path in run.glob("checkpoint*.pt"))
-    scored = scores.stat().st_mtime_ns if scores.is_file() else 0
-    return any(run.glob("average*/generate-test.txt")) and scored > max(trained, default=0)
+    translations = list(run.glob("average*/generate-test.txt"))
+    before = [path.stat().st_mtime_ns for path in (*run.glob("checkpoint*.pt"), *translations)]
+    return bool(translations) and scores.is_file() and scores.stat().st_mtime_ns >= max(before)
 
 
 def evaluate(

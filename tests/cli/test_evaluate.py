@@ -166,7 +166,9 @@ def test_what_its_updates_ended_early_is_averaged_over_fewer_epochs(write_run, b
 
 @pytest.mark.parametrize("verb", ["recalibrate", "generate", "score"])
 def test_what_failed_is_done_again(bn_run, commands, verb):
-    """And nothing after it."""
+    """And nothing after it; also where there are scores of before."""
+    (bn_run / "score.json").write_text("by hand")
+    os.utime(bn_run / "score.json", (2, 2))
     commands.failing = verb
     assert rbn("evaluate", bn_run).exit_code == 3
     calls = commands.take()
