@@ -171,8 +171,8 @@ _Tagged = Annotated[
     Path,
     typer.Option(
         metavar="FILE",
-        help="Lines of a token and its BIO, BIOES or BMES tag, an empty line behind each text; "
-        "also with .gz behind.",
+        help="Lines of a token and, last, its BIO, BIOES or BMES tag, such as CoNLL-2003's; an "
+        "empty line behind each text; also with .gz behind.",
     ),
 ]
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -23,8 +23,9 @@ def _chunks(sentences: list[str]) -> Iterator[list[str]]:
     typed = sys.stdin.isatty()
     if typed:
         typer.echo("Type a sentence and press return; Ctrl-D ends.", err=True)
-    sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
-    lines = (line.rstrip("\r\n") for line in sys.stdin)
+    stdin: Any = sys.stdin
+    stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="\n")
+    lines = (line.rstrip("\r\n") for line in stdin)
     try:
         while chunk := list(islice(lines, 1 if typed else _AT_A_TIME)):
             yield chunk

@@ -4,7 +4,6 @@ The steps are those of fairseq's ``examples/translation/prepare-iwslt14.sh``.
 """
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -151,7 +150,7 @@ class IWSLT14(PairCorpus):
             self._write_archive(directory)
             return f"Moses tokenizer.perl 1.1, mosestokenizer {metadata.version('mosestokenizer')}"
         for path in self._tokenised():
-            shutil.copyfile(path, directory / path.name)
+            write_lines(directory / path.name, read_lines(path))
         return None
 
     def _write_archive(self, directory: Path) -> None:

@@ -10,14 +10,13 @@ from typing import Any, Optional
 
 from rbn_fairseq.corpora import build
 from rbn_fairseq.corpora.build import Corpus, count_differences, hash_files
-from rbn_fairseq.corpora.text import read_lines, write_lines
+from rbn_fairseq.corpora.text import check_tokens, read_lines, write_lines
 from rbn_fairseq.criterions.crf_rbn import entities
 from rbn_fairseq.measuring.adapters import LABEL, TEXT
 
 __all__ = ["STANDARDS", "TaggedTexts", "read_tagged"]
 
 _TAG = re.compile(r"O|[BIMES]-.+")
-_RESERVED = ("<s>", "<pad>", "</s>")  # what fairseq takes for something else than a token
 
 
 #: Corpora that others publish results on: their names, and the numbers of each part.
@@ -43,8 +42,9 @@ STANDARDS: dict[str, dict[str, Any]] = {
 def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Read the tokens and tags of each text of a file.
 
-    A line is a token, white space and its tag, of BIO, BIOES or BMES; empty lines part texts. That
-    an entity begins with ``I-``, ``M-`` or ``E-`` is no error.
+    A line is a token, white space and its tag, of BIO, BIOES or BMES, maybe with columns between
+    them; empty lines part texts, and those of ``-DOCSTART-`` are left out. That an entity begins
+    with ``I-``, ``M-`` or ``E-`` is no error.
 
     Raises:
         ValueError: naming the line, if it is not like that.
@@ -58,22 +58,20 @@ def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
                 yield tokens, tags
             tokens, tags = [], []
             continue
-        if len(columns) != 2:
+        token, tag = columns[0], columns[-1]
+        if token == "-DOCSTART-":
+            continue
+        if len(columns) == 1:
             raise ValueError(
-                f"Line {number} of `{path}` has {len(columns)} columns: expected are a token, "
-                "white space and its tag, or an empty line."
+                f"Line {number} of `{path}` has 1 column: expected are a token, white space and "
+                "its tag, or an empty line."
             )
-        token, tag = columns
         if not _TAG.fullmatch(tag):
             raise ValueError(
                 f"Line {number} of `{path}` has the tag `{tag}`: expected is O, or a type behind "
                 "B-, I-, E-, S- or M-, such as B-PER."
             )
-        if token in _RESERVED:
-            raise ValueError(
-                f"Line {number} of `{path}` has the token `{token}`, which fairseq uses for "
-                "something else: expected is another spelling."
-            )
+        check_tokens(path, number, [token])
         tokens.append(token)
         tags.append(tag)
     if tokens:

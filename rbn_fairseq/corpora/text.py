@@ -1,6 +1,7 @@
 """Text of one sentence a line: reading, writing, taking it out of archives.
 
-A line ends at a line feed and nowhere else.
+A line ends at a line feed and nowhere else. Of carriage returns, at which fairseq ends lines, those
+at a line's end are left out, and any other is read as a space.
 """
 
 import gzip
@@ -12,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 __all__ = [
-    "SPLITS", "Pair", "extract", "lower_case", "read_lines", "sha256", "write_lines",
-    "write_pairs",
+    "SPLITS", "Pair", "check_tokens", "count_lines", "extract", "lower_case", "read_lines",
+    "sha256", "write_lines", "write_pairs",
 ]  # fmt: skip
 
 Pair = tuple[str, str]
@@ -32,7 +33,8 @@ def read_lines(path: Path) -> Iterator[str]:
         try:
             for number, line in enumerate(file, 1):
                 try:
-                    yield line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
+                    line = line.rstrip(b"\r\n").replace(b"\r", b" ")
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(
                         f"Line {number} of `{path}` is not UTF-8. Convert it: iconv -f LATIN1 -t "
@@ -42,6 +44,26 @@ def read_lines(path: Path) -> Iterator[str]:
             raise ValueError(
                 f"`{path}` cannot be read to its end: it is not compressed by gzip, or damaged."
             ) from error
+
+
+def check_tokens(path: Path, number: int, tokens: Iterable[str]) -> None:
+    """Refuse (``ValueError``) tokens of a file's line that fairseq takes for something else.
+
+    ``<unk>`` may be one: as fairseq reads it, it stands for words that are not told apart.
+    """
+    if reserved := {"<s>", "<pad>", "</s>"}.intersection(tokens):
+        raise ValueError(
+            f"Line {number} of `{path}` has the token `{min(reserved)}`, which fairseq uses for "
+            "something else: expected is another spelling."
+        )
+
+
+def count_lines(path: Path) -> int:
+    """Count the lines of a tokenised text, and check their tokens."""
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        check_tokens(path, number, line.split())
+    return number
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

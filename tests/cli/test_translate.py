@@ -51,9 +51,11 @@ def test_pieces_of_the_data(trained, corpus):
     assert said.stdout.splitlines() == [prepared[number] for number in range(len(raw))]
 
 
-def test_a_byte_order_mark_is_no_text(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfgut\nsehr\n")))
-    assert list(_chunks([])) == [["gut", "sehr"]]
+def test_a_byte_order_mark_is_no_text_and_a_carriage_return_ends_no_line(monkeypatch):
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfgut\rso\r\nsehr\n"))
+    )
+    assert list(_chunks([])) == [["gut\rso", "sehr"]]
 
 
 def test_other_encodings(trained):

@@ -102,6 +102,20 @@ def test_the_standard_text(prepare, standard, tokenised, tmp_path):
         assert (tmp_path / "out/text" / name).read_bytes() == (tokenised / name).read_bytes()
 
 
+def test_a_carriage_return_within_a_line_is_a_space(prepare, tokenised, tmp_path):
+    before = (tokenised / "train.de").read_bytes()
+    (tokenised / "train.de").write_bytes(before.replace(b" ", b"\r", 1))
+    assert prepare(allow=True)["pairs"] == {"train": 90, "valid": 8, "test": 9}
+    assert (tmp_path / "out/text/train.de").read_bytes() == before
+
+
+@pytest.mark.parametrize("token", ["<s>", "<pad>", "</s>"])
+def test_what_fairseq_takes_for_no_token_is_refused(prepare, tokenised, token):
+    (tokenised / "valid.en").write_text(f"a {token}b\n" * 7 + f"a {token} b\n")
+    with pytest.raises(ValueError, match=f"Line 8 of .*valid.en. has the token `{token}`"):
+        prepare(allow=True)
+
+
 def shorter(text):
     return text.partition("\n")[2]
 

@@ -23,6 +23,11 @@ def test_written_lines_are_read(tmp_path):
     assert list(read_lines(tmp_path / "text")) == LINES
 
 
+def test_a_carriage_return_ends_no_line(tmp_path):
+    (tmp_path / "text").write_bytes(b"a\rb\r\n\r\nc\r")
+    assert list(read_lines(tmp_path / "text")) == ["a b", "", "c"]
+
+
 def test_last_line_without_a_line_feed(tmp_path):
     (tmp_path / "text").write_bytes(b"a\nb")
     assert list(read_lines(tmp_path / "text")) == ["a", "b"]
