@@ -48,7 +48,7 @@ def read_texts(path: Path) -> Iterator[_Row]:
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
-        label, *columns = line.strip("\r").split("\t")
+        label, *columns = line.split("\t")
         label = "_".join(label.split())
         if not label or len(columns) not in wanted:
             raise ValueError(
@@ -150,6 +150,7 @@ def _check_labels(split: str, path: Path, rows: list[_Row], labels: Collection[s
     for row in rows:
         if row.label not in labels:
             raise ValueError(
-                f"Line {row.line} of `{path}` has the label `{row.label}`: expected is one of the "
-                f"training texts', {', '.join(sorted(labels)[:10])}."
+                f"Line {row.line} of `{path}` has the label `{row.label}`: expected is one of "
+                f"those trained on, {', '.join(sorted(labels)[:10])}. (If all of its texts were "
+                "drawn to validate on, take a smaller --valid-part or another --seed, or give --valid.)"
             )
