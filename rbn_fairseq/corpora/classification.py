@@ -151,6 +151,6 @@ def _check_labels(split: str, path: Path, rows: list[_Row], labels: Collection[s
         if row.label not in labels:
             raise ValueError(
                 f"Line {row.line} of `{path}` has the label `{row.label}`: expected is one of "
-                f"those trained on, {', '.join(sorted(labels)[:10])}. (If all of its texts were "
-                "drawn to validate on, take a smaller --valid-part or another --seed, or give --valid.)"
+                f"{', '.join(sorted(labels)[:10])}, which are trained on. Where validation texts "
+                "are drawn, take another --seed or a smaller --valid-part."
             )

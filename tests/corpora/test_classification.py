@@ -146,7 +146,7 @@ def test_standard_numbers(files, made, tmp_path):
     "train, test, message",
     [
         ("a\tx\nb\ty\na\tz\nb\tw\n", "a\tx\nc\ty\n", "Line 2 of .*test.tsv` has the label `c`"),
-        ("b\tx\nc\ty\na\tz\nb\tw\na\tx\n", "a\tx\n", "Line 2 .*`c`.* drawn .*--valid"),
+        ("b\tx\nc\ty\na\tz\nb\tw\na\tx\n", "a\tx\n", "Line 2 .*`c`.* drawn, .*--valid"),
         ("a\tx\na\ty\na\tz\n", "a\tx\n", "has 1 labels to train on"),
         ("a\tx\nb\ty\n", "a\tx\n", "no texts for `valid`"),
         ("a\tx\nb\ty\na\tz\nb\tw\n", "", "no texts for `test`"),
