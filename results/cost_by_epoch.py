@@ -1,9 +1,9 @@
 """Draws BN's validation loss by way of normalising, minus LN's, by epoch, from committed runs.
 
-Usage: python results/cost_by_epoch.py NAME, such as ladder; writes results/NAME/cost_by_epoch.png.
+Writes results/NAME/cost_by_epoch.png.
 """
 
-import sys
+import argparse
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -53,4 +53,6 @@ def draw(name: str) -> None:
 
 
 if __name__ == "__main__":
-    draw(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="a directory of results/, such as ladder")
+    draw(parser.parse_args().name)

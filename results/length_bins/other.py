@@ -1,14 +1,12 @@
 """Validation sets of lengths and of texts that a training on IWSLT14 has not seen.
 
-    python results/length_bins/other.py TEXT TATOEBA NEWS OUT
-
 TEXT holds valid.de and valid.en of IWSLT14, tokenised and lower-cased; TATOEBA and NEWS are
 prefixes of raw parallel text. Writes OUT/NAME/valid.{de,en}: sentences of IWSLT14 joined by fours
 and by eights, its longest 1 %, and samples of the two others, tokenised and lower-cased likewise.
 """
 
+import argparse
 import random
-import sys
 from pathlib import Path
 
 from sacremoses import MosesTokenizer
@@ -43,7 +41,10 @@ def tokenised(pairs: Pairs) -> Pairs:
     ]
 
 
-text, tatoeba, news, out = sys.argv[1:]
+parser = argparse.ArgumentParser(description=__doc__)
+for name in ("text", "tatoeba", "news", "out"):
+    parser.add_argument(name)
+text, tatoeba, news, out = vars(parser.parse_args()).values()
 own = read(f"{text}/valid")
 longest = sorted(own, key=lambda pair: len(pair[0].split()), reverse=True)
 for name, pairs in {

@@ -1,10 +1,10 @@
-"""Prints the table of this directory: python results/norms/table.py RUNS TIMES.
+"""Prints the table of this directory.
 
 RUNS and TIMES, which benchmarks/updates.py wrote, are those of run.sh beside this file.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -55,4 +55,7 @@ def main(runs: Path, times: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("times", type=Path)
+    main(**vars(parser.parse_args()))

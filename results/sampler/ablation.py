@@ -1,7 +1,5 @@
 """Prints what a batch norm's inference gains from knowing which sentence or place a token is of.
 
-Usage: python results/sampler/ablation.py RUN CHECKPOINT... [--data BIN] [--batches N]
-
 Population statistics of all tokens are replaced by those of groups of tokens: bins of source
 length, random groups (a placebo), the wrong bin, bins in some norms or for means or variances
 alone, bins of target length, places in the sentence (Cooijmans et al., 2017, Recurrent Batch

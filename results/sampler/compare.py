@@ -1,7 +1,4 @@
-"""Prints the primary metric of results/sampler and its paired differences, and draws nll by epoch.
-
-Usage: python results/sampler/compare.py RUNS FIGURE
-"""
+"""Prints the primary metric of results/sampler and its paired differences; draws nll by epoch."""
 
 import argparse
 import json

@@ -1,14 +1,12 @@
 """Another corpus: Tatoeba's German-English pairs, tokenised, lower-cased and split.
 
-    python results/sampler/tatoeba.py PAIRS TEXT
-
 PAIRS has a pair a line, English, tab, German. Writes TEXT/{train,valid,test}.{de,en}. No sentence
 of one part is in another, in either language, whatever its case and punctuation: pairs that share
 one, directly or by others, stay together.
 """
 
+import argparse
 import random
-import sys
 from pathlib import Path
 from unicodedata import normalize
 
@@ -25,7 +23,10 @@ def letters(sentence: str) -> str:
     return "".join(filter(str.isalnum, sentence.casefold()))
 
 
-pairs, text = Path(sys.argv[1]), Path(sys.argv[2])
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("pairs", type=Path)
+parser.add_argument("text", type=Path)
+pairs, text = vars(parser.parse_args()).values()
 lines = normalize("NFC", pairs.read_text(encoding="utf-8")).splitlines()
 data = pd.DataFrame((line.split("\t")[:2] for line in lines), columns=["en", "de"])
 data = data.drop_duplicates(ignore_index=True)

@@ -1,13 +1,11 @@
 """Scores translations with the length penalty that is best on the validation set.
 
-Usage: python results/sampler/translations.py VALID.TXT TEST.TXT TEXT
-
-Each file is what `rbn generate --beam 5 --nbest 5 --lenpen 1` prints; TEXT has the references,
-valid.en and test.en. fairseq's length penalty only ranks the hypotheses that a beam has finished,
-so that one search serves all penalties: a hypothesis' score is the sum of its tokens' log
-probabilities over its length to the power of the penalty. That with the best tokenised BLEU4 on
-the validation set is taken. Prints JSON: BLEU4 of tokenised text, sacreBLEU and chrF2 of
-detokenised text, and the ratio of lengths, with that penalty and with 1.
+VALID and TEST are what `rbn generate --beam 5 --nbest 5 --lenpen 1` prints; TEXT has the
+references, valid.en and test.en. fairseq's length penalty only ranks the hypotheses that a beam has
+finished, so that one search serves all penalties: a hypothesis' score is the sum of its tokens' log
+probabilities over its length to the power of the penalty. That with the best tokenised BLEU4 on the
+validation set is taken. Prints JSON: BLEU4 of tokenised text, sacreBLEU and chrF2 of detokenised
+text, and the ratio of lengths, with that penalty and with 1.
 """
 
 import argparse

@@ -1,13 +1,11 @@
 """Prints how large a run's weights are, epoch by epoch, as JSON lines.
 
-Usage: python results/sampler/weights.py RUN > RUN/weights.jsonl
-
 Euclidean norms over all weights of a kind: embeddings; of encoder and decoder the gains and biases
 of norms, queries and keys, values and output projections, feed-forward, biases of linear layers.
 """
 
+import argparse
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -32,9 +30,10 @@ def kind(name: str) -> str:
     return f"{side} {'feed-forward' if module.startswith('fc') else 'values and outputs'}"
 
 
-def main() -> None:
-    """Print the lines."""
-    for epoch, path in epoch_checkpoints(Path(sys.argv[1])).items():
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    for epoch, path in epoch_checkpoints(parser.parse_args().run).items():
         squares: dict[str, float] = defaultdict(float)
         weights, _ = split_statistics(read_checkpoint(path)["model"])
         for name, value in weights.items():
@@ -42,7 +41,3 @@ def main() -> None:
                 squares[kind(name)] += float(value.double().square().sum())
         norms = {name: round(square**0.5, 3) for name, square in sorted(squares.items())}
         print(json.dumps({"epoch": epoch, **norms}))
-
-
-if __name__ == "__main__":
-    main()

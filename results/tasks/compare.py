@@ -1,7 +1,4 @@
-"""Prints what the samplers of results/tasks do to the norms, and draws BN's gap against its TID.
-
-Usage: python results/tasks/compare.py DIRECTORY FIGURE
-"""
+"""Prints what the samplers of results/tasks do to the norms, and draws BN's gap against its TID."""
 
 import argparse
 import json

@@ -3,8 +3,6 @@
 For sentences sorted by length. A running average with momentum m gives the batch of k updates
 before the weight m (1 - m)^k. Printed for each seed: the mean sentence length of a batch, in
 tokens, by these weights, and over all batches alike.
-
-Usage: python results/tasks/last_batches.py BIN SEED...
 """
 
 import argparse

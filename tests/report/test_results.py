@@ -2,6 +2,8 @@
 
 import ast
 import re
+import runpy
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from rbn_fairseq.report.runs import name_runs, read_runs
 from rbn_fairseq.report.setups import describe
 
 RESULTS = Path(__file__).parents[2] / "results"
+SCRIPTS = sorted(RESULTS.rglob("*.py"))
+NO_ARGUMENTS = ("claims.py", "__init__.py")
 RUNS = sorted(path.parent for path in RESULTS.glob("*/*/*/run.json"))
 
 
@@ -27,14 +31,21 @@ def test_they_are_read_without_problems(runs):
     assert all(path.with_name("run.json").exists() for path in RESULTS.glob("*/runs/*/train.log"))
 
 
-@pytest.mark.parametrize(
-    "script", sorted(RESULTS.rglob("*.py")), ids=lambda path: str(path.relative_to(RESULTS))
-)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(RESULTS)))
 def test_what_a_script_takes_of_the_package_is_there(script):
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rbn_fairseq"):
             module = import_module(node.module)
             assert {it.name for it in node.names} <= set(dir(module)), node.module
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.name not in NO_ARGUMENTS])
+def test_a_script_tells_what_it_takes(script, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(RESULTS))
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(script), run_name="__main__")
+    assert "usage:" in capsys.readouterr().out
 
 
 def test_nothing_in_them_names_a_machine():
