@@ -1,5 +1,6 @@
 """The verbs of ``rbn``."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -16,13 +17,16 @@ from rbn_fairseq.cli import (
     train,
     translate,
 )
+from rbn_fairseq.cli.options import Verbs
 from rbn_fairseq.version import __version__
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    # Elsewhere, without colours, Markdown would lose its marks.
+    rich_markup_mode="markdown" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 import rbn_fairseq
 from rbn_fairseq.writing import check_output, write_whole
@@ -20,6 +21,16 @@ _T = TypeVar("_T")
 
 STDOUT = Path("-")
 _WIDTH = 160  # of a table that does not go to a terminal, so that no name in it is cut
+
+
+class Verbs(TyperGroup):
+    """Verbs that a help text lists with the first sentence of each, uncut."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for verb in self.commands.values():
+            verb.short_help = (verb.help or "").partition("\n\n")[0]
+
 
 #: Directories of --user-dir; errors from there are the user's.
 user_directories: list[Path] = []

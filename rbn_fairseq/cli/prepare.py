@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import stoppable
+from rbn_fairseq.cli.options import Verbs, stoppable
 
 if TYPE_CHECKING:
     from rbn_fairseq.corpora.build import Corpus
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     help="Prepare a corpus of the paper: tokenise, clean, split, apply BPE, make it binary.",
 )

@@ -13,6 +13,7 @@ import runs
 from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint
 from rbn_fairseq.cli import doctor
+from rbn_fairseq.cli.app import app
 from rbn_fairseq.norms import NORMS
 from rbn_fairseq.version import installed
 
@@ -48,12 +49,20 @@ def test_norms_fit_the_terminal(monkeypatch):
 def test_help_fills_the_terminal(monkeypatch, verb):
     """A line ends where the next word would not fit, or a paragraph."""
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(app, "rich_markup_mode", "markdown")  # as on a terminal
     text = re.split("Usage.*\n|╭", rbn(*verb.split(), "--help").output)[1].strip()
     lines = [line.strip() for line in text.splitlines()]
     for line, following in itertools.pairwise(lines):
         if line and following:
             assert len(f"{line} {following.split()[0]}") > 58, line  # a space on both sides
     assert len(lines) > 5
+
+
+def test_help_that_goes_to_a_file_is_whole():
+    text = " ".join(rbn("--help").output.split())
+    assert (
+        " List the recipes of `rbn train --recipe`, and what --norm and --preset choose in" in text
+    )
 
 
 def test_options_are_those_of_the_plugin():
