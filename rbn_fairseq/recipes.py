@@ -18,7 +18,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 __all__ = [
     "GROUPS", "as_options", "choose", "compose_recipe", "compose_settings", "directory", "find",
@@ -87,6 +86,19 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
     return directory() / group / f"{name}.yaml"
 
 
+def root(path: Path) -> str:
+    """Return the name of the recipe that a file derives from, as by `defaults: [NAME, _self_]`.
+
+    That of the first one, if that derives from another; its own, if from none.
+    """
+    match _read(path):
+        case {"defaults": [str(first), *_]}:
+            for parent in (path.parent / f"{first}.yaml", directory() / f"{first}.yaml"):
+                if parent != path and parent.is_file():
+                    return root(parent)
+    return path.stem
+
+
 def _read(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
@@ -107,7 +119,7 @@ def _refuse_lost(path: Path) -> None:
     try:
         own = _flat(dict(_read(path)))
         composed = _flat(_compose(path.absolute(), []))
-    except (YAMLError, HydraException, OmegaConfBaseException, ValueError, TypeError):
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError):
         return  # is told where it is composed for good
     own.pop("hydra.searchpath", None)  # is overwritten by _compose
     lost = [name for name, value in own.items() if str(composed.get(name, value)) != str(value)]
@@ -156,9 +168,6 @@ def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, An
 
     Returns:
         The settings by section, not resolved, and the name of the norm's file; empty = none.
-
-    Raises:
-        ValueError: if the recipe is no YAML.
     """
     settings = _compose(path, overrides)
     return settings, settings.pop("hydra")["runtime"]["choices"].get("norm") or ""
@@ -179,10 +188,7 @@ def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         initialize_config_dir(str(path.parent), version_base="1.1"),
     ):
         stored.pop(f"{path.stem}.yaml", None)
-        try:
-            composed = compose(path.stem, overrides, return_hydra_config=True)
-        except YAMLError as error:
-            raise ValueError(f"`{path}` is no YAML: {' '.join(str(error).split())}.") from error
+        composed = compose(path.stem, overrides, return_hydra_config=True)
     settings: Any = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
     return settings
 

@@ -201,9 +201,10 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
     trains several. Without --config-dir, a name is one of `rbn recipes`, or a file.
     """
+    from fairseq.dataclass.initialize import hydra_init
     from hydra._internal.utils import get_args_parser
 
-    from rbn_fairseq.recipes import choose, directory, find, setting
+    from rbn_fairseq.recipes import choose, directory, find, root, setting
 
     log_as_fairseq()
     with usage_errors():
@@ -233,5 +234,9 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
     if recipe.parent != directory():
         settings.insert(0, setting("hydra.searchpath", f"file://{directory()}", several=True))
-    with mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"):  # errors come here, not to stderr
+    with (
+        mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"),  # errors come here, not to stderr
+        # fairseq's own defaults, which would overwrite all that the recipe derives from.
+        mock.patch("fairseq_cli.hydra_train.hydra_init", lambda _: hydra_init(root(recipe))),
+    ):
         _run("hydra_train", [*settings, *options])  # Hydra wants settings in one row

@@ -214,21 +214,22 @@ def test_a_package_below_a_path_that_hydra_would_read(tmp_path, monkeypatch):
 def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("# @package _global_\nmodel: {norm_decoder: rms}")
+    (tmp_path / "mine.yaml").write_text("defaults: [ptb_post, _self_]\ncommon: {seed: 7}\n")
+    (tmp_path / "next.yaml").write_text("defaults: [mine, _self_]\ncommon: {fp16: true}\n")
     own = f"hydra.searchpath=[file://{tmp_path}]"
-    for norm, plan in (("bn", "batch"), ("mine", "rms")):
-        options = (
-            "--config-name",
-            "ptb_post",
-            f"norm={norm}",
-            own,
-            "task.data=bin",
-            "-c",
-            "job",
-        )
+    for recipe, norm, plan in (
+        ("ptb_post", "bn", "batch"),
+        ("ptb_post", "mine", "rms"),
+        (tmp_path / "mine.yaml", "bn", "batch"),
+        (tmp_path / "next.yaml", "bn", "batch"),
+    ):
+        settings = (f"norm={norm}", own, "task.data=bin", "common.cpu=true")
+        options = ("--config-name", recipe, *settings, "-c", "job")
         done = subprocess.run(
             [forked / "rbn", "hydra-train", *options], capture_output=True, text=True
         )
         assert done.returncode == 0 and f"norm_decoder: {plan}" in done.stdout, done.stderr
+        assert ("seed: 7" in done.stdout) == (recipe != "ptb_post")
     options = ("--config-name", "ptb_post", "norm=rms", "task.data=bin")
     done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
     assert "Hydra: Key 'norm_encoder' not in" in done.stderr
