@@ -204,7 +204,7 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     from fairseq.dataclass.initialize import hydra_init
     from hydra._internal.utils import get_args_parser
 
-    from rbn_fairseq.recipes import choose, directory, find, root, setting
+    from rbn_fairseq.recipes import choose, compose_settings, directory, find, root, setting
 
     log_as_fairseq()
     with usage_errors():
@@ -230,6 +230,13 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
     else:
         find(str(recipe), option="--config-name")
+    if any(re.fullmatch(r"model\._name=\w+_pre", word) for word in settings):
+        norms = [word for word in settings if word.startswith("norm=")]
+        if "_post" in (norms[-1] if norms else compose_settings(recipe, [])[1]):
+            raise ValueError(
+                "The penalty of a norm called _post is for Post-Norm, and this model._name makes "
+                "Pre-Norm: add norm=rbn_official_pre, or another norm."
+            )
     if not any(word.startswith("common.user_dir=") for word in settings):
         settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
     if recipe.parent != directory():

@@ -308,11 +308,14 @@ def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, giv
         with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
 
 
-def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path):
+def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path, capsys):
     words = [str(tmp_path), "--encoder-normalize-before", "--decoder-normalize-before"]
     for norm in (None, "rbn_official"):
         with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
             with_recipe(words, None, "default", {"norm": norm, "preset": None})
+        hydra = [f"norm={norm}"] if norm else []
+        pre = ("--config-name", "default", "model._name=rbn_transformer_tiny_pre", *hydra)
+        assert "add norm=rbn_official_pre," in user_error(capsys, "hydra-train", *pre)
     given = with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
     of_lm = {"norm": "rbn_official_post", "preset": None}
