@@ -29,7 +29,7 @@ GROUPS = ("norm", "preset")
 
 # Options that choose a component of fairseq's and are not called as their section.
 _COMPONENTS = {"model": "--arch", "lr_scheduler": "--lr-scheduler"}
-_LEFT_TO_RBN = ("user_dir", "data", "log_format")
+_LEFT_TO_RBN = re.compile(r"(user_dir|data)=|log_format=simple$")  # a terminal shows a bar
 _SWITCHES_OFF = ("left_pad_source",)  # of fairseq's: true unless the option is given
 
 
@@ -225,7 +225,7 @@ def compose_recipe(
         for_hydra += r"|\$\{checkpoint\.save_dir\}"
     for values in settings.values():
         for key, value in list(values.items()):
-            if key in _LEFT_TO_RBN or re.search(for_hydra, str(value)):
+            if _LEFT_TO_RBN.match(f"{key}={value}") or re.search(for_hydra, str(value)):
                 del values[key]
     resolved: Any = OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
     return resolved, norm

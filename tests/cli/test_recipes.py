@@ -171,8 +171,11 @@ def test_a_recipe_may_refer_to_what_rbn_decides(tmp_path):
     settings, _ = recipes.compose_recipe(str(mine), {})
     assert not {"data"} & settings["task"].keys()
     assert "tensorboard_logdir" not in settings["common"]
-    mine.write_text(f"{mine.read_text()}checkpoint: {{save_dir: here}}\n")
+    assert "log_format" not in settings["common"]
+    text = mine.read_text().replace("tb'}", "tb', log_format: json}")
+    mine.write_text(f"{text}checkpoint: {{save_dir: here}}\n")
     settings, _ = recipes.compose_recipe(str(mine), {})
+    assert settings["common"]["log_format"] == "json"
     assert settings["common"]["tensorboard_logdir"] == "here/tb"
 
 
