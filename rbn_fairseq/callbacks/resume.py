@@ -10,10 +10,15 @@ from fairseq.logging import metrics
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded, updates_of
+from rbn_fairseq.checkpoints.files import (
+    plain_settings,
+    read_checkpoint,
+    refuse_folded,
+    updates_of,
+)
 from rbn_fairseq.checkpoints.mending import LAST, mend
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
-from rbn_fairseq.models.state_dicts import refuse_lost_length_bins
+from rbn_fairseq.models.state_dicts import refuse_lost_length_bins, refuse_other_norms
 from rbn_fairseq.norms.moments import process_rank
 
 __all__ = ["Resume"]
@@ -45,7 +50,7 @@ class Resume(Callback):
 
         Raises:
             ValueError: if there is no whole checkpoint to resume from, it is a folded one, or the
-                training would lose its optimizer's state or bins of lengths.
+                training would lose its norms, its optimizer's state or bins of lengths.
         """
         if process_rank() > 0:
             return
@@ -74,6 +79,8 @@ class Resume(Callback):
         except ValueError as error:
             raise ValueError(f"{given or '--save-dir'}: {error}") from error
         refuse_folded(start, state, "Train from the checkpoint that was folded.")
+        settings = plain_settings((state.get("cfg") or {}).get("model"))
+        refuse_other_norms(start, settings, model_cfg)
         refuse_lost_length_bins(start, state["model"], model_cfg)
         if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:
             raise ValueError(

@@ -10,9 +10,21 @@ from torch import Tensor
 from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.norms import NORMS, split_statistics
 
-__all__ = ["describe_plans", "drop_length_bins", "explain", "refuse_lost_length_bins"]
+__all__ = [
+    "describe_plans", "drop_length_bins", "explain", "refuse_lost_length_bins",
+    "refuse_other_norms",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
+
+#: Options of a model that say which norms go where.
+_ARRANGEMENT = (
+    *(f"norm_{side}{final}" for side in SIDES for final in ("", "_final")),
+    *(f"{side}_normalize_before" for side in SIDES),
+    "norm_placement",
+    "norm_weight",
+    "norm_unit_embeddings",
+)
 
 
 def drop_length_bins(
@@ -47,6 +59,27 @@ def describe_plans(settings: Mapping[str, Any]) -> str:
     """Say which norms the settings of a model plan, as options."""
     plans = {f"--norm-{side}": settings.get(f"norm_{side}") for side in SIDES}
     return ", ".join(f"{option} {plan}" for option, plan in plans.items() if plan is not None)
+
+
+def refuse_other_norms(path: Path, trained: Mapping[str, Any], model_cfg: Any) -> None:
+    """Refuse to go on training a checkpoint with other norms, whose names and shapes may fit.
+
+    Args:
+        path: the checkpoint, for the message.
+        trained: the settings of its model; those of a model of fairseq's name no norms.
+        model_cfg: those of the model.
+
+    Raises:
+        ValueError: if both say which norms go where, and it is not the same.
+    """
+    for name in _ARRANGEMENT:
+        before, now = trained.get(name), getattr(model_cfg, name, None)
+        if before is not None and now is not None and str(before) != str(now):
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{path} was trained with other norms than this model's: {option} {before}, not "
+                f"{now}. Give those, or start a new training from its weights: --init-from FILE."
+            )
 
 
 def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg: Any) -> None:

@@ -42,6 +42,20 @@ def test_batch_norms_do_not_and_say_what_does(data_bin, plain_run, tmp_path, opt
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "other",
+    [("--norm-encoder", "group"), ("--norm-placement", "deepnorm"), ("--norm-unit-embeddings",)],
+    ids=" ".join,
+)
+def test_norms_of_the_same_names_and_shapes_are_told_apart(data_bin, rbn_run, tmp_path, other):
+    model = last(rbn_run)["cfg"]["model"]
+    given = ("--norm-encoder", model["norm_encoder"], *other, "--no-tid", "--max-update", 999)
+    file = rbn_run / "checkpoint_last.pt"
+    with pytest.raises(ValueError, match=f"other norms.* {other[0]} .*--init-from FILE"):
+        runs.train(data_bin, tmp_path, *given, "--restore-file", file)
+    assert not list(tmp_path.iterdir())
+
+
 def test_statistics_without_norms_for_them_are_refused(rbn_run, data_bin):
     path = rbn_run / "checkpoint_last.pt"
     with pytest.raises(ValueError, match="population statistics differ") as error:
