@@ -145,13 +145,6 @@ def test_only_a_training_leaves_sentences_out(data_bin, how, number):
     assert sum(map(len, batches)) == number
 
 
-@pytest.mark.parametrize("value", [3, "random"])
-def test_bucketed_batches_are_those_of_fairseq(make, value):
-    plain, mixed = make(), make("--length-mixing", value)
-    for one in (plain, mixed):
-        assert sentences(bucketed_batches(one)) == sentences(plain.frozen_batches)
-
-
 def lines(caplog):
     return [r.getMessage() for r in caplog.records if r.getMessage().startswith("length mixing")]
 
