@@ -45,6 +45,9 @@ _NAMES = {
     "sample_break_mode": "break mode",
     "first weights": "from",
 }
+#: Losses and scores are compared after numbers of updates that differ by less than this part: in
+#: half precision some are skipped, and a limit on updates or hours may end an epoch early.
+_ALIKE = 0.05
 _FIRST = ("LN", "BN@", "BN", "RBN")  # BN@: batch norm in a part of the layers
 _KINDS = ("test", "compound_split", "tokenised", "sacrebleu")  # the paper's, on tokens, first
 
@@ -57,8 +60,8 @@ class Group:
         title: data and size of the model.
         runs: a row a run, by its name, in the order of tables: fields of :class:`Setup`,
             ``series`` (a number), ``detail``, ``label``, ``recipe`` and ``length`` (of training; as
-            text), ``epochs`` (the last one), and of :class:`Run` ``seconds``, ``parameters`` and
-            ``starts``.
+            text), ``epochs`` (the last one), ``updates`` (in them), and of :class:`Run`
+            ``seconds``, ``parameters`` and ``starts``.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of score.
         metric: what they are scored by.
@@ -246,7 +249,8 @@ def _scores(runs: Sequence[Run], key: str) -> pd.DataFrame:
 def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
-            {**vars(setup), "epochs": run.last_epoch, "seconds": run.seconds,
+            {**vars(setup), "epochs": run.last_epoch,
+             "updates": max([0, *run.train["update"]]), "seconds": run.seconds,
              "parameters": run.parameters, "starts": run.starts}
             for run, setup in members
         ],
@@ -261,7 +265,7 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
     first = members[0][1]
-    frames["scores"] = _scores(runs, first.metric.key).join(table[[*IDENTITY, "epochs"]], on="run")
+    frames["scores"] = _scores(runs, first.metric.key).join(table[[*IDENTITY, "updates"]], on="run")
     title = f"{data}; {first.size}" if first.sizes else "Settings unknown"
     return Group(title, table, frames, first.metric, twice)
 
@@ -339,19 +343,26 @@ def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop_duplicates(["run", "epoch"], keep="last")
 
 
+def _alike(updates: "pd.Series[float]", others: "pd.Series[float]") -> "pd.Series[bool]":
+    return (updates - others).abs() <= _ALIKE * updates
+
+
 def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
-    """Return a quantity minus that of layer norm by run and epoch, where both have it.
+    """Return a quantity minus that of layer norm by run and epoch, after as many updates.
 
     Columns ``run``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits per target
     token, positive = worse) and those of :data:`IDENTITY`.
     """
     values = by_epoch(group.frames[frame])
-    values = values.reindex(columns=["run", "epoch", column])
+    values = values.reindex(columns=["run", "epoch", "update", column])
     theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
     number = group.pairs.groupby("run")["baseline"].size()
-    base = theirs.groupby(["run", "epoch"])[column].agg(["mean", "count"]).reset_index()
+    base = theirs.groupby(["run", "epoch"], as_index=False).agg(
+        mean=(column, "mean"), count=(column, "count"), updates=("update", "mean")
+    )
     base = base[base["count"] == base["run"].map(number)]
     both = base.merge(values, on=["run", "epoch"])
+    both = both[_alike(both["update"], both["updates"])]
     gaps = both.assign(gap=both[column] - both["mean"])[["run", "epoch", "gap"]]
     return gaps.join(group.runs[IDENTITY], on="run")
 
@@ -373,15 +384,16 @@ def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
     ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
-    of trainings that ended at the same epoch and were scored with the same signature. ``nll_count``
-    and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
+    of trainings that ended after as many updates and were scored with the same signature.
+    ``nll_count`` and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
     """
     nll = at_last_epoch(gaps_by_epoch(group), "gap")
-    scores = group.scores[["run", "score", "signature", "epochs"]]
+    scores = group.scores[["run", "score", "signature", "updates"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )
-    same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
+    same = _alike(both["updates"], both["updates_base"])
+    same &= both["signature"] == both["signature_base"]
     by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
     behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
     return pd.DataFrame(

@@ -357,6 +357,16 @@ def test_losses_on_other_sentences_are_not_compared(make, group):
     assert list(group([layer, batch]).pairs["baseline"]) == ["ln"]
 
 
+@pytest.mark.parametrize("updates, compared", [(50, False), (98, True)])
+def test_a_training_that_ended_early_in_the_same_epoch(make, group, updates, compared):
+    """By --max-update, say, or by fewer updates that were skipped in half precision."""
+    runs = [make("ln", nll=(5.0,), bleu=30.0), make("bn", "BN", nll=(5.5,), bleu=29.0)]
+    frames = {name: getattr(runs[0], name).assign(update=updates) for name in ("valid", "train")}
+    one = group([replace(runs[0], **frames), runs[1]])
+    assert len(gaps_by_epoch(one)) == compared
+    assert last_gaps(one)["score"].notna().sum() == compared
+
+
 def test_scores_that_cannot_be_compared(make, group, tmp_path):
     one = group([make("ln", nll=(5.0,), bleu=30.0), make("bn", "BN", nll=(5.0, 4.0), bleu=29.0)])
     assert last_gaps(one)["score"].isna().all()  # other epochs
