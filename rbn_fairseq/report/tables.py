@@ -296,7 +296,10 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
             "batch's own, of the last checkpoint measured."
         )
     if "minutes" in frame:
-        notes.append("Minutes: by fairseq's own count, with validation and measurements.")
+        notes.append(
+            "Minutes: by fairseq's own count, with validation and measurements; of a process that "
+            "was stopped, up to its last epoch's end."
+        )
     planned = runs["settings"].map(lambda settings: settings.get("optimization.max_epoch") or 0)
     made = valid.groupby("run")["update"].max().reindex(runs.index)
     updates = runs["settings"].map(lambda settings: settings.get("optimization.max_update") or inf)
