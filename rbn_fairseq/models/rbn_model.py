@@ -12,6 +12,7 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
+from fairseq.modules import FairseqDropout
 from hydra.core.config_store import ConfigStore
 from torch import Tensor
 
@@ -83,6 +84,9 @@ class RBNModel(BaseFairseqModel):
             ValueError: for an option that does not go with the norms.
         """
         centre_weights(self)
+        for part in self.modules():
+            if isinstance(part, FairseqDropout):  # --retain-dropout-modules has fairseq's names
+                part.module_name = part.module_name.removeprefix("RBN")
         refuse(OF_MODEL, self.cfg, self)
         if self.cfg.norms.unit_embeddings:
             set_unit_embeddings(self)

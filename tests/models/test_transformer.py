@@ -116,6 +116,14 @@ def test_dropout_is_of_training_and_random(kind):
     assert torch.equal(plain.train()(**inputs)[0], plain(**inputs)[0])
 
 
+@pytest.mark.parametrize("part", ["TransformerEncoder", "TransformerDecoderLayer"])
+def test_dropout_of_some_parts_can_be_retained(part):
+    model = build(**STILL | {"dropout": 0.3}).eval()
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=[part])
+    one, two = (model(**sample()["net_input"])[0] for _ in range(2))
+    assert not torch.equal(one, two)
+
+
 @pytest.mark.parametrize("placement, count", [({}, 10), (SUB, 20)], ids=["post", "sub"])
 def test_options_reach_every_batch_norm(placement, count):
     chosen = {"norm_batch_momentum": 0.3, "norm_batch_eps": 1e-3, "norm_batch_eps_mode": "clamp"}
