@@ -47,6 +47,9 @@ def train(
 ) -> None:
     """Train: `rbn train DATA-BIN`, or fairseq-train with the plugin put in.
 
+    Without options it trains the paper's RBN, on batches sorted by length. To translate well, take
+    `--norm ln --length-mixing 16`.
+
     Every option of fairseq-train is one here: `rbn options` lists those of the plugin,
     `fairseq-train --help` all others. It takes one GPU unless they say more. The log also goes to
     SAVE_DIR/train.log, with progress as JSON lines, unless --log-file says where.
