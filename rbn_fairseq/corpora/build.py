@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Optional
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from rbn_fairseq.corpora.text import SPLITS, count_lines, read_lines, sha256, write_lines
+from rbn_fairseq.corpora.text import SPLITS, check_text, read_lines, sha256, write_lines
 from rbn_fairseq.pieces import write_pieces
 from rbn_fairseq.writing import write_whole
 
@@ -210,7 +210,7 @@ class PairCorpus(Corpus):
         return {"pairs": pairs, "differences": differences, "tokeniser": tokeniser}
 
     def _count_pairs(self, text: Path, split: str) -> int:
-        source, target = (count_lines(text / f"{split}.{lang}") for lang in self.langs)
+        source, target = (check_text(text / f"{split}.{lang}") for lang in self.langs)
         if source != target:
             raise ValueError(
                 f"{split}.{self.langs[0]} has {source:,} lines, {split}.{self.langs[1]} "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rbn_fairseq.corpora.build import Corpus, count_differences, preprocess
-from rbn_fairseq.corpora.text import SPLITS, count_lines, sha256
+from rbn_fairseq.corpora.text import SPLITS, check_text, sha256
 
 __all__ = ["STANDARDS", "Text"]
 
@@ -56,7 +56,7 @@ class Text(Corpus):
 
     def write_text(self, directory: Path) -> dict[str, Any]:
         """Write nothing; count lines."""
-        lines = {split: count_lines(path) for split, path in self._files.items()}
+        lines = {split: check_text(path) for split, path in self._files.items()}
         return {"lines": lines, "differences": count_differences("lines", lines, self.standard)}
 
     def write_binary(self, out: Path, directory: Path, note: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 __all__ = [
-    "SPLITS", "Pair", "check_tokens", "count_lines", "extract", "lower_case", "read_lines",
+    "SPLITS", "Pair", "check_tokens", "check_text", "extract", "lower_case", "read_lines",
     "sha256", "write_lines", "write_pairs",
 ]  # fmt: skip
 
@@ -58,8 +58,8 @@ def check_tokens(path: Path, number: int, tokens: Iterable[str]) -> None:
         )
 
 
-def count_lines(path: Path) -> int:
-    """Count the lines of a tokenised text, and check their tokens."""
+def check_text(path: Path) -> int:
+    """Check the tokens of a tokenised text; return its number of lines."""
     number = 0
     for number, line in enumerate(read_lines(path), 1):
         check_tokens(path, number, line.split())
