@@ -56,7 +56,7 @@ class RBNTransformerLanguageModel(DecodingModel, FairseqLanguageModel):
         """Build the model; ``ValueError`` for norms or options that do not go together."""
         full: Any = resolve(cfg, cls.kind)
         if full.max_target_positions is None:
-            full.max_target_positions = full.tokens_per_sample + bool(full.add_bos_token)
+            full.max_target_positions = full.tokens_per_sample
         shared = full.share_decoder_input_output_embed
         if full.adaptive_input and (shared or not full.adaptive_input_cutoff):
             raise ValueError(

@@ -187,12 +187,6 @@ def test_mabn_centres_what_follows():
     assert model.decoder.layers[0].self_attn.q_proj.weight.mean(1).abs().max() > 1e-3
 
 
-def test_a_block_with_a_first_token_has_positions():
-    block = {"max_target_positions": None, "tokens_per_sample": max(LENGTHS) - 1}
-    model = build_language_model(decoder_learned_pos=True, add_bos_token=True, **block)
-    assert model(tokens())[0].isfinite().all()
-
-
 def test_its_options_are_those_of_its_stack():
     options = config_class(LANGUAGE_MODEL).__dataclass_fields__
     assert not [name for name in options if "encoder" in name]
