@@ -112,7 +112,7 @@ set_places() {
 }
 
 # call_for_seeds VERB BENCHMARK NORM PLACEMENT SEED... [OPTIONS]: `rbn train` or `rbn evaluate`, a run
-# a seed. A signal to the script ends the run of the moment, too.
+# a seed. A signal to the script ends the run of the moment, too; Ctrl-Z stops the script alone.
 call_for_seeds() {
     local seeds=() seed run words verb=$1 benchmark=$2 norm=${3:-} placement=${4:-}
     [[ ${5:-} =~ ^[0-9]+$ ]] || die "give NORM PLACEMENT SEED..., and options behind them: see --help"
@@ -122,7 +122,7 @@ call_for_seeds() {
         shift
     done
     set_places "$benchmark"
-    set -m # a run and its processes are a group, which heeds the signal of Ctrl-C
+    set -m # a run and its processes are a group
     for seed in "${seeds[@]}"; do
         run=$runs/$placement-$norm-seed$seed
         words=(evaluate "$run")
@@ -131,8 +131,8 @@ call_for_seeds() {
                 --save-dir "$run")
         fi
         rbn "${words[@]}" "$@" &
-        trap 'kill -INT -- -$!; wait $!' INT TERM HUP
-        wait $!
+        trap 'kill -- -$!; wait -f $!' INT TERM HUP
+        wait -f $! # not only until it is paused
     done
 }
 

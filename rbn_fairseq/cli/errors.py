@@ -135,7 +135,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         r"(.*?)(?:\s*Config search path|\nfull_key|\Z).*",
         r"Hydra: \1",
     ),
-    (r"yaml/\w+\.py \w+Error: (.*)", r"A recipe is no YAML: \1."),
+    (r"(?:yaml/\w+|omegaconf/_utils)\.py \w+Error: (.*)", r"A recipe is no YAML: \1."),
     (r"\[Errno \d+\] ([^\n]*)", r"\1."),
 )
 

@@ -101,7 +101,10 @@ def _commands(run: Path, data: Optional[Path]) -> list[list[str]]:
 def _is_evaluated(run: Path) -> bool:
     """Tell whether a run's scores are newer than its checkpoints and its averages' translations."""
     scores = run / "score.json"
-    translations = list(run.glob("average*/generate-test.txt"))
+    averages = ("average", "average_recalibrated")
+    translations = [
+        file for name in averages if (file := run / name / "generate-test.txt").exists()
+    ]
     before = [path.stat().st_mtime_ns for path in (*run.glob("checkpoint*.pt"), *translations)]
     return bool(translations) and scores.is_file() and scores.stat().st_mtime_ns >= max(before)
 

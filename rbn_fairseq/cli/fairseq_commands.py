@@ -230,12 +230,15 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
     else:
         find(str(recipe), option="--config-name")
-    if any(re.fullmatch(r"model\._name=\w+_pre", word) for word in settings):
+    model = ",".join(word for word in settings if word.startswith("model."))
+    own = any(re.match(r"criterion\.rbn_(mean|std)_weight=", word) for word in settings)
+    if re.search(r"_name=\S*_pre\b|_normalize_before=true", model, re.IGNORECASE) and not own:
         norms = [word for word in settings if word.startswith("norm=")]
-        if "_post" in (norms[-1] if norms else compose_settings(recipe, [])[1]):
+        norm = norms[-1] if norms else compose_settings(recipe, [])[1]
+        if any(name.endswith("_post") for name in norm.split(",")):
             raise ValueError(
-                "The penalty of a norm called _post is for Post-Norm, and this model._name makes "
-                "Pre-Norm: add norm=rbn_official_pre, or another norm."
+                "The penalty of a norm called _post is for Post-Norm, and the model's settings "
+                "make Pre-Norm: add norm=rbn_official_pre, or another norm."
             )
     if not any(word.startswith("common.user_dir=") for word in settings):
         settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))

@@ -47,10 +47,12 @@ def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     with ``I-``, ``M-`` or ``E-`` is no error.
 
     Raises:
-        ValueError: naming the line, if it is not like that.
+        ValueError: naming the line, if it is not like that, or has not as many columns as the
+            first one.
     """
     tokens: list[str] = []
     tags: list[str] = []
+    wanted = 0
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split()
         if not columns:
@@ -61,10 +63,11 @@ def read_tagged(path: Path) -> Iterator[tuple[list[str], list[str]]]:
         token, tag = columns[0], columns[-1]
         if token == "-DOCSTART-":
             continue
-        if len(columns) == 1:
+        wanted = wanted or max(len(columns), 2)
+        if len(columns) != wanted:
             raise ValueError(
-                f"Line {number} of `{path}` has 1 column: expected are a token, white space and "
-                "its tag, or an empty line."
+                f"Line {number} of `{path}` has not {wanted} columns: expected are a token, white "
+                "space and, as the last column, its tag; or an empty line."
             )
         if not _TAG.fullmatch(tag):
             raise ValueError(

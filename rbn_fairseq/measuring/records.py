@@ -142,5 +142,7 @@ def write_records(path: Path, records: list[dict[str, Any]], one_an_epoch: bool 
     new = records[0]
     earlier = [old for old in read_records(path) if old["update"] < new["update"]]
     if one_an_epoch:
-        earlier = [old for old in earlier if old["epoch"] < new["epoch"]]
+        earlier = [  # a checkpoint that was measured by its name has no epoch
+            old for old in earlier if old["epoch"] is None or old["epoch"] < new["epoch"]
+        ]
     write_whole(path, "".join(json.dumps(record) + "\n" for record in earlier + records))

@@ -22,7 +22,6 @@ _ARRANGEMENT = (
     *(f"norm_{side}{final}" for side in SIDES for final in ("", "_final")),
     *(f"{side}_normalize_before" for side in SIDES),
     "norm_placement",
-    "norm_weight",
     "norm_unit_embeddings",
 )
 

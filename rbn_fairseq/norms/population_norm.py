@@ -78,15 +78,14 @@ class PopulationNorm(AffineNorm):
             ValueError: if ``tokens`` describes another shape than ``x``'s.
         """
         if self.training:
+            if torch.compiler.is_compiling():
+                # What moves statistics and is recorded breaks graphs, and not all survive it.
+                from rbn_fairseq.norms.uncompiled import uncompiled
+
+                return uncompiled(on_rows, self._train, x, tokens, self.by_length)
             # Measurements ask for sentences' lengths, which are known without padding, too.
             measured = isinstance(tokens, ValidTokens) and scope.moment_recorders.get() != ()
-            by_sentence = self.by_length or measured
-            if not torch.compiler.is_compiling():
-                return on_rows(self._train, x, tokens, by_sentence)
-            # What moves statistics and is recorded breaks graphs, and not all survive it.
-            from rbn_fairseq.norms.uncompiled import uncompiled
-
-            return uncompiled(on_rows, self._train, x, tokens, by_sentence)
+            return on_rows(self._train, x, tokens, self.by_length or measured)
         if self.by_length:
             return on_rows(self._evaluate_by_length, x, tokens, by_sentence=True)
         if tokens is not None:

@@ -265,7 +265,9 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
     first = members[0][1]
-    frames["scores"] = _scores(runs, first.metric.key).join(table[[*IDENTITY, "updates"]], on="run")
+    frames["scores"] = _scores(runs, first.metric.key).join(
+        table[[*IDENTITY, "epochs", "updates"]], on="run"
+    )
     title = f"{data}; {first.size}" if first.sizes else "Settings unknown"
     return Group(title, table, frames, first.metric, twice)
 
@@ -384,16 +386,16 @@ def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
     ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
-    of trainings that ended after as many updates and were scored with the same signature.
+    of trainings that ended after as many epochs and updates, scored with the same signature.
     ``nll_count`` and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
     """
     nll = at_last_epoch(gaps_by_epoch(group), "gap")
-    scores = group.scores[["run", "score", "signature", "updates"]]
+    scores = group.scores[["run", "score", "signature", "epochs", "updates"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )
-    same = _alike(both["updates"], both["updates_base"])
-    same &= both["signature"] == both["signature_base"]
+    same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
+    same &= _alike(both["updates"], both["updates_base"])
     by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
     behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
     return pd.DataFrame(

@@ -44,7 +44,7 @@ def test_batch_norms_do_not_and_say_what_does(data_bin, plain_run, tmp_path, opt
 
 @pytest.mark.parametrize(
     "other",
-    [("--norm-encoder", "group"), ("--norm-placement", "deepnorm"), ("--norm-unit-embeddings",)],
+    [("--norm-encoder", "renorm"), ("--norm-placement", "deepnorm"), ("--norm-unit-embeddings",)],
     ids=" ".join,
 )
 def test_norms_of_the_same_names_and_shapes_are_told_apart(data_bin, rbn_run, tmp_path, other):

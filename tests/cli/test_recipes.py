@@ -258,8 +258,12 @@ def test_hydra_takes_in_what_a_copy_needs(tmp_path, forked):
 
 @pytest.mark.parametrize(
     "text, words",
-    [("seed: 3", "`seed: 3` is in no section"), ("a: [", "is no YAML")],
-    ids=["no section", "no YAML"],
+    [
+        ("seed: 3", "`seed: 3` is in no section"),
+        ("a: [", "is no YAML"),
+        ("common: {seed: 1}\ncommon: {seed: 2}", "is no YAML: "),
+    ],
+    ids=["no section", "no YAML", "a key twice"],
 )
 def test_a_malformed_recipe(capsys, data_bin, tmp_path, text, words):
     (tmp_path / "mine.yaml").write_text(text)
@@ -316,9 +320,10 @@ def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path, capsys):
     for norm in (None, "rbn_official"):
         with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
             with_recipe(words, None, "default", {"norm": norm, "preset": None})
-        hydra = [f"norm={norm}"] if norm else []
-        pre = ("--config-name", "default", "model._name=rbn_transformer_tiny_pre", *hydra)
-        assert "add norm=rbn_official_pre," in user_error(capsys, "hydra-train", *pre)
+        hydra = ["--config-name", "default", *([f"norm={norm}"] if norm else [])]
+        for pre in ("_name=rbn_transformer_tiny,rbn_tiny_pre", "encoder_normalize_before=true"):
+            line = user_error(capsys, "hydra-train", *hydra, f"model.{pre}")
+            assert "add norm=rbn_official_pre," in line
     given = with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
     of_lm = {"norm": "rbn_official_post", "preset": None}

@@ -22,7 +22,7 @@ def files(tmp_path):
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_reading(tmp_path, end, zipped):
-    text = "-DOCSTART- -X- O O\n\nEU NNP I-NP\tB-ORG\r\nrejects  O\r\n\r\n\n \nHo I-PER\n"
+    text = "-DOCSTART- -X- O O\n\nEU\tB-ORG\r\nrejects  O\r\n\r\n\n \nHo I-PER\n"
     text += "üb E-PER-X\n中 M-LOC" + end
     path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
     path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
@@ -32,10 +32,17 @@ def test_reading(tmp_path, end, zipped):
     ]
 
 
+def test_columns_between_token_and_tag(tmp_path):
+    path = tmp_path / "conll.txt"
+    path.write_text("-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n")
+    assert list(read_tagged(path)) == [(["EU", "rejects"], ["B-ORG", "O"])]
+
+
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("EU", "has 1 column: expected are a token, white space and its tag"),
+        ("EU", "has not 2 columns: expected are a token, white space and, as the last column,"),
+        ("New York B-LOC", "has not 2 columns"),
         ("EU ORG", "has the tag `ORG`: expected is O, or a type behind B-"),
         ("EU B-", "has the tag `B-`"),
         ("EU X-ORG", "has the tag `X-ORG`"),

@@ -26,9 +26,10 @@ def test_later_records_go(path):
 
 def test_later_epochs_go(path):
     """Also those of fewer updates: a run that went back may have longer epochs."""
+    write_records(path, [{"epoch": None, "update": 5}])  # of a checkpoint that has none
     for epoch, update in ((1, 10), (2, 20), (3, 30), (2, 35)):
         write_records(path, [{"epoch": epoch, "update": update}], one_an_epoch=True)
-    assert [row["update"] for row in read_records(path)] == [10, 35]
+    assert [row["update"] for row in read_records(path)] == [5, 10, 35]
 
 
 def test_empty_lines_are_passed_over(path):
