@@ -55,10 +55,10 @@ def test_a_signal_stops_what_it_runs(monkeypatch, text, tmp_path):
 
 
 def test_full_disk(capsys, monkeypatch, text, tmp_path):
-    def write(source, path):
+    def write(path, lines):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(iwslt14.shutil, "copyfile", write)
+    monkeypatch.setattr(iwslt14, "write_lines", write)
     line = user_error(
         capsys, "prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out"
     )
@@ -84,7 +84,7 @@ def test_interrupt(monkeypatch, text, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iwslt14.shutil, "copyfile", interrupt)
+    monkeypatch.setattr(iwslt14, "write_lines", interrupt)
     result = rbn("prepare", "iwslt14", "--from-tokenized", text, "--output", tmp_path / "out")
     assert result.exit_code == 130
     assert "the same command does what is left" in result.output
