@@ -3,17 +3,13 @@
 import io
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
@@ -46,39 +42,16 @@ def learn_merges(text: Path, codes: Path, langs: Sequence[str], merges: int) -> 
         learn_bpe(lines, file, merges)
 
 
-@cache  # in the processes, each of which serves one file of codes
 def _read_codes(codes: Path) -> BPE:
     with codes.open(encoding="utf-8", newline="\n") as file:
         return BPE(file)
 
 
-def _apply(codes: Path, line: str) -> str:
-    return str(_read_codes(codes).process_line(line))
-
-
-def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str], jobs: int) -> None:
-    """Write all files of ``text`` in subword units to ``directory``, by ``jobs`` processes.
-
-    Raises:
-        ValueError: if one of them is killed.
-    """
-    with ProcessPoolExecutor(jobs, initializer=_leave_interrupts) as pool:
-
-        def units(lines: Iterator[str]) -> Iterator[str]:
-            while part := list(islice(lines, 100_000)):  # map reads all that it is given
-                yield from pool.map(partial(_apply, codes), part, chunksize=1000)
-
-        try:
-            for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
-                write_lines(directory / name, units(read_lines(text / name)))
-        except BrokenProcessPool as error:
-            raise ValueError("--jobs: a process was killed (no memory?). Take fewer.") from error
-
-
-def _leave_interrupts() -> None:
-    """In a process of the pool: an interrupt is for the one that made it, which ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def apply_merges(text: Path, codes: Path, directory: Path, langs: Sequence[str]) -> None:
+    """Write all files of ``text`` in subword units to ``directory``."""
+    bpe = _read_codes(codes)
+    for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
+        write_lines(directory / name, map(bpe.process_line, read_lines(text / name)))
 
 
 def binarise(

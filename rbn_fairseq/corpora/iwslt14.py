@@ -182,4 +182,4 @@ class IWSLT14(PairCorpus):
     def write_bpe(self, text: Path, directory: Path) -> None:
         """Learn the merges and apply them."""
         learn_merges(text, directory / "code", self.langs, self.merges)
-        apply_merges(text, directory / "code", directory, self.langs, self.jobs)
+        apply_merges(text, directory / "code", directory, self.langs)

@@ -32,7 +32,7 @@ def trained(corpus, shared):
     def make(directory):
         (directory / "text").mkdir(parents=True)
         learn_merges(corpus, directory / "code", ("de", "en"), 60)
-        apply_merges(corpus, directory / "code", directory / "text", ("de", "en"), 1)
+        apply_merges(corpus, directory / "code", directory / "text", ("de", "en"))
         runs.preprocess(directory / "text", directory / "bin")
         tokens = {"tokenizer": "moses", "moses_no_dash_splits": True, "lowercase": True}
         write_pieces(directory / "bin", "subword_nmt", directory / "code", **tokens)

@@ -1,8 +1,6 @@
 """Stages: interrupted, continued, finished, for another request; BPE against subword-nmt's."""
 
 import json
-import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
@@ -168,40 +166,17 @@ def test_merges_are_those_of_subword_nmt(text, tmp_path):
     learn_merges(text, code, LANGS, 120)
     train = b"".join((text / f"train.{lang}").read_bytes() for lang in LANGS)
     assert code.read_bytes() == subword_nmt("learn-bpe", "-s", 120, source=train)
-    apply_merges(text, code, out, LANGS, 2)
+    apply_merges(text, code, out, LANGS)
     for name in (f"{split}.{lang}" for split in SPLITS for lang in LANGS):
         source = (text / name).read_bytes()
         assert (out / name).read_bytes() == subword_nmt("apply-bpe", "-c", code, source=source)
-
-
-def test_processes_end_without_a_signal(monkeypatch, tmp_path):
-    # One that has just begun may lose it to a handler that it inherits, and never end.
-    signalled = []
-
-    def kill(process):
-        signalled.append(process)
-        process.kill()
-
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "terminate", kill)
-    corpus.write_corpus(tmp_path / "text", dict.fromkeys(SPLITS, 1))
-    (tmp_path / "code").write_text("#version: 0.2\ne i\n")
-    (tmp_path / "bpe").mkdir()
-    for _ in range(30):
-        apply_merges(tmp_path / "text", tmp_path / "code", tmp_path / "bpe", LANGS, 2)
-    assert not signalled
-
-
-def test_a_killed_process_is_told_of(monkeypatch, text, tmp_path):
-    monkeypatch.setattr(build, "_read_codes", lambda codes: os._exit(9))  # in the process, a fork
-    with pytest.raises(ValueError, match="--jobs: a process was killed"):
-        apply_merges(text, tmp_path / "code", tmp_path, LANGS, 2)
 
 
 def test_a_line_separator_ends_no_line(text, tmp_path):
     (text / "valid.de").write_text("ein\u2028s zwei\u0085\n")
     (tmp_path / "code").write_text("#version: 0.2\ne i\n")
     (tmp_path / "bpe").mkdir()
-    apply_merges(text, tmp_path / "code", tmp_path / "bpe", LANGS, 1)
+    apply_merges(text, tmp_path / "code", tmp_path / "bpe", LANGS)
     pieces = (tmp_path / "bpe" / "valid.de").read_text().split("\n")
     assert pieces == ["ei@@ n@@ \u2028@@ s z@@ w@@ ei@@ \u0085", ""]
 
