@@ -87,7 +87,7 @@ def write_report(
             files[f"{place}.svg"] = drawn[block.name].svg
             files[f"{place}.png"] = picture.getvalue()
             files[f"{place}.csv"] = block.numbers.to_csv(index=False)
-        elif isinstance(block, Table):
+        else:
             files[f"tables/{block.name}.csv"] = block.numbers.to_csv(index=False)
             files[f"tables/{block.name}.md"] = to_markdown(block)
             files[f"tables/{block.name}.tex"] = to_latex(block)

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
-from rbn_fairseq.report.blocks import Figure, Section, Table
+from rbn_fairseq.report.blocks import Figure, Section
 from rbn_fairseq.report.figures.style import STYLE, THEMED
 
 #: By this a page of ours is known.
@@ -82,10 +82,7 @@ def render(
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters["inline"] = _inline
-    environment.tests |= {
-        kind.__name__.lower(): (lambda block, kind=kind: isinstance(block, kind))
-        for kind in (Figure, Table)
-    }
+    environment.tests["figure"] = lambda block: isinstance(block, Figure)
     shown: set[str] = set()
 
     def fresh(notes: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.figures.style import norm_colours, setting_colours
+from rbn_fairseq.report.figures.style import setting_colours
 from rbn_fairseq.report.runs import read_run
 from run_directories import WAYS, run_maker, tid_line, write_lines
 
@@ -158,6 +158,10 @@ def test_a_setting_far_away_leaves_the_others_apart(make, blocks, last, linear_t
 def test_groups_have_figures_of_their_own(make, blocks):
     made = blocks([make("a"), make("b", changes={"model.encoder_layers": 3})])
     assert {"figure1", "figure1_2", "table2", "table2_2"} <= set(made)
+
+
+def norm_colours(norms):
+    return setting_colours([(norm, norm) for norm in norms])
 
 
 def test_colours():

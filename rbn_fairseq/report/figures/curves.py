@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from rbn_fairseq.report.blocks import Curve, Figure, Panel
 from rbn_fairseq.report.compare import IDENTITY, Group
-from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, plain_log, sheet
+from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, sheet
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
@@ -116,7 +116,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 def _set_axes(axes: Axes, panel: Panel) -> None:
     finite = panel.values[np.isfinite(panel.values)]
     if panel.is_log:
-        plain_log(axes.yaxis) if finite.max() < 1e3 * finite.min() else axes.set_yscale("log")
+        axes.set_yscale("log")
+        if finite.max() < 1e3 * finite.min():  # ticks that read as numbers: 0.2, 0.5, 1
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
     elif panel.linear_to is not None:
         axes.set_yscale("symlog", linthresh=panel.linear_to)
         axes.yaxis.set_major_formatter("{x:g}")

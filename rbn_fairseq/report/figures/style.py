@@ -6,11 +6,9 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 Colours = Mapping[str, str]  # by the label of a setting, and by norm
 
@@ -58,15 +56,8 @@ def _spare(number: int, used: Collection[str]) -> list[str]:
     return spare[:number]
 
 
-def norm_colours(norms: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each norm; the paper's norms always have the same."""
-    known = {norm: _KNOWN[norm] for norm in norms if norm in _KNOWN}
-    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN]
-    return known | dict(zip(others, _spare(len(others), known.values()), strict=True))
-
-
 def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
-    """Return a colour for each setting, and for each norm.
+    """Return a colour for each setting, and for each norm; the paper's norms have the same always.
 
     The first setting of a norm has the norm's colour, later ones those that no norm here has;
     of a norm with more than a few all have the norm's.
@@ -76,7 +67,9 @@ def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
     """
     settings = list(dict.fromkeys(settings))
     norms = [norm for norm, _ in settings]
-    colours = norm_colours(norms)
+    colours = {norm: _KNOWN[norm] for norm in norms if norm in _KNOWN}
+    others = [norm for norm in dict.fromkeys(norms) if norm not in _KNOWN]
+    colours |= zip(others, _spare(len(others), colours.values()), strict=True)
     later = [
         label
         for number, (norm, label) in enumerate(settings)
@@ -102,14 +95,6 @@ def sheet(
     # Ticks of logarithmic axes are formulas; they get their texts later.
     for text in canvas.findobj(Text):
         text.set_parse_math("$" not in text.get_text())
-
-
-def plain_log(axis: Axis) -> None:
-    """Make an axis logarithmic, with ticks that read as numbers: 0.2, 0.5, 1."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
 
 
 def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
