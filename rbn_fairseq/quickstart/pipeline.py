@@ -84,7 +84,7 @@ def _show(console: Console, runs: Sequence[Run], copying: Score) -> None:
             f"{run.scores['sacrebleu']['bleu']:.1f}",
             f"{run.valid['nll_loss'].iloc[-1]:.3f}",
             *tid,
-            f"{(run.seconds or 0) / 60:.1f}",
+            f"{run.train['minutes'].iloc[-1]:.1f}",
         )
     console.print(table)
 

@@ -58,7 +58,7 @@ class Table:
 
     def _text(self, row: Mapping[Any, Any], place: int, column: str) -> str:
         value = row[column]
-        if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        if pd.isna(value):
             return ""
         if isinstance(value, str):
             return value
@@ -68,7 +68,7 @@ class Table:
         sign = "+" if column in self.signed else ""
         text = f"{value:{sign}z.{digits}f}"  # z: no negative zero
         spread, seeds = row.get(column + SPREAD), row.get(column + SEEDS)
-        if spread is not None and not math.isnan(spread):
+        if pd.notna(spread):
             text += f" ± {spread:.{digits}f}"
         if pd.notna(seeds) and pd.notna(row.get("n")) and seeds != row["n"]:
             text += f" (n = {seeds})"

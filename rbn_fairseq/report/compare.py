@@ -60,8 +60,8 @@ class Group:
         title: data and size of the model.
         runs: a row a run, by its name, in the order of tables: fields of :class:`Setup`,
             ``series`` (a number), ``detail``, ``label``, ``recipe`` and ``length`` (of training; as
-            text), ``epochs`` (the last one), ``updates`` (in them), and of :class:`Run`
-            ``seconds``, ``parameters`` and ``starts``.
+            text), ``epochs`` (the last one), ``updates`` and ``minutes`` (to its end), and
+            ``parameters`` and ``starts`` of :class:`Run`.
         frames: those of :class:`Run` by name, all runs in one, with a column ``run`` and those of
             :data:`IDENTITY`; ``scores``: a row a run and kind of score.
         metric: what they are scored by.
@@ -93,9 +93,8 @@ class Group:
     def score_kind(self) -> str:
         """The kind of score that most runs have; of several kinds of BLEU that on tokens."""
         counts = self.frames["scores"]["kind"].value_counts()
-        known = [*(kind for kind in _KINDS if kind in counts), *counts.index]
-        most = [kind for kind in known if counts[kind] == counts.max()]
-        return str(most[0]) if most else "tokenised"
+        most = counts.index[counts == counts.max()]
+        return next((kind for kind in (*_KINDS, *most) if kind in most), "tokenised")
 
     @property
     def scored(self) -> str:
@@ -250,7 +249,8 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
     table = pd.DataFrame(
         [
             {**vars(setup), "epochs": run.last_epoch,
-             "updates": max([0, *run.train["update"]]), "seconds": run.seconds,
+             "updates": max([0, *run.train["update"]]),
+             "minutes": run.train["minutes"].tail(1).max(),
              "parameters": run.parameters, "starts": run.starts}
             for run, setup in members
         ],

@@ -123,7 +123,7 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
     numbers = {
         "seeds": by_series["seed"].agg(lambda seeds: ", ".join(f"{s:.0f}" for s in seeds.dropna())),
         "parameters": by_series["parameters"].first(),
-        "updates": group.frames["valid"].groupby("series")["update"].max().reindex(series.index),
+        "updates": by_series["updates"].max(),
     }
     table = _split(_settings(group))[1].assign(**numbers)
     table = table.loc[:, ~(table.isna() | table.eq("")).all()]

@@ -23,12 +23,12 @@ _NUMBER = (int, float)
 #: deviations are fractions; losses and costs are in bits.
 _LINES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "tid": (
-        {"update": int, "layer": str, "mean_tid": _NUMBER, "var_tid": _NUMBER},
+        {"update": int, "layer": str, "mean_tid": _NUMBER, "var_tid": _NUMBER, "population": str,
+         "dropout": bool},
         (
             "epoch", "mean_tid_error", "var_tid_error", "mean_conditional_tid",
             "var_conditional_tid", "mean_deviation", "var_deviation", "independent_mean_tid",
-            "independent_var_tid", "batches", "population", "batching", "dropout",
-            "checkpoint",
+            "independent_var_tid", "batches", "batching", "checkpoint",
         ),
     ),
     "conditioning": (
@@ -68,8 +68,6 @@ class Run:
         sentences: of the training data; ``None`` where unknown.
         parameters: their number; ``None`` where unknown.
         starts: when, on what and with which versions the training was started, resumed ones too.
-        seconds: of training by fairseq's own count, summed over processes; ``None`` before the end
-            of the first epoch.
         problems: what could not be read or is missing, a sentence each.
     """
 
@@ -88,7 +86,6 @@ class Run:
     sentences: Optional[int] = None
     parameters: Optional[int] = None
     starts: tuple[Mapping[str, Any], ...] = ()
-    seconds: Optional[float] = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -221,9 +218,7 @@ def _read_tid(directory: Path, file: str, problems: list[str]) -> pd.DataFrame:
     frame = _read_lines(directory, file, "tid", problems)
     depths = {layer: depth for depth, layer in enumerate(frame["layer"].unique(), 1)}
     frame = _own_last(frame)
-    frame["population"] = frame["population"].astype(object).fillna("mean-of-batches")
     frame["batching"] = frame["batching"].astype(object).fillna("as-trained")
-    frame["dropout"] = frame["dropout"].eq(True)
     frame = frame.drop_duplicates([*_MEASUREMENT, "layer"], keep="last")
     frame = frame.assign(depth=frame["layer"].map(depths).astype(float))
     layers = frame.groupby(_MEASUREMENT, dropna=False)["layer"].transform("size")
@@ -264,14 +259,13 @@ def _parse_run_file(content: dict[str, Any]) -> dict[str, Any]:
     groups = {name: dict(group) for name, group in content["config"].items() if group is not None}
     starts = tuple(
         {**start, "update": int(start["update"]), "changed": list(start.get("changed", ()))}
-        for start in content.get("starts") or ()
+        for start in content["starts"]
     )
-    data = content.get("data") or {}
-    sizes = data.get("vocabularies") or {}
-    vocabularies = tuple((str(lang), int(size)) for lang, size in sizes.items())
+    data = content["data"]
+    vocabularies = tuple((str(lang), int(size)) for lang, size in data["vocabularies"].items())
     read = {"config": groups, "starts": starts, "vocabularies": vocabularies}
     subset = groups.get("dataset", {}).get("train_subset", "train")
-    return {**content, **read, "sentences": (data.get("sentences") or {}).get(subset)}
+    return {**content, **read, "sentences": data["sentences"].get(subset)}
 
 
 def _parse_scores(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -345,8 +339,7 @@ def read_run(name: str, directory: Path) -> Run:
             f"`{SCORE}` is older than `{last.name}`: it may be of an earlier epoch (or the files "
             "were copied without their times)."
         )
-    minutes = _minutes(train, [start["update"] for start in starts] or [0])
-    train = train.assign(minutes=minutes)
+    train = train.assign(minutes=_minutes(train, [start["update"] for start in starts] or [0]))
     return Run(
         name,
         directory,
@@ -363,7 +356,6 @@ def read_run(name: str, directory: Path) -> Run:
         sentences=content.get("sentences"),
         parameters=content.get("parameters"),
         starts=starts,
-        seconds=round(60 * float(minutes.iloc[-1]), 3) if minutes[-1:].notna().any() else None,
         problems=(*_missing_files(directory, config, valid), *problems),
     )
 

@@ -165,8 +165,6 @@ def _as_chosen(name: str, value: Any) -> Any:
     """Return a setting's value in one form, where there are several of the same meaning."""
     if name == "optimizer.adam_betas":
         return str(value).replace(" ", "")
-    if name == "task.length_mixing" and value is not None:
-        return str(value)
     if name == "dataset.valid_subset":  # losses are of the first
         return str(value).split(",")[0]
     return value

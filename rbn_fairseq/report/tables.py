@@ -273,7 +273,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
             "mean TID given length, average, %": average["mean_conditional_tid"],
             "variance TID given length, average, %": average["var_conditional_tid"],
             cost: _last_cost(group),
-            "minutes": runs["seconds"].astype(float) / 60,
+            "minutes": runs["minutes"],
         },
         index=runs.index,
     )
@@ -302,9 +302,8 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
             "was stopped, up to its last epoch's end."
         )
     planned = runs["settings"].map(lambda settings: settings.get("optimization.max_epoch") or 0)
-    made = valid.groupby("run")["update"].max().reindex(runs.index)
     updates = runs["settings"].map(lambda settings: settings.get("optimization.max_update") or inf)
-    fewer = (runs["epochs"] < planned) & ~(made >= updates)
+    fewer = (runs["epochs"] < planned) & (runs["updates"] < updates)
     if fewer.any():
         short = [
             f"{name} ({runs.at[name, 'epochs']} of {planned[name]})" for name in runs[fewer].index
