@@ -84,14 +84,8 @@ class Callback:
     def on_criterion(self, criterion: Any) -> None:
         """Act on the criterion once it is built; of a training, or to validate a checkpoint."""
 
-    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
-        """Act on fairseq's iterator over a data set, whenever it is asked for (once an epoch).
-
-        Args:
-            split: the data set's name; ``None`` for lines of fairseq-interactive.
-            dataset: the data.
-            iterator: fairseq's EpochBatchIterator over it.
-        """
+    def on_batches(self, iterator: Any) -> None:
+        """Act on fairseq's EpochBatchIterator over the training set, whenever it is asked for."""
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
         """Act before an epoch's first update; after a resume, also in the middle of the epoch."""
@@ -221,10 +215,9 @@ class WithCallbacks(FairseqTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's iterator over a data set."""
         iterator = super().get_batch_iterator(dataset, *args, **kwargs)
-        split = next((name for name, data in self.datasets.items() if data is dataset), None)
-        if split == self.training.train_subset:
+        if dataset is self.datasets.get(self.training.train_subset):
             self.training.batches = iterator
-        self._call("on_batches", split, dataset, iterator)
+            self._call("on_batches", iterator)
         return iterator
 
     def begin_epoch(self, epoch: int, model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from torch import nn
 
@@ -29,21 +29,19 @@ class LengthBinEdges(Callback):
         """Find the norms that have bins."""
         self._populations = populations_by_length(model)
 
-    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+    def on_batches(self, iterator: Any) -> None:
         """Cut new bins by the training's batches; log where bins end.
 
         Raises:
             ValueError: if the lengths cannot be cut like that.
         """
         populations, adapter = self._populations, self.training.adapter
-        if split != self.training.train_subset or not populations:
-            return
-        if adapter.source_lengths(dataset) is None:
+        if not populations or adapter.source_lengths(iterator.dataset) is None:
             return
         self._populations = ()
         fresh = [part for part in populations if part.edges[-1] == 0]
         if fresh:
-            lengths = sentence_lengths(adapter, iterator, dataset)
+            lengths = sentence_lengths(adapter, iterator)
             bins = cut_bins(lengths, fresh[0].bins, "--norm-batch-length-bins")
             assert bins is not None
             for population in fresh:

@@ -58,26 +58,26 @@ class LengthMixing(Callback):
                 "two out."
             )
 
-    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+    def on_batches(self, iterator: Any) -> None:
         """Make the training's iterator mix its batches; a ``ValueError`` if there are none."""
         value = self.training.options.length_mixing
         buckets, adapter = parse_mixing(value), self.training.adapter
-        if split != self.training.train_subset or buckets == 1 or is_mixed(iterator):
+        if buckets == 1 or is_mixed(iterator):
             return
         if not iterator.frozen_batches:
             raise ValueError(
                 f"--length-mixing {value} needs at least one batch of fairseq's, but there is "
-                f"none of the {len(dataset)} training sentences. Give more data, or "
+                f"none of the {len(iterator.dataset)} training sentences. Give more data, or "
                 "--required-batch-size-multiple 1."
             )
-        mix(iterator, buckets, adapter.tokens(dataset))
+        mix(iterator, buckets, adapter.tokens(iterator.dataset))
         if process_rank() == 0:
-            _describe(adapter, iterator, dataset, buckets)
+            _describe(adapter, iterator, buckets)
 
 
-def _describe(adapter: TaskAdapter, iterator: Any, dataset: Any, buckets: Optional[int]) -> None:
-    batches, tokens = iterator.frozen_batches, adapter.tokens(dataset)
-    number = len(batches)
+def _describe(adapter: TaskAdapter, iterator: Any, buckets: Optional[int]) -> None:
+    batches, dataset = iterator.frozen_batches, iterator.dataset
+    number, tokens = len(batches), adapter.tokens(dataset)
     sizes = [int(tokens[batch].sum()) for batch in batches]
     sides = adapter.source_lengths(dataset), adapter.target_lengths(dataset)
     source, target = (lengths if lengths is not None else tokens for lengths in sides)

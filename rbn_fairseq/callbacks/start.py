@@ -5,7 +5,7 @@ import logging
 import math
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from torch import nn
 
@@ -110,15 +110,15 @@ class Start(Callback):
         if self.training.model is not None and isinstance(criterion, RBNPenalty):
             criterion.check_model(self.training.model)
 
-    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+    def on_batches(self, iterator: Any) -> None:
         """Refuse training data without targets, which fairseq takes for text to translate."""
-        trains = split == self.training.train_subset
-        if trains and not self.training.adapter.has_targets(dataset):
+        if not self.training.adapter.has_targets(iterator.dataset):
             raise ValueError(
-                f"The data's part `{split}` has one side alone, so that there is nothing to train "
-                "on: `rbn doctor --data DATA-BIN` tells which. Make it with fairseq-preprocess."
+                f"The data's part `{self.training.train_subset}` has one side alone, so that there "
+                "is nothing to train on: `rbn doctor --data DATA-BIN` tells which. Make it with "
+                "fairseq-preprocess."
             )
-        if trains and self.training.model is not None and not self._checked:
+        if self.training.model is not None and not self._checked:
             self._checked = True
             self._check_schedules(self.training.model)
             if process_rank() == 0:

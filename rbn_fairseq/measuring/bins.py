@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 _FEW_TOKENS = 1000
 
 
-def sentence_lengths(adapter: TaskAdapter, iterator: Any, dataset: Any) -> np.ndarray:
+def sentence_lengths(adapter: TaskAdapter, iterator: Any) -> np.ndarray:
     """Return the source lengths of the sentences in batches, which leave out those too long."""
-    batches, sizes = iterator.frozen_batches, adapter.source_lengths(dataset)
+    batches, sizes = iterator.frozen_batches, adapter.source_lengths(iterator.dataset)
     assert sizes is not None
     return sizes[np.concatenate(batches)] if batches else np.empty(0)
 
@@ -66,7 +66,7 @@ def bins_to_compare(session: Session) -> Optional[LengthBins]:
     """
     if not encoder_batch_norms(session.model):
         return None
-    lengths = sentence_lengths(session.adapter, session.iterator, session.dataset)
+    lengths = sentence_lengths(session.adapter, session.iterator)
     number = next((by.bins for by in populations_by_length(session.model)), 16)
     return cut_bins(lengths, min(number, len(np.unique(lengths))))
 
@@ -96,6 +96,6 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
             "--length-bins is for models trained on batches of like lengths, but this one was with "
             f"--length-mixing {session.mixing or 'random'}: by length it is far worse than without."
         )
-    bins = cut_bins(sentence_lengths(session.adapter, session.iterator, session.dataset), number)
+    bins = cut_bins(sentence_lengths(session.adapter, session.iterator), number)
     set_length_bins(session.model, bins)
     return bins
