@@ -19,18 +19,6 @@ __all__ = [
     "norm_fields", "resolve",
 ]  # fmt: skip
 
-#: Options of fairseq for other layers, attention or weights than norms are planned for.
-_UNSUPPORTED = (
-    "cross_self_attention",
-    "base_layers",
-    "encoder_layers_to_keep",
-    "decoder_layers_to_keep",
-    "encoder_xformers_att_config",
-    "decoder_xformers_att_config",
-    "quant_noise_pq",
-    "quant_noise_scalar",
-)
-
 #: Placements beside `standard`, and the layers that each arranges.
 _PLACEMENTS = {"deepnorm": "Post-Norm", "sub": "Pre-Norm", "peri": "Pre-Norm", "hybrid": "Pre-Norm"}
 
@@ -238,17 +226,6 @@ def resolve(cfg: Any, kind: ModelKind = TRANSLATION) -> RBNConfig:
 
 
 def _check(kind: ModelKind, full: argparse.Namespace) -> None:
-    for name in _UNSUPPORTED:
-        if getattr(full, name, None):
-            raise ValueError(
-                f"--{name.replace('_', '-')} does not go with {kind.name}, whose norms are "
-                "planned for fairseq's plain layers. Leave it out."
-            )
-    if getattr(full, "merge_src_tgt_embed", False):
-        raise ValueError(
-            "--merge-src-tgt-embed: fairseq could not read the checkpoints, whose dictionary is "
-            "not the data's. Preprocess with --joined-dictionary, and give --share-all-embeddings."
-        )
     for side in kind.sides:
         if getattr(full, f"{side}_layers") < 1:
             raise ValueError(f"--{side}-layers must be at least 1.")

@@ -24,6 +24,18 @@ _SIZES = {
     "normalize_before": False,
 }
 _DROPOUT = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
+#: Options of fairseq for other layers, attention or weights than norms are planned for.
+_OTHER_LAYERS = (
+    "base_layers", "base_sublayers", "base_shuffle", "decoder_layers_to_keep",
+    "decoder_xformers_att_config", "quant_noise_pq", "quant_noise_pq_block_size",
+    "quant_noise_scalar",
+)  # fmt: skip
+_OTHER_STACKS = (
+    *_OTHER_LAYERS, "encoder_layers_to_keep", "encoder_xformers_att_config",
+    "cross_self_attention", "char_inputs",
+    "adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj",
+    "merge_src_tgt_embed",  # fairseq cannot read its checkpoints
+)  # fmt: skip
 _TINY = {"embed_dim": 128, "ffn_embed_dim": 256, "layers": 2, "attention_heads": 4}  # for CPUs
 
 
@@ -82,7 +94,7 @@ TRANSLATION = ModelKind(
         },
     },
     "translation_rbn",
-    left_out=("adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj", "char_inputs"),
+    left_out=_OTHER_STACKS,
 )
 _OF_PAPER = {"embed_dim": 256, "ffn_embed_dim": 2100, "attention_heads": 1}
 LANGUAGE_MODEL = ModelKind(
@@ -96,7 +108,7 @@ LANGUAGE_MODEL = ModelKind(
     },
     "language_modeling_rbn",
     left_out=(
-        "character_embeddings", "character_filters", "character_embedding_dim",
+        *_OTHER_LAYERS, "character_embeddings", "character_filters", "character_embedding_dim",
         "char_embedder_highway_layers", "scale_fc", "scale_attn", "scale_heads", "scale_resids",
     ),
 )  # fmt: skip
@@ -106,11 +118,12 @@ def _encoding(name: str, task: str, architectures: Mapping[str, Any]) -> ModelKi
     """Return a kind of model that is an encoder alone."""
     of_decoders = (
         "max_target_positions", "share_decoder_input_output_embed", "share_all_embeddings",
-        "merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_softmax_dropout",
-        "adaptive_softmax_factor", "adaptive_input", "tie_adaptive_weights", "tie_adaptive_proj",
-        "no_cross_attention", "cross_self_attention", "char_inputs", "no_decoder_final_norm",
+        "adaptive_softmax_cutoff", "adaptive_softmax_dropout", "adaptive_softmax_factor",
+        "no_cross_attention", "no_decoder_final_norm",
     )  # fmt: skip
-    return ModelKind(name, ("encoder",), TransformerConfig, architectures, task, of_decoders)
+    return ModelKind(
+        name, ("encoder",), TransformerConfig, architectures, task, _OTHER_STACKS + of_decoders
+    )
 
 
 CLASSIFIER = _encoding(

@@ -102,11 +102,7 @@ def test_models_of_other_kinds_train_without_monitors(data_bin, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ("--use-bmuf",),
-        ("--quant-noise-pq", 0.1),
-        ("--norm-encoder", "power", "--memory-efficient-fp16"),
-    ],
+    [("--use-bmuf",), ("--norm-encoder", "power", "--memory-efficient-fp16")],
     ids=lambda options: " ".join(map(str, options)),
 )
 def test_training_is_refused(data_bin, tmp_path, options):

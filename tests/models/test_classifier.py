@@ -92,7 +92,6 @@ def test_architectures():
     [
         ({"norm_encoder": "mabn"}, "`mabn` needs a linear layer behind it"),
         ({"norm_placement": "sub"}, "give --encoder-normalize-before"),
-        ({"base_layers": 1}, "--base-layers does not go with rbn_transformer_classifier"),
     ],
 )
 def test_refused(options, message):

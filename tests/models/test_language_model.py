@@ -170,7 +170,6 @@ def test_a_stack_alone_has_other_scales():
             },
             "does not go with --share-decoder-input-output-embed",
         ),
-        ({"base_layers": 1}, "--base-layers does not go with rbn_transformer_lm"),
         ({"decoder_layers": 0}, "--decoder-layers must be at least 1"),
     ],
 )

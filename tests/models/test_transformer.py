@@ -200,11 +200,6 @@ def test_dropped_layers_keep_their_statistics(monkeypatch, encoder, decoder):
             {"norm_encoder": "group", "norm_group_groups": 3},
             ["--norm-group-groups", "C = 16", "is 3."],
         ),
-        ({"base_layers": 1}, ["--base-layers"]),
-        ({"cross_self_attention": True}, ["--cross-self-attention"]),
-        ({"encoder_layers_to_keep": "0"}, ["--encoder-layers-to-keep"]),
-        ({"quant_noise_pq": 0.1}, ["--quant-noise-pq"]),
-        ({"merge_src_tgt_embed": True}, ["--merge-src-tgt-embed", "--joined-dictionary"]),
         ({"encoder_layers": 0}, ["--encoder-layers must be at least 1"]),
     ],
 )  # fmt: skip
