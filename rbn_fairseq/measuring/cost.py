@@ -27,21 +27,16 @@ __all__ = [
     "likelihood",
 ]  # fmt: skip
 
-STATISTICS = (
-    "running",
-    "running-global",
-    "recalibrated",
-    "recalibrated-dropout",
-    "pooled",
-    "length-conditional",
-    "batch",
-    "batch-random",
-)
-_ESTIMATES = {
+#: Ways of normalising, and the estimate that is put in the place of the running statistics.
+STATISTICS = {
+    "running": None,
+    "running-global": None,
     "recalibrated": "mean-of-batches",
     "recalibrated-dropout": "mean-of-batches",
     "pooled": "pooled",
     "length-conditional": "mean-of-batches",
+    "batch": None,
+    "batch-random": None,
 }
 
 
@@ -112,16 +107,16 @@ def compare_statistics(
         "running-global": not populations_by_length(model),
     }
     likelihoods = {}
-    for name in STATISTICS:
+    for name, estimate in STATISTICS.items():
         if left_out.get(name):
             continue
         with ExitStack() as settings:
-            if name in ("running-global", *_ESTIMATES):
+            if estimate or name == "running-global":
                 by_length = name == "length-conditional"
                 settings.enter_context(binned(model, bins if by_length else None))
-            if name in _ESTIMATES:
+            if estimate:
                 measured = dropped if name == "recalibrated-dropout" else layers
-                set_population(population_norms(model), measured, _ESTIMATES[name])
+                set_population(population_norms(model), measured, estimate)
             if name.startswith("batch"):
                 settings.enter_context(measuring(model, dropout=False))
             likelihoods[name] = likelihood(model, valid(name), padding)
