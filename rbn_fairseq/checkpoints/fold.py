@@ -39,7 +39,7 @@ def _build(state: dict[str, Any]) -> Any:
         raise ValueError("A model with --adaptive-input cannot be folded. Use it as it is.")
     sizes = [len(state["model"][name]) for name in names]
     if issubclass(kind, EncodingModel):
-        sizes.append(kind.count_labels(state["model"]))
+        sizes.append(len(state["model"]["output_projection.weight"]) + kind.first_label)
     elif "decoder.output_projection.weight" in state["model"]:  # --output-dictionary-size
         sizes.append(len(state["model"]["decoder.output_projection.weight"]))
     source, target = _dictionary(sizes[0]), _dictionary(sizes[-1])

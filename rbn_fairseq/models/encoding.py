@@ -46,11 +46,6 @@ class EncodingModel(RBNModel, BaseFairseqModel):
         model.finish(task)
         return model
 
-    @classmethod
-    def count_labels(cls, state_dict: dict[str, Tensor]) -> int:
-        """Return the size of the dictionary of labels that weights belong to."""
-        return len(state_dict["output_projection.weight"]) + cls.first_label
-
     def encode(self, src_tokens: Tensor) -> tuple[Tensor, BatchLayout]:
         """Encode ``src_tokens: (B, S)``: the rows ``(N, C)`` of real tokens, and their layout."""
         (layout,) = lay_out(src_tokens.ne(self.encoder.padding_idx))
