@@ -66,7 +66,7 @@ def bins_to_compare(session: Session) -> Optional[LengthBins]:
     """
     if not encoder_batch_norms(session.model):
         return None
-    lengths = sentence_lengths(session.adapter, session.iterator)
+    lengths = sentence_lengths(session.task.adapter, session.iterator)
     number = next((by.bins for by in populations_by_length(session.model)), 16)
     return cut_bins(lengths, min(number, len(np.unique(lengths))))
 
@@ -96,6 +96,6 @@ def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:
             "--length-bins is for models trained on batches of like lengths, but this one was with "
             f"--length-mixing {session.mixing or 'random'}: by length it is far worse than without."
         )
-    bins = cut_bins(sentence_lengths(session.adapter, session.iterator), number)
+    bins = cut_bins(sentence_lengths(session.task.adapter, session.iterator), number)
     set_length_bins(session.model, bins)
     return bins

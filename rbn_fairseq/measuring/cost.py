@@ -155,13 +155,13 @@ def cost_of_checkpoint(
         label = f"training batches{', dropout' * dropout}"
         samples = collate(session.dataset, progress(training, label), model)
         norms = population_norms(model)
-        return collect_moments(model, samples, session.adapter.run_norms, dropout, norms)
+        return collect_moments(model, samples, session.task.adapter.run_norms, dropout, norms)
 
     torch.manual_seed(seed)  # for dropout's masks
     with binned(model, bins):
         layers, dropped = moments(dropout=False), moments(dropout=True)
     dataset, iterator = session.validation()
-    lengths = session.adapter.source_lengths(dataset)
+    lengths = session.task.adapter.source_lengths(dataset)
     random = compose(bucketed_batches(iterator), RANDOM, seed, lengths)
 
     def valid(name: str) -> Iterable[dict[str, Any]]:

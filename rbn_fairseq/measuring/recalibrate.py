@@ -58,7 +58,7 @@ def recalibrate_state(
     samples = collate(session.dataset, progress(batches), model)
     if dropout:
         torch.manual_seed(seed)  # for its masks
-    recalibrate(model, samples, session.adapter.run_norms, population, dropout)
+    recalibrate(model, samples, session.task.adapter.run_norms, population, dropout)
     weights, _ = split_statistics(state["model"])
     _, statistics = split_statistics(model.state_dict())
     state["model"] = weights | {name: value.cpu() for name, value in statistics.items()}

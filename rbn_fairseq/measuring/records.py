@@ -49,9 +49,9 @@ def measure_checkpoint(
     Returns:
         The statistics, and how many batches there are.
     """
-    batches, run_norms = session.iterator.frozen_batches, session.adapter.run_norms
+    batches, run_norms = session.iterator.frozen_batches, session.task.adapter.run_norms
     if batching != AS_TRAINED:
-        lengths = session.adapter.source_lengths(session.dataset)
+        lengths = session.task.adapter.source_lengths(session.dataset)
         joint = batching.startswith("joint")  # of those that several processes train on
         whole = batches if joint else bucketed_batches(session.iterator)
         batches = compose(whole, batching, seed, lengths)

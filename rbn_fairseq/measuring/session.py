@@ -19,7 +19,6 @@ from rbn_fairseq.checkpoints.files import (
     refuse_folded,
     updates_of,
 )
-from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.measuring.batches import mix, parse_mixing
 from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.norms import has_population_norm
@@ -51,12 +50,6 @@ class Session:
     cfg: Any
 
     @property
-    def adapter(self) -> TaskAdapter:
-        """The kind of task."""
-        adapter: TaskAdapter = self.task.adapter
-        return adapter
-
-    @property
     def mixing(self) -> Optional[int]:
         """The training's --length-mixing, as ``parse_mixing`` reads it; 1 where a task has none."""
         return parse_mixing(getattr(self.task.training.options, "length_mixing", "1"))
@@ -84,7 +77,7 @@ class Session:
             how["max_tokens"] = max(options.max_tokens, *map(dataset.num_tokens, sentences))
         iterator = _iterate(self.task, dataset, self.cfg, longest, **how)
         if self.mixing != 1 and iterator.frozen_batches:
-            mix(iterator, self.mixing, self.adapter.tokens(dataset))
+            mix(iterator, self.mixing, self.task.adapter.tokens(dataset))
         return dataset, iterator
 
 

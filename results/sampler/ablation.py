@@ -81,7 +81,7 @@ class Experiment:
     """
 
     def __init__(self, session: Session, seed: int) -> None:
-        adapter, data, iterator = session.adapter, session.dataset, session.iterator
+        adapter, data, iterator = session.task.adapter, session.dataset, session.iterator
         source = sentence_lengths(adapter, iterator, data)
         self.session = session
         self.validation = session.validation()
@@ -128,7 +128,7 @@ class Experiment:
         model = self.session.model
         with self.forwards(forward), measuring(model):
             for sample in self.watch(samples):
-                self.session.adapter.run_norms(model, sample)
+                self.session.task.adapter.run_norms(model, sample)
 
     def moments(self, number: int, name: str) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each group, ``(G, C)``; of an empty one those of all."""
