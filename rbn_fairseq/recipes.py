@@ -189,8 +189,7 @@ def _compose(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     ):
         stored.pop(f"{path.stem}.yaml", None)
         composed = compose(path.stem, overrides, return_hydra_config=True)
-    settings: Any = OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
-    return settings
+    return OmegaConf.to_container(composed, resolve=False, enum_to_str=True)
 
 
 def compose_recipe(

@@ -39,8 +39,7 @@ def value_of(arguments: list[str], *names: str, default: str = "") -> str:
     """Return the value of an option, which may have several names; of several values the last."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(*names, dest="value", nargs="?", default=default)
-    value: str = parser.parse_known_args(arguments)[0].value
-    return value or default
+    return parser.parse_known_args(arguments)[0].value or default
 
 
 @contextmanager

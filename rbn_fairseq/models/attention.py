@@ -285,7 +285,6 @@ class DecodingAttention:
 
     def within(self, attention: Any, x: Tensor) -> Tensor:
         """Attend to the tokens so far."""
-        y: Tensor
         y, _ = attention(
             query=x,
             key=x,
@@ -302,7 +301,7 @@ class DecodingAttention:
         Returns:
             ``(1, B, C)``; and if ``weights``, how the tokens attend, ``(heads, B, 1, S)``.
         """
-        y: tuple[Tensor, Optional[Tensor]] = attention(
+        return attention(
             query=x,
             key=self.memory,
             value=self.memory,
@@ -312,7 +311,6 @@ class DecodingAttention:
             need_weights=weights,
             need_head_weights=weights,
         )
-        return y
 
 
 #: The attentions of a decoder layer: of a batch, or of a step of generation.

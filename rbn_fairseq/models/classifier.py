@@ -53,13 +53,11 @@ class RBNTransformerClassifier(EncodingModel):
     ) -> Tensor:
         """Return the probabilities of classes, ``(B, classes)``, or their logarithms."""
         softmax = utils.log_softmax if log_probs else utils.softmax
-        probabilities: Tensor = softmax(net_output[0], dim=-1)  # at least fp32
-        return probabilities
+        return softmax(net_output[0], dim=-1)  # at least fp32
 
     def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
         """Return the texts' classes, ``(B,)``, counted from 0."""
-        target: Tensor = sample["target"]  # (B, 1)
-        return target.squeeze(1) - self.first_label
+        return sample["target"].squeeze(1) - self.first_label
 
     def nll(self, sample: dict[str, Any], padding: int) -> tuple[Tensor, Tensor]:
         """Return the negative log-likelihood of a batch, summed, in nats, and of how many texts."""

@@ -83,10 +83,8 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         return self._run_layers(x, attention, layout, need_attn)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        x: Tensor = self.embed_scale * self.embed_tokens(tokens)
-        if self.project_in_dim is not None:
-            x = self.project_in_dim(x)
-        return x
+        x = self.embed_scale * self.embed_tokens(tokens)
+        return x if self.project_in_dim is None else self.project_in_dim(x)
 
     def _run_layers(
         self, x: Tensor, attention: Attention, layout: Optional[BatchLayout], need_attn: bool
@@ -116,15 +114,11 @@ class RBNTransformerDecoder(TransformerDecoderBase):
         state: dict[str, dict[str, Optional[Tensor]]],
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Decode the last of ``tokens: (B, T)``, whose keys and values ``state`` keeps."""
-        positions = None
+        x = self._embed(tokens[:, -1:].contiguous())
         if self.embed_positions is not None:
-            positions = self.embed_positions(tokens, incremental_state=state)[:, -1:]
-        tokens = tokens[:, -1:]
-        x = self._embed(tokens.contiguous())
-        if positions is not None:
-            x = x + positions
+            x = x + self.embed_positions(tokens, incremental_state=state)[:, -1:]
 
-        padding = tokens.eq(self.padding_idx)
+        padding = tokens[:, -1:].eq(self.padding_idx)
         attention = DecodingAttention(
             state, padding if padding.any() else None, memory, memory_padding
         )

@@ -23,9 +23,8 @@ __all__ = ["RBNTransformerLanguageModel"]
 def _embedding(cfg: Any, dictionary: Any) -> nn.Module:
     # Follows TransformerLanguageModel.build_model.
     if not cfg.adaptive_input:
-        plain: nn.Module = Embedding(len(dictionary), cfg.decoder.input_dim, dictionary.pad())
-        return plain
-    adaptive: nn.Module = AdaptiveInput(
+        return Embedding(len(dictionary), cfg.decoder.input_dim, dictionary.pad())
+    return AdaptiveInput(
         len(dictionary),
         dictionary.pad(),
         cfg.decoder.input_dim,
@@ -33,7 +32,6 @@ def _embedding(cfg: Any, dictionary: Any) -> nn.Module:
         cfg.decoder.embed_dim,
         eval_str_list(cfg.adaptive_input_cutoff, type=int),
     )
-    return adaptive
 
 
 @register(LANGUAGE_MODEL)

@@ -32,7 +32,7 @@ class UnitProjection(nn.Linear):
 
 def output_weight(projection: nn.Linear) -> Tensor:
     """Return the weight ``(V, C)`` by which an output projection multiplies."""
-    weight: Tensor = projection.weight
+    weight = projection.weight
     return _unit(weight) if isinstance(projection, UnitProjection) else weight
 
 
