@@ -25,11 +25,14 @@ def _recalibrate(
     from rbn_fairseq.measuring.recalibrate import recalibrate_state
     from rbn_fairseq.measuring.session import open_session
 
+    had_average = "ema" in (state.get("extra_state") or {})
     session = open_session(path, data, device, state)
     show = partial(options.progress, label="recalibrating")
     bins = recalibrate_state(session, state, batches, seed, population, length_bins, dropout, show)
     if bins is not None:
         typer.echo(f"edges of bins: {' '.join(f'{edge:g}' for edge in bins.edges)}")
+    if had_average and "ema" not in state["extra_state"]:
+        typer.echo("left out: the moving average of --store-ema, which has not these bins")
     typer.echo(f"recalibrated on {state['rbn_fairseq']['recalibrated']['batches']} batches")
 
 

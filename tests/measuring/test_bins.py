@@ -262,6 +262,9 @@ def test_average(binned, ordinary, varied, tmp_path):
     output = ("--output", tmp_path / "out.pt", "--length-bins", 5)
     result = completed("recalibrate", tmp_path / "average.pt", *output)
     assert "edges of bins: 3 6.5 10.5 14.5 18.5 22\n" in result.output
+    assert "moving average" not in result.output  # the average has none
+    direct = ("--output", tmp_path / "direct.pt", "--length-bins", 5)
+    assert "left out: the moving average" in rbn("recalibrate", ordinary, *direct).output
     state, expected = (read_checkpoint(path) for path in (tmp_path / "out.pt", binned))
     assert state["model"].keys() == expected["model"].keys()
     for name, value in expected["model"].items():
