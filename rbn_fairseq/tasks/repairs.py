@@ -1,9 +1,11 @@
 """Fixes of fairseq's tasks that no callback can make, because they change fairseq's own steps."""
 
 import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from fairseq import checkpoint_utils
+from fairseq.data import iterators
 from fairseq.logging import progress_bar
 from fairseq.models import FairseqEncoder
 from fairseq.tasks import FairseqTask
@@ -15,6 +17,18 @@ from rbn_fairseq.measuring.data_bin import fingerprint, refuse_other_dictionarie
 
 __all__ = ["FairseqRepairs"]
 
+_chunks = iterators._chunk_iterator
+
+
+def _dummies_first(*args: Any, **kwargs: Any) -> Iterator[list[Any]]:
+    """Group the batches of updates as fairseq does, those of an update that are empty first.
+
+    fairseq takes an update's last batch for all: where it is a dummy, sample size and logs of the
+    real ones before it do not count, but their gradients do.
+    """
+    for chunk in _chunks(*args, **kwargs):
+        yield sorted(chunk, key=bool)
+
 
 class FairseqRepairs(FairseqTask):
     """Mixin for a task with callbacks; put it behind them, before fairseq's own.
@@ -23,6 +37,7 @@ class FairseqRepairs(FairseqTask):
     - A data directory without dictionaries is refused.
     - A checkpoint is refused where the dictionaries are not those that it was trained with.
     - A resumed run sees the same batches as an uninterrupted one.
+    - Of an update in which a process runs out of data, the batches that it has count.
     - Validation and generation read every sentence (fairseq drops up to 7).
     - fairseq's search for the module that makes NaN comes to its end.
     """
@@ -45,6 +60,7 @@ class FairseqRepairs(FairseqTask):
         for writer in progress_bar._tensorboard_writers.values():
             writer.close()
         progress_bar._tensorboard_writers.clear()
+        iterators._chunk_iterator = _dummies_first
         cls.adapter.check_data(cfg)
         return super().setup_task(cfg, **kwargs)
 
@@ -90,13 +106,17 @@ class FairseqRepairs(FairseqTask):
         return iterator
 
     def train_step(self, sample: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Do fairseq's step; in its search for NaN, without the hooks that encoders cannot have.
+        """Do fairseq's step; a dummy batch has no sample size and no logs.
 
-        Its ``NanDetector`` registers torch's non-full backward hooks on every module. For these
-        torch looks for a tensor in the output; an encoder's is a dictionary of lists, and torch
-        raises ``StopIteration``.
+        In fairseq's search for NaN it is done without the hooks that encoders cannot have: its
+        ``NanDetector`` registers torch's non-full backward hooks on every module. For these torch
+        looks for a tensor in the output; an encoder's is a dictionary of lists, and torch raises
+        ``StopIteration``.
         """
         for part in model.modules():
             if isinstance(part, FairseqEncoder) and part._is_full_backward_hook is False:
                 part._backward_hooks.clear()
-        return super().train_step(sample, model, *args, **kwargs)
+        loss, size, log = super().train_step(sample, model, *args, **kwargs)
+        if kwargs.get("ignore_grad"):
+            size, log = 0 * size, {name: 0 * value for name, value in log.items()}
+        return loss, size, log

@@ -9,6 +9,7 @@ from fairseq.data import iterators
 import runs
 from processes import launch
 from rbn_fairseq.checkpoints.files import read_checkpoint
+from saved import load, training_batches
 from watching import watching
 
 # With this eps Adam's steps are linear in the gradient; gradients that are zero but for rounding
@@ -98,3 +99,17 @@ def test_processes_by_themselves_agree_on_the_mean(forked, data_bin, tmp_path):
         for kind, value in (("mean", mean), ("var", var)):
             saved = many[f"{name}.population.running_{kind}"].double()
             torch.testing.assert_close(saved, value, rtol=1e-4, atol=1e-5)
+
+
+def test_processes_that_run_out_of_data_within_an_update(forked, data_bin, tmp_path):
+    """Two processes with two batches an update are one with four, in the last update, too."""
+    options = (*LINEAR, "--max-tokens", 1000, "--norm-encoder", "layer", *NO_PENALTY)
+    options = (*options, "--clip-norm", 0, "--max-epoch", 1)
+    runs.train(data_bin, tmp_path / "one", *options, "--update-freq", 4)
+    launch(forked, data_bin, tmp_path / "many", *options, "--update-freq", 2)
+    _, cfg, task = load(tmp_path / "one" / "checkpoint_last.pt", data_bin)
+    # So the second process has a batch for half of the last update.
+    assert len(training_batches(cfg, task)[1]) % 4 == 3
+    one, many = model_of(tmp_path / "one"), model_of(tmp_path / "many")
+    for name, value in one.items():
+        torch.testing.assert_close(many[name], value, rtol=1e-4, atol=1e-6)
