@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -12,11 +12,12 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, population_norms, set_population
 from rbn_fairseq.measuring.batches import collate, draw_batches
 from rbn_fairseq.measuring.data_bin import refuse_other_dictionaries
+from rbn_fairseq.models.state_dicts import ARRANGEMENT, difference
 from rbn_fairseq.norms import split_statistics
 from rbn_fairseq.norms.options import option
 
@@ -27,6 +28,11 @@ logger = logging.getLogger(__name__)
 _BATCHES, _SEED = 200, 1  # as `rbn recalibrate` has them
 _NORM = re.compile(r"(layer_norm|layernorm_embedding|\.fc2_norm|\.ffn_out|_attn_out|_proj\.norm)\.")
 _SHOWN = 5  # names in a message
+# Settings without weights of their own, which are no norms and change what the weights mean.
+_FUNCTION = (
+    "encoder_attention_heads", "decoder_attention_heads", "activation_fn",
+    "no_scale_embedding", "no_token_positional_embeddings",
+)  # fmt: skip
 
 
 def _plain(name: str) -> str:
@@ -96,6 +102,27 @@ def load_weights(model: Any, weights: dict[str, Tensor], path: str) -> list[str]
     return sorted(lacking)
 
 
+def refuse_other_function(path: str, trained: Mapping[str, Any], model_cfg: Any) -> None:
+    """Refuse weights that would mean something else in this model, though they fit.
+
+    Args:
+        path: the file that they are from, for the message.
+        trained: settings of its model.
+        model_cfg: those of this one.
+
+    Raises:
+        ValueError: if more than norms differs, or only the file's embeddings have unit length.
+    """
+    other = difference(trained, model_cfg, _FUNCTION)
+    if trained.get("norm_unit_embeddings") and not model_cfg.norm_unit_embeddings:
+        other = "--norm-unit-embeddings, without which the lengths of its embeddings mean nothing"
+    if other:
+        raise ValueError(
+            f"--init-from `{path}`: its model was trained with {other}. Give that, too, or name "
+            "another file."
+        )
+
+
 @dataclass
 class InitFromConfig(FairseqDataclass):
     """Options of a training that starts from another model."""
@@ -104,7 +131,8 @@ class InitFromConfig(FairseqDataclass):
         None,
         "checkpoint of a `transformer` or `rbn_transformer` whose weights a new training starts "
         "from; its norms may be others: what it lacks of them is new, and running statistics are "
-        "estimated on training batches. A training that resumes does not read it",
+        "estimated on training batches, unless all norms are the same. A training that resumes "
+        "does not read it",
     )
 
 
@@ -123,6 +151,7 @@ class InitFrom(Callback):
 
     def check(self, model_cfg: Any) -> None:
         """Refuse other options that set the starting point (``ValueError``)."""
+        self._model_cfg = model_cfg
         if self.training.options.init_from is None:
             return
         defaults = {"restore_file": LAST, "finetune_from_model": None, "continue_once": None}
@@ -143,10 +172,15 @@ class InitFrom(Callback):
         state = read_checkpoint(path)
         refuse_folded(path, state, "Give --init-from the checkpoint that was folded.")
         refuse_other_dictionaries(self.training.task, state)
+        settings = plain_settings((state.get("cfg") or {}).get("model"))
+        refuse_other_function(name, settings, self._model_cfg)
         self._lacking = load_weights(model, state["model"], name)
+        if difference(settings, self._model_cfg, ARRANGEMENT):
+            # Statistics depend on the norms below: the file's are those of other activations.
+            self._lacking = sorted(population_norms(model))
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Estimate, before the first update, the running statistics that the file lacks."""
+        """Estimate, before the first update, running statistics that the file has not."""
         # Where processes do not share the save directory, some resume without having the file.
         begins = epoch == 1 and not self.training.batches.iterations_in_epoch
         if self._lacking is not None and begins:

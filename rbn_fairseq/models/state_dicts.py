@@ -1,7 +1,7 @@
 """State dicts of models with other norms or dictionaries."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.norms import NORMS, split_statistics
 
 __all__ = [
-    "describe_plans", "drop_length_bins", "explain", "refuse_lost_length_bins",
-    "refuse_other_norms",
+    "ARRANGEMENT", "describe_plans", "difference", "drop_length_bins", "explain",
+    "refuse_lost_length_bins", "refuse_other_norms",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
 #: Options of a model that say which norms go where.
-_ARRANGEMENT = (
+ARRANGEMENT = (
     *(f"norm_{side}{final}" for side in SIDES for final in ("", "_final")),
     *(f"{side}_normalize_before" for side in SIDES),
     "norm_placement",
@@ -60,25 +60,36 @@ def describe_plans(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{option} {plan}" for option, plan in plans.items() if plan is not None)
 
 
-def refuse_other_norms(path: Path, trained: Mapping[str, Any], model_cfg: Any) -> None:
-    """Refuse to go on training a checkpoint with other norms, whose names and shapes may fit.
+def difference(trained: Mapping[str, Any], model_cfg: Any, names: Collection[str]) -> str | None:
+    """Say how a checkpoint's model differs from another one in its settings.
 
     Args:
-        path: the checkpoint, for the message.
-        trained: the settings of its model; those of a model of fairseq's name no norms.
-        model_cfg: those of the model.
+        trained: the settings of the checkpoint's model; fairseq's own name no norms.
+        model_cfg: those of the other model.
+        names: of the settings to compare, where both have them.
+
+    Returns:
+        The first one that differs, as in ``--norm-encoder batch, not layer``; ``None`` = none does.
+    """
+    for name in names:
+        before, now = trained.get(name), getattr(model_cfg, name, None)
+        if before is not None and now is not None and str(before) != str(now):
+            return f"--{name.replace('_', '-')} {before}, not {now}"
+    return None
+
+
+def refuse_other_norms(path: Path, trained: Mapping[str, Any], model_cfg: Any) -> None:
+    """Refuse to go on training a checkpoint with other norms, whose names and shapes may fit.
 
     Raises:
         ValueError: if both say which norms go where, and it is not the same.
     """
-    for name in _ARRANGEMENT:
-        before, now = trained.get(name), getattr(model_cfg, name, None)
-        if before is not None and now is not None and str(before) != str(now):
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(
-                f"{path} was trained with other norms than this model's: {option} {before}, not "
-                f"{now}. Give those, or start a new training from its weights: --init-from FILE."
-            )
+    other = difference(trained, model_cfg, ARRANGEMENT)
+    if other:
+        raise ValueError(
+            f"{path} was trained with other norms than this model's: {other}. Give those, or "
+            "start a new training from its weights: --init-from FILE."
+        )
 
 
 def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg: Any) -> None:

@@ -138,19 +138,52 @@ def test_random_numbers_are_those_of_a_training_without_it(data_bin, tmp_path, s
     assert_same_weights(last(tmp_path / "save")["model"], last(whole)["model"])
 
 
-def test_statistics_of_the_file_are_taken(data_bin, rbn_run, tmp_path):
+def test_statistics_of_the_same_norms_are_taken(data_bin, rbn_run, tmp_path):
     log = runs.train(
-        data_bin, tmp_path, *BATCH, "--norm-decoder", "batch", *STILL,
-        "--init-from", rbn_run / "checkpoint_last.pt",
-    )  # fmt: skip
-    assert "statistics of 6 norms estimated" in log
+        data_bin, tmp_path, *BATCH, *STILL, "--init-from", rbn_run / "checkpoint_last.pt"
+    )
+    assert "statistics of 0 norms estimated" in log
     theirs = last(rbn_run)["model"]
     for name, (mean, var) in statistics(last(tmp_path)).items():
-        if name.startswith("encoder"):
-            assert torch.equal(mean, theirs[f"{name}.population.running_mean"])
-            assert torch.equal(var, theirs[f"{name}.population.running_var"])
-        else:
-            assert mean.abs().max() > 0.01 and (var - 1).abs().max() > 0.01
+        assert torch.equal(mean, theirs[f"{name}.population.running_mean"])
+        assert torch.equal(var, theirs[f"{name}.population.running_var"])
+
+
+@pytest.mark.parametrize(
+    "other", [("--norm-encoder", "layer@0:batch"), ("--norm-decoder", "batch")]
+)
+def test_statistics_beside_other_norms_are_estimated(data_bin, rbn_run, tmp_path, other):
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, *other, *STILL, "--init-from", rbn_run / "checkpoint_last.pt"
+    )
+    found = statistics(last(tmp_path))
+    assert f"statistics of {len(found)} norms estimated" in log
+    theirs = last(rbn_run)["model"]
+    for name, (mean, _) in found.items():
+        kept = theirs.get(f"{name}.population.running_mean")
+        assert kept is None or not torch.equal(mean, kept)
+
+
+@pytest.mark.parametrize(
+    "option, named",
+    [
+        (("--encoder-attention-heads", 2), "--encoder-attention-heads 4, not 2"),
+        (("--activation-fn", "gelu"), "--activation-fn relu, not gelu"),
+        (("--no-scale-embedding",), "--no-scale-embedding False, not True"),
+    ],
+)
+def test_models_of_another_function_are_refused(data_bin, plain_run, tmp_path, option, named):
+    file = plain_run / "checkpoint_last.pt"
+    with pytest.raises(ValueError, match=f"its model was trained with {named}"):
+        runs.train(data_bin, tmp_path, *option, "--init-from", file, "--max-update", 1)
+
+
+def test_embeddings_of_any_length_are_refused(data_bin, tmp_path):
+    unit = (data_bin, tmp_path / "unit", "--norm-unit-embeddings", "--max-update", 1, *QUICK)
+    runs.train(*unit)
+    file = tmp_path / "unit" / "checkpoint_last.pt"
+    with pytest.raises(ValueError, match="trained with --norm-unit-embeddings, without"):
+        runs.train(data_bin, tmp_path / "plain", "--init-from", file, "--max-update", 1)
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
