@@ -14,14 +14,17 @@ def said():
 
 @pytest.fixture
 def no_fairseq(monkeypatch):
-    """Copies for binary data: importing fairseq takes seconds."""
+    """Copies for binary data: importing fairseq takes seconds. Returns what it was called with."""
+    calls = []
 
     def copy(text, out, langs, *options, joined=True):
+        calls.append((langs, options, joined))
         shutil.copytree(text, out, dirs_exist_ok=True)
         (out / f"dict.{langs[0]}.txt").write_text("a 2\nb 1\n")
         return 6
 
     monkeypatch.setattr(build, "binarise", copy)
+    return calls
 
 
 @pytest.fixture(scope="session")

@@ -52,8 +52,5 @@ def test_other_files(text, tmp_path, capsys):
     valid = directory / FILES[name].format("valid")
     valid.write_text("another\n")
     assert "request.json" in user_error(capsys, *arguments)
-    valid.write_bytes(b"\xff\n")
-    elsewhere = (*arguments[:5], tmp_path / "other", "--allow-nonstandard")
-    assert f"Line 1 of `{valid}` is not UTF-8" in user_error(capsys, *elsewhere)
     valid.unlink()
     assert f"there is no `{valid}`" in user_error(capsys, *arguments)

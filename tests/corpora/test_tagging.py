@@ -1,6 +1,5 @@
 """Files of tagged texts: what is read, what is refused, and by which line; the standard."""
 
-import gzip
 import json
 
 import pytest
@@ -20,12 +19,11 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
-@pytest.mark.parametrize("zipped", [False, True])
-def test_reading(tmp_path, end, zipped):
+def test_reading(tmp_path, end):
     text = "-DOCSTART- -X- O O\n\nEU\tB-ORG\r\nrejects  O\r\n\r\n\n \nHo I-PER\n"
     text += "üb E-PER-X\n中 M-LOC" + end
-    path = tmp_path / ("a.txt.gz" if zipped else "a.txt")
-    path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
     assert list(read_tagged(path)) == [
         (["EU", "rejects"], ["B-ORG", "O"]),
         (["Ho", "üb", "中"], ["I-PER", "E-PER-X", "M-LOC"]),
@@ -58,8 +56,7 @@ def test_malformed_lines_are_named(tmp_path, line, words):
     assert f"Line 4 of `{path}` {words}" in str(error.value)
 
 
-def test_what_is_written(files, no_fairseq, tmp_path):
-    said = []
+def test_what_is_written(files, no_fairseq, tmp_path, said):
     about = build.build(TaggedTexts(*files, 2), tmp_path / "out", False, said.append)
     assert about == json.loads((tmp_path / "out/bin/about.json").read_text())
     for split, path in zip(SIZES, files, strict=True):

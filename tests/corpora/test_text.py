@@ -28,11 +28,6 @@ def test_a_carriage_return_ends_no_line(tmp_path):
     assert list(read_lines(tmp_path / "text")) == ["a b", "", "c"]
 
 
-def test_last_line_without_a_line_feed(tmp_path):
-    (tmp_path / "text").write_bytes(b"a\nb")
-    assert list(read_lines(tmp_path / "text")) == ["a", "b"]
-
-
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "text").write_bytes(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n")
     assert list(read_lines(tmp_path / "text")) == ["a", "\ufeffb"]
