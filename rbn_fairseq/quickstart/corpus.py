@@ -133,7 +133,7 @@ def _read_side(path: Path) -> list[str]:
             f"--data: there is no file `{path}`. PREFIX is a directory, PREFIX/train.de and so on, "
             "or what comes before .train.de, .valid.de, .test.de."
         )
-    return [" ".join(line.removeprefix("\ufeff").split()) for line in read_lines(path)]
+    return [" ".join(line.split()) for line in read_lines(path)]
 
 
 def read_text(prefix: str, langs: Sequence[str]) -> dict[str, list[Pair]]:
