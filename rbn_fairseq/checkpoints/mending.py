@@ -35,7 +35,7 @@ def _progress(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def _newest(directory: Path, after: float = 0) -> Optional[Path]:
+def _newest(directory: Path, after: float) -> Optional[Path]:
     """Return the whole checkpoint of the most progress; ``None`` = there is none.
 
     Of those that were written later than ``after``, in seconds since 1970.

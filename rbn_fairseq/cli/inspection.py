@@ -69,7 +69,7 @@ def _check_weights(model: Mapping[str, Any]) -> Findings:
 
 
 def check_data_directory(
-    data: Path, state: Optional[dict[str, Any]], first: Optional[set[str]] = None
+    data: Path, state: Optional[dict[str, Any]], first: Optional[set[str]]
 ) -> Generator[tuple[str, str], None, set[str]]:
     """Yield findings about a data directory: dictionaries, pairs, and whether a checkpoint fits.
 

@@ -30,7 +30,7 @@ _Allow = Annotated[
 ]
 
 
-def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool = False) -> None:
+def _prepare(corpus: "Corpus", out: Path, allow_nonstandard: bool) -> None:
     from rbn_fairseq.corpora.build import build
 
     with stoppable():

@@ -22,9 +22,9 @@ def recalibrate_state(
     number: int,
     seed: int,
     population: str,
-    length_bins: Optional[int] = None,
-    dropout: bool = False,
-    progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+    length_bins: Optional[int],
+    dropout: bool,
+    progress: Callable[[Sequence[Any]], Iterable[Any]],
 ) -> Optional[LengthBins]:
     """Estimate the population statistics of a checkpoint's weights, in place.
 

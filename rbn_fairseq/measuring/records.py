@@ -39,7 +39,7 @@ def measure_checkpoint(
     batching: str,
     number: int,
     seed: int,
-    progress: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+    progress: Callable[[Sequence[Any]], Iterable[Any]],
 ) -> tuple[dict[str, LayerMoments], int]:
     """Return batch statistics by layer name over training batches of a checkpoint, without dropout.
 

@@ -146,7 +146,7 @@ class Group:
 # Grouping.
 
 
-def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str] = ()) -> list[str]:
+def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str]) -> list[str]:
     """Name the settings that all know, or all but those whose optimizer, say, is another."""
 
     def known(name: str) -> bool:

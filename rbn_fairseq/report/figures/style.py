@@ -81,7 +81,7 @@ def setting_colours(settings: Sequence[tuple[str, str]]) -> Colours:
 
 @contextmanager
 def sheet(
-    rows: int = 1, columns: int = 1, width: float = 4.4, height: float = 3.0
+    rows: int, columns: int, width: float = 4.4, height: float = 3.0
 ) -> Iterator[tuple[Canvas, list[list[Axes]]]]:
     """Give a canvas with axes in rows, each ``width`` by ``height`` inches.
 
