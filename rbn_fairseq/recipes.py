@@ -160,11 +160,7 @@ def choose(recipe: Path, group: str, name: str) -> str:
 
 
 def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Compose a recipe by Hydra.
-
-    Args:
-        path: of the recipe.
-        overrides: in Hydra's words.
+    """Compose a recipe by Hydra, with overrides in its words.
 
     Returns:
         The settings by section, not resolved, and the name of the norm's file; empty = none.

@@ -107,11 +107,9 @@ def split_compounds(sentences: Sequence[str]) -> list[str]:
 
 
 def fetch_references(test_set: str, language_pair: str) -> list[str]:
-    """Return the references of one of sacreBLEU's test sets, downloaded if need be.
+    """Return the references of a test set of sacreBLEU's, downloaded if need be.
 
-    Args:
-        test_set: sacreBLEU's name for it, such as ``wmt14/full``.
-        language_pair: such as ``en-de``.
+    Such as ``wmt14/full`` for ``en-de``.
 
     Raises:
         ValueError: if sacreBLEU does not know the set or the pair, cannot download it, or has
@@ -186,13 +184,8 @@ def paired_bootstrap(
     Source: Koehn (2004), "Statistical Significance Tests for Machine Translation Evaluation". The
     seed is fixed, unless SACREBLEU_SEED is set.
 
-    Args:
-        hypotheses: translations, one a sentence.
-        others: those that they are compared with.
-        references: in the same order.
-        tokenize: sacreBLEU's tokeniser, as in :func:`bleu`.
-        lang: language of the references.
-        samples: number of resampled test sets; no p below ``1 / (samples + 1)``.
+    Arguments are those of :func:`bleu`, and ``others``, which ``hypotheses`` are compared with. No
+    p is below ``1 / (samples + 1)``.
 
     Raises:
         ValueError: if the numbers of sentences differ.

@@ -30,11 +30,7 @@ _NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 class Translator(GeneratorHubInterface):
     """fairseq's interface to a model that translates, for data that may be in lower case.
 
-    Args:
-        cfg: fairseq's whole configuration.
-        task: of translation.
-        model: the model.
-        pieces: how sentences are split, by the keys of ``pieces.json``, with paths for files.
+    ``pieces`` say how sentences are split, by the keys of ``pieces.json``, with paths for files.
     """
 
     def __init__(self, cfg: Any, task: TranslationTask, model: Any, pieces: Mapping[str, Any]):
@@ -56,9 +52,7 @@ class Translator(GeneratorHubInterface):
     def translate_lines(self, lines: Sequence[str], **search: float) -> tuple[list[str], list[int]]:
         """Translate sentences; of an empty one the translation is empty.
 
-        Args:
-            lines: the sentences.
-            search: options of fairseq's generation, such as ``beam``.
+        ``search`` are options of fairseq's generation, such as ``beam``.
 
         Returns:
             Their translations, and the numbers of those whose pieces are all unknown.
@@ -125,10 +119,8 @@ def _find_pieces(checkpoint: Path, data: Path) -> dict[str, Any]:
 def open_translator(run: Path, data: Optional[Path], device: str) -> Translator:
     """Load a checkpoint with what splits sentences into its pieces.
 
-    Args:
-        run: a save directory, whose best checkpoint is taken, else its last; or a checkpoint.
-        data: data directory; ``None`` = the one that the checkpoint was trained on.
-        device: for the model.
+    Of a save directory it is the best one, else the last. ``data`` is a directory, ``None`` = the
+    one that the checkpoint was trained on.
 
     Raises:
         ValueError: if a file is missing or damaged, or it is not known how to split sentences.

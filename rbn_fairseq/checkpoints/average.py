@@ -83,9 +83,6 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
     the result (:func:`rbn_fairseq.diagnostics.recalibrate`). The optimizer's state and fairseq's
     moving average are left out.
 
-    Args:
-        paths: checkpoint files, at least one.
-
     Raises:
         ValueError: if a file cannot be read or is folded, or the models differ in their norms,
             dictionaries or shapes.

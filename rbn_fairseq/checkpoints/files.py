@@ -113,14 +113,10 @@ def has_norms(model: Mapping[str, Any]) -> bool:
 
 
 def own_settings(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """Return fairseq's configuration from a checkpoint of this plugin.
-
-    Args:
-        path: the file that ``state`` was read from, for messages.
-        state: its content.
+    """Return fairseq's configuration from the content of a checkpoint of this plugin.
 
     Raises:
-        ValueError: if it was made without this plugin.
+        ValueError: naming its ``path``, if it was made without this plugin.
     """
     cfg: dict[str, Any] = state.get("cfg") or {}
     model = plain_settings(cfg.get("model"))

@@ -57,9 +57,6 @@ def fold_checkpoint(path: Path) -> dict[str, Any]:
     The result has another plan and loads like any checkpoint. Its weights keep their dtype,
     multiply-adds are fp32. The optimizer's state and fairseq's moving average are left out.
 
-    Args:
-        path: checkpoint file.
-
     Raises:
         ValueError: if the file cannot be read, was made without this plugin, is folded already,
             has no norm with running statistics, or becomes infinite.

@@ -46,11 +46,8 @@ def with_recipe(
 ) -> list[str]:
     """Put a recipe's options before the given ones, and print the resulting command.
 
-    Args:
-        arguments: the data directory, and the given options.
-        user_dir: a package of the user's.
-        name: the recipe's.
-        chosen: files of its groups, see :func:`~rbn_fairseq.recipes.compose_recipe`.
+    ``arguments`` are the data directory, and the given options; ``chosen`` the files of the
+    recipe's groups, see :func:`~rbn_fairseq.recipes.compose_recipe`.
 
     Raises:
         ValueError: if the recipe is not for such data, or not for what is given.

@@ -258,11 +258,8 @@ def build(
     ``out/text`` has tokenised text, ``out/bpe`` of pairs the same in subword units and the merges,
     ``out/bin`` what fairseq reads and ``about.json``, which is returned.
 
-    Args:
-        corpus: which one, of what.
-        out: directory.
-        allow_nonstandard: take a text that differs from the standard.
-        say: takes a line for the user.
+    ``allow_nonstandard`` takes a text that differs from the standard; ``say`` takes a line for the
+    user.
 
     Raises:
         ValueError: if the text cannot be had or is not the standard, or ``out`` is for another

@@ -71,16 +71,9 @@ def norm_records(
 ) -> list[dict[str, Any]]:
     """Return a record for every layer; what is relative is a fraction, not a percentage.
 
-    Warns where there is one batch alone.
-
-    Args:
-        layers: batch statistics by layer name.
-        epoch: so far; ``None`` = nobody knows.
-        update: so far.
-        total: how many batches there are, of which a sample may have been measured.
-        estimate: the population, one of ``POPULATIONS``.
-        batching: how sentences were put into batches.
-        dropout: whether it was on.
+    Warns where there is one batch alone. ``epoch`` is ``None`` where nobody knows it, ``total`` is
+    the number of batches, of which a sample may have been measured, and ``estimate`` is one of
+    ``POPULATIONS``.
     """
     if estimate != "running" and any(len(part.count) == 1 for part in layers.values()):
         logger.warning("TID of a single batch is 0, as it is its own population: take several.")

@@ -105,11 +105,8 @@ def open_session(
     Of data in several parts (``DATA-BIN:DATA-BIN``) it is the first, which a warning tells, as one
     does where training took the statistics of several processes' batches together.
 
-    Args:
-        path: the checkpoint.
-        data: data directory; ``None`` = the one that the checkpoint was trained on.
-        device: for the model.
-        state: the checkpoint's content, or what was made of it; ``None`` = read the file.
+    ``data`` is a directory, ``None`` = the one that the checkpoint was trained on; ``state`` is the
+    checkpoint's content, or what was made of it, ``None`` = read the file.
 
     Raises:
         ValueError: if the file cannot be used, was made without this plugin, is folded, has no norm

@@ -100,9 +100,6 @@ def fold_norms(model: Any) -> Folding:
     then another tensor than before.) Elsewhere it becomes one multiply-add, :class:`Affine`.
     Norms with bins of sentence lengths have a scale and shift for each sentence, and stay.
     Parametrised weights (``--norm-weight``, and those behind ``mabn``) become plain ones.
-
-    Args:
-        model: an ``rbn_transformer``.
     """
     settings, readers = _settings(model), _readers(model)
     for part in list(model.modules()):

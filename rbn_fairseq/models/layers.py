@@ -100,16 +100,7 @@ class RBNTransformerEncoderLayer(_Sublayers, TransformerEncoderLayerBase):
 
     @recomputable
     def forward(self, x: Tensor, attention: PackedAttention, layout: BatchLayout) -> Tensor:
-        """Encode rows ``x: (N, C)`` of real tokens.
-
-        Args:
-            x: activations.
-            attention: of the batch.
-            layout: where its sentences lie in the rows.
-
-        Returns:
-            ``(N, C)``.
-        """
+        """Encode rows ``x: (N, C)`` of a batch's real tokens, to ``(N, C)``."""
         # Follows TransformerEncoderLayerBase.forward.
         return self._feed_forward(self._attend_within(x, attention, layout), layout)
 

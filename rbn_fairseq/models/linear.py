@@ -50,9 +50,7 @@ def readers_of_norms(
 ) -> Iterator[tuple[nn.Module, list[nn.Linear]]]:
     """Yield every norm of a stack, and the linear layers that read its output.
 
-    Args:
-        stack: encoder or decoder.
-        behind: the linear layers that read the stack's own output.
+    ``behind`` are the linear layers that read the stack's own output.
     """
     layers = list(stack.layers.children())  # not LayerDrop's choice
     norms, linear = zip(
@@ -93,10 +91,6 @@ def normalise_weights(module: nn.Module, kind: str) -> None:
     ``wn``: ``w = g v / ||v||`` (Salimans and Kingma, 2016, Weight Normalization, Eq. 2), which
     leaves the first weights as they are. ``cwn``: the same with the mean of v taken off (Huang et
     al., 2017, Centered Weight Normalization), which centres them. ``none``: nothing.
-
-    Args:
-        module: where the linear layers are.
-        kind: one of ``WEIGHT_NORMS``.
     """
     for part in list(module.modules()):
         if isinstance(part, nn.Linear) and kind == "wn":
@@ -120,9 +114,6 @@ def centre_weights(model: Any) -> None:
     paper's stacks of convolutions the layer behind one norm is the layer before the next; in a
     Transformer, where residuals come in between, it is the layer behind that is centred: the
     projections to queries, keys and values, or fc1.
-
-    Args:
-        model: an ``rbn_transformer``.
 
     Raises:
         ValueError: where what follows is not a linear layer.

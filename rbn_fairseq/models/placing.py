@@ -180,10 +180,6 @@ def encoder_batch_norms(model: Any) -> dict[str, BatchNorm]:
 def set_length_bins(model: Any, bins: Optional[LengthBins]) -> dict[str, BatchNorm]:
     """Give the encoder's batch norms these bins, empty, in place; ``None`` takes theirs away.
 
-    Args:
-        model: an ``rbn_transformer``.
-        bins: where they begin and end.
-
     Returns:
         The norms that stood there, by name.
     """

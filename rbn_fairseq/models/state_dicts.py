@@ -29,17 +29,10 @@ ARRANGEMENT = (
 def drop_length_bins(
     state: Mapping[str, Tensor], loaded: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Leave out running statistics by sentence length of norms that have none in this model.
+    """Return ``loaded`` without statistics by sentence length of norms that have none in ``state``.
 
     Those of all lengths, which the norms keep besides, are what the same training without bins
     would have.
-
-    Args:
-        state: the model's state dict.
-        loaded: the state dict to load.
-
-    Returns:
-        What is left of ``loaded``.
     """
 
     def of_bins(name: str) -> bool:
@@ -108,15 +101,9 @@ def refuse_lost_length_bins(path: Path, loaded: Mapping[str, Tensor], model_cfg:
 
 
 def explain(state: Mapping[str, Tensor], loaded: Mapping[str, Tensor], task: str) -> str | None:
-    """Say why weights cannot be loaded: other dictionaries, or other running statistics.
+    """Say why ``loaded`` could not be loaded: other dictionaries, or other running statistics.
 
-    Args:
-        state: the model's state dict.
-        loaded: the state dict that could not be loaded.
-        task: the one for the model.
-
-    Returns:
-        The message; ``None`` where both are alike.
+    ``None`` where both are those of ``state``, the model's; ``task`` is the one for the model.
     """
     for side, name in (
         ("source", "encoder.embed_tokens.weight"),

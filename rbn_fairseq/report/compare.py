@@ -303,9 +303,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     """Average over seeds at the last epoch that all seeds which have the value have.
 
-    Args:
-        frame: columns ``series``, ``run``, ``epoch`` and the value.
-        value: name of the column.
+    ``frame`` has columns ``series``, ``run``, ``epoch`` and that called ``value``.
 
     Returns:
         By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.

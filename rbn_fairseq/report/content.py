@@ -76,14 +76,11 @@ def heading(runs: Sequence[Run]) -> str:
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
-    """Return the report's sections.
+    """Return the report's sections, of runs with names that are unique.
 
     Runs of different data or model sizes are in groups of their own: first a section for each
     with differences to layer norm, then its runs and the paper's tables, its figures by theme and
     the settings; at the end problems of reading. What no run has measured is left out.
-
-    Args:
-        runs: as read; their names are unique.
     """
     groups = group_runs(runs)
     every = pd.concat([group.series[["norm", "label"]] for group in groups])

@@ -65,11 +65,7 @@ def render(
 ) -> str:
     """Return the page, which links to the files of figures and tables beside it.
 
-    Args:
-        title: its heading.
-        sections: what it shows.
-        about: what was run on what, as pairs of a name and a text.
-        drawn: the figures by name.
+    ``drawn`` are the figures by name; the rest is as for ``write_report``.
     """
     blocks = [block for section in sections for block in section.blocks]
     figures = [block for block in blocks if isinstance(block, Figure)]
