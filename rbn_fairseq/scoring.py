@@ -1,5 +1,6 @@
 """BLEU of the output of fairseq-generate, and whether two systems differ in it."""
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ __all__ = [
     "Score", "Significance", "bleu", "detokenise", "fetch_references", "paired_bootstrap",
     "read_generated", "split_compounds",
 ]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+_PIECE = re.compile(r"\S+@@(?= |$)|▁\S*")  # of subword-nmt, of SentencePiece
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Significance:
 def read_generated(path: Path, references: bool = True) -> tuple[list[str], list[str]]:
     """Read references and best hypotheses of fairseq-generate, ordered by the sentences' numbers.
 
-    Without ``references`` there may be none, and they are not read.
+    Without ``references`` there may be none, and they are not read. Warns where hypotheses are in
+    subword units.
 
     Raises:
         ValueError: if the file is missing, or lacks a sentence, its reference or its hypothesis
@@ -76,7 +82,16 @@ def read_generated(path: Path, references: bool = True) -> tuple[list[str], list
                 "side, say. Give --reference."
             )
     ordered = [fields[index] for index in sorted(fields)]
-    return [kinds.get("T", "") for kinds in ordered], [kinds["D"] for kinds in ordered]
+    hypotheses = [kinds["D"] for kinds in ordered]
+    piece = next(filter(None, map(_PIECE.search, hypotheses)), None)
+    if piece:
+        logger.warning(
+            "`%s` is in subword units, such as `%s`: scores over them cannot be compared with "
+            "scores over words. Generate with --remove-bpe (or --remove-bpe sentencepiece).",
+            path,
+            piece[0],
+        )
+    return [kinds.get("T", "") for kinds in ordered], hypotheses
 
 
 def _language(lang: str) -> str:

@@ -39,6 +39,16 @@ def test_order_and_best(tmp_path):
     assert hypotheses == ["", "two words"]  # of several, the first is the best
 
 
+@pytest.mark.parametrize(
+    "text, piece", [("two wor@@ ds", "wor@@"), ("▁two ▁words", "▁two"), ("a @@ b", None)]
+)
+def test_subword_units_are_warned_of(tmp_path, caplog, text, piece):
+    path = tmp_path / "out"
+    path.write_text(f"T-0\tone\nD-0\t-0.1\t{text}\n")
+    read_generated(path)
+    assert [record.args for record in caplog.records] == ([(path, piece)] if piece else [])
+
+
 @pytest.mark.parametrize("missing", ["D-0", "D-1", "[A-Z]-0"])
 def test_stopped_command(tmp_path, missing):
     path = tmp_path / "out"

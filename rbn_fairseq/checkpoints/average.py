@@ -39,8 +39,10 @@ def choose_last(directory: Path, last: int) -> list[Path]:
     if last < 1:
         raise ValueError(f"--last must be at least 1, but is {last}.")
     checkpoints = epoch_checkpoints(directory)
+    if not checkpoints:
+        raise ValueError(f"`{directory}` has no checkpoint1.pt and so on: no epoch has ended.")
     if len(checkpoints) < last:
-        epochs = ", ".join(map(str, checkpoints)) or "none"
+        epochs = ", ".join(map(str, checkpoints))
         raise ValueError(
             f"--last {last} asks for {last} epoch checkpoints, but `{directory}` has "
             f"{len(checkpoints)} (epochs: {epochs}). Ask for fewer, or train with "

@@ -33,12 +33,12 @@ def _tid_table(measured: _Measured, every_layer: bool) -> "Table":
     from rbn_fairseq.measuring.records import read_tid
 
     several = len({batching for _, batching in measured}) > 1
-    keys = ("batches", "total_batches", "mean_tid_error", "var_tid_error")
     records = [*chain(*measured.values())]
-    used, total, mean, var = (max(record[key] for record in records) for key in keys)
+    numbers = {f"{record['batches']} of {record['total_batches']}": None for record in records}
+    mean, var = (max(record[f"{kind}_tid_error"] for record in records) for kind in ("mean", "var"))
     table = Table(
         title="TID, %: mean / variance",
-        caption=f"on {used} of {total} batches; a layer's standard errors are at most "
+        caption=f"on {', '.join(numbers)} batches; a layer's standard errors are at most "
         f"{100 * mean:.2f} / {100 * var:.2f}",
     )
     for column in ("checkpoint", "update", *["batching"] * several, "layer"):

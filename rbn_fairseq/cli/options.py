@@ -157,7 +157,10 @@ def choose_checkpoints(paths: list[Path]) -> list[tuple[str, Path]]:
         return [(path.name if distinct else str(path), path) for path in paths]
     checkpoints = epoch_checkpoints(paths[0])
     if not checkpoints:
-        raise ValueError(f"`{paths[0]}` has no checkpoint1.pt and so on: name files of it.")
+        raise ValueError(
+            f"`{paths[0]}` has no checkpoint1.pt and so on: name files of it, "
+            "such as checkpoint_last.pt."
+        )
     return [(str(epoch), path) for epoch, path in checkpoints.items()]
 
 

@@ -62,6 +62,12 @@ def differences(group: Group, colours: Colours) -> list[Table]:
     compared = {*pairs["series"], *group.runs.loc[pairs["baseline"], "series"]}
     if alone := sorted({*others} - compared):
         notes.append(f"No LN has the settings of: {', '.join(names[alone])}.")
+    known = pairs["run"].isin(last.index) & pairs["baseline"].isin(last.index)
+    if apart := sorted({*pairs.loc[known & ~lost, "series"]} - {*means.index}):
+        notes.append(
+            "Not compared, as at no epoch that both have their updates are within 5 % of their "
+            f"LN's: {', '.join(names[apart])}."
+        )
     if len(diverged):
         notes.append(
             "Left out, with what is compared with them, as their last loss is not finite: "

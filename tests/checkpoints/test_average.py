@@ -72,6 +72,9 @@ def test_last_epochs(rbn_run, tmp_path, caplog):
     with pytest.raises(ValueError, match="--last 6") as error:
         choose_last(rbn_run, 6)
     assert "1, 2, 3" in str(error.value) and str(rbn_run) in str(error.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"has no checkpoint1\.pt and so on"):
+        choose_last(tmp_path / "empty", 1)
     with pytest.raises(ValueError, match="--last must be at least 1"):
         choose_last(rbn_run, 0)
 

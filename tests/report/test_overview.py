@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 from pytest import approx
 from scipy import stats
@@ -56,6 +57,16 @@ def test_what_is_not_compared_is_named(make, blocks):
     assert "differences" not in blocks([runs[0], runs[-1]])
     broken = make("broken", nll=(5.0, math.nan))  # its LN diverged
     assert "differences" not in blocks([broken, make("b", "BN", nll=(5.0, 4.0))])
+
+
+def test_what_had_other_numbers_of_updates_is_named(make, blocks, tmp_path):
+    runs = [make("ln"), make("bn", "BN"), make("rbn", "RBN")]
+    log = tmp_path / "rbn" / "train.log"
+    log.write_text(re.sub(r"num_updates (\d)", r"num_updates 1\1", log.read_text()))
+    table = blocks([*runs[:2], read_run("rbn", log.parent)])["differences"]
+    assert table.numbers["setting"].tolist() == ["BN"]
+    assert any("within 5 %" in note and note.endswith(": RBN.") for note in table.notes)
+    assert not any("within 5 %" in note for note in blocks(runs)["differences"].notes)
 
 
 def test_each_setting_is_compared_with_layer_norm_of_its_recipe(make, blocks):
