@@ -114,7 +114,8 @@ def refuse_other_function(path: str, trained: Mapping[str, Any], model_cfg: Any)
         ValueError: if more than norms differs, or only the file's embeddings have unit length.
     """
     other = difference(trained, model_cfg, _FUNCTION)
-    if trained.get("norm_unit_embeddings") and not model_cfg.norm_unit_embeddings:
+    unit = getattr(model_cfg, "norm_unit_embeddings", False)  # fairseq's own models know none
+    if trained.get("norm_unit_embeddings") and not unit:
         other = "--norm-unit-embeddings, without which the lengths of its embeddings mean nothing"
     if other:
         raise ValueError(

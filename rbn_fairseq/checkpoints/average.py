@@ -40,7 +40,9 @@ def choose_last(directory: Path, last: int) -> list[Path]:
         raise ValueError(f"--last must be at least 1, but is {last}.")
     checkpoints = epoch_checkpoints(directory)
     if not checkpoints:
-        raise ValueError(f"`{directory}` has no checkpoint1.pt and so on: no epoch has ended.")
+        raise ValueError(
+            f"`{directory}` has no checkpoint1.pt and so on: no epoch has ended, or none was kept."
+        )
     if len(checkpoints) < last:
         epochs = ", ".join(map(str, checkpoints))
         raise ValueError(
