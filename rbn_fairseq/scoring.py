@@ -1,8 +1,10 @@
 """BLEU of the output of fairseq-generate, and whether two systems differ in it."""
 
+import ast
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -16,11 +18,18 @@ from rbn_fairseq.corpora.text import read_lines
 
 __all__ = [
     "Score", "Significance", "bleu", "detokenise", "fetch_references", "paired_bootstrap",
-    "read_generated", "split_compounds",
+    "read_generated", "read_search", "split_compounds",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
+# What shapes the search, of the settings that fairseq-generate logs.
+_SEARCH = (
+    "beam", "lenpen", "max_len_a", "max_len_b", "min_len", "unkpen", "unnormalized",
+    "match_source_len", "prefix_size", "no_repeat_ngram_size", "sampling", "sampling_topk",
+    "sampling_topp", "temperature", "constraints", "diverse_beam_groups", "diversity_rate",
+    "lm_path", "replace_unk",
+)  # fmt: skip
 _PIECE = re.compile(r"\S+@@(?= |$)|▁\S*")  # of subword-nmt, of SentencePiece
 
 
@@ -92,6 +101,24 @@ def read_generated(path: Path, references: bool = True) -> tuple[list[str], list
             piece[0],
         )
     return [kinds.get("T", "") for kinds in ordered], hypotheses
+
+
+def read_search(path: Path) -> str:
+    """Read how fairseq-generate searched, such as ``beam 5, lenpen 0.6``; empty where not logged.
+
+    Settings that are 0, off (-1) or none are left out.
+    """
+    for line in read_lines(path):
+        if logged := re.search(r"\{'_name': None, 'common': .*\}$", line):
+            with suppress(ValueError, SyntaxError, KeyError):
+                settings = ast.literal_eval(logged[0])["generation"]
+                values = {name: settings.get(name) for name in _SEARCH}
+                told = {name: value for name, value in values.items() if value not in (None, 0, -1)}
+                return ", ".join(
+                    f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                    for name, value in told.items()
+                )
+    return ""
 
 
 def _language(lang: str) -> str:

@@ -15,6 +15,7 @@ from rbn_fairseq.scoring import (
     fetch_references,
     paired_bootstrap,
     read_generated,
+    read_search,
     split_compounds,
 )
 
@@ -37,6 +38,7 @@ def test_order_and_best(tmp_path):
     references, hypotheses = read_generated(path)
     assert references == ["one", "two words"]
     assert hypotheses == ["", "two words"]  # of several, the first is the best
+    assert read_search(path) == ""
 
 
 @pytest.mark.parametrize(
@@ -75,9 +77,12 @@ def test_other_files(tmp_path):
         read_generated(tmp_path / "none")
 
 
-def test_tokenised_bleu_is_that_of_fairseq(rbn_run, data_bin, tmp_path):
-    out = runs.evaluate("generate", data_bin, rbn_run / "checkpoint_last.pt", "--beam", 2)
-    (tmp_path / "out").write_text(out)
+def test_tokenised_bleu_is_that_of_fairseq(rbn_run, data_bin, tmp_path, caplog):
+    search = ("--beam", 2, "--lenpen", 0.6, "--max-len-a", 1)
+    out = runs.evaluate("generate", data_bin, rbn_run / "checkpoint_last.pt", *search)
+    (tmp_path / "out").write_text(caplog.text + out)
+    told = "beam 2, lenpen 0.6, max_len_a 1, max_len_b 200, min_len 1, temperature 1"
+    assert read_search(tmp_path / "out") == told
     references, hypotheses = read_generated(tmp_path / "out")
     assert len(hypotheses) == 61
     score = bleu(hypotheses, references, "none")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unittest import mock
 
 import typer
@@ -71,6 +71,25 @@ def log_as_fairseq() -> None:
         force=True,
     )
     hide_known_warnings()
+
+
+@contextmanager
+def _settings_beside_translations() -> Iterator[None]:
+    """Write settings into the file of --results-path, too, as fairseq-generate does.
+
+    Its log goes there; here the log is on stdout.
+    """
+    from fairseq_cli import generate
+
+    main = generate._main
+
+    def write_settings(cfg: Any, file: TextIO) -> Any:
+        if file is not sys.stdout:
+            print(cfg, file=file)
+        return main(cfg, file)
+
+    with mock.patch.object(generate, "_main", write_settings):
+        yield
 
 
 def _run(name: str, arguments: list[str]) -> None:
@@ -143,7 +162,8 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
 
 def generate(context: typer.Context, user_dir: UserDir = None) -> None:
     """Translate: fairseq-generate with --user-dir and --task put in; its options are the same."""
-    _run_on_checkpoint("generate", context.args, user_dir)
+    with _settings_beside_translations():
+        _run_on_checkpoint("generate", context.args, user_dir)
 
 
 def interactive(context: typer.Context, user_dir: UserDir = None) -> None:

@@ -87,17 +87,20 @@ def score(
     detokenised = [scoring.detokenise(side, lang) for side in (ours, theirs)]
     texts["sacrebleu"] = (None, [*detokenised, plain])
     scores: dict[str, dict[str, Any]] = {}
+    search = scoring.read_search(generated)
     out = console(json)
     for kind, (tokenize, (ours, theirs, right)) in texts.items():
         named = {"lang": lang, "test_set": test_set} if kind == "sacrebleu" else {}
         value = scoring.bleu(ours, right, tokenize, **named)
-        scores[kind] = asdict(value)
+        scores[kind] = asdict(value) | {"search": search}
         line = f"{kind:14} BLEU {value.bleu:.2f}  BP {value.brevity_penalty:.3f}  {value.signature}"
         if against is not None:
             test = scoring.paired_bootstrap(ours, theirs, right, tokenize, lang)
             scores[kind]["significance"] = {"against": str(against), **asdict(test)}
             line += f"\n{'':14} BLEU {test.bleu:.2f} against it, p = {test.p:.3f}"
         out.print(line, highlight=False, markup=False, soft_wrap=True)
+    if search:
+        out.print(f"translated with {search}", highlight=False, markup=False, soft_wrap=True)
     write_json(json, scores)
 
 

@@ -234,9 +234,14 @@ def _distinct(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
     return runs[~again].sort_values(["series", "seed"], kind="stable"), twice
 
 
+def _how(score: Mapping[str, Any]) -> str:
+    """Return sacreBLEU's signature of a score, and how its translations were searched for."""
+    return ", ".join(filter(None, (str(score.get("signature", "unknown")), score.get("search"))))
+
+
 def _scores(runs: Sequence[Run], key: str) -> pd.DataFrame:
     rows = [
-        (run.name, kind, float(score[key]), str(score.get("signature", "unknown")),
+        (run.name, kind, float(score[key]), _how(score),
          score.get("sentences"), run.averaged_scores.get(kind, {}).get(key))
         for run in runs for kind, score in run.scores.items() if key in score
     ]  # fmt: skip
@@ -384,7 +389,7 @@ def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
     ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
-    of trainings that ended after as many epochs and updates, scored with the same signature.
+    of trainings that ended after as many epochs and updates, translated and scored alike.
     ``nll_count`` and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
     """
     nll = at_last_epoch(gaps_by_epoch(group), "gap")

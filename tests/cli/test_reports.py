@@ -32,6 +32,11 @@ def test_score(generated, tmp_path):
         assert f"{kind:14} BLEU {score['bleu']:.2f}" in result.output
         assert score["brevity_penalty"] < 1  # one word is missing
         assert score["sentences"] == LINES.count("T-")
+    settings = {"_name": None, "common": {}, "generation": {"beam": 4, "lenpen": 0.6}}
+    generated.write_text(f"INFO | {settings}\n{LINES}")
+    assert (
+        "translated with beam 4, lenpen 0.6" in completed("score", generated, "--lang", "en").output
+    )
 
 
 def test_score_against_other_references(generated, tmp_path):

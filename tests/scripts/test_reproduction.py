@@ -48,7 +48,9 @@ def test_what_training_and_evaluation_leave(iwslt14):
     model, criterion = configs[2]["model"], configs[2]["criterion"]
     assert model["norm_encoder"] == "batch" and criterion["rbn_mean_weight"] == 0.1
     for name in ("score.json", "score_averaged_statistics.json"):
-        assert set(json.loads((run / name).read_text())) == {"tokenised", "sacrebleu"}
+        scores = json.loads((run / name).read_text())
+        assert set(scores) == {"tokenised", "sacrebleu"}
+        assert scores["sacrebleu"]["search"].startswith("beam 5, lenpen 1, max_len_a 1")
     assert not (runs / names[0] / "score_averaged_statistics.json").exists()
     state = read_checkpoint(run / "average_recalibrated.pt")
     assert state["rbn_fairseq"]["recalibrated"]["batches"] > 0
