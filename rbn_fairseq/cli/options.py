@@ -147,21 +147,26 @@ def choose_device(device: Optional[str]) -> str:
 def choose_checkpoints(paths: list[Path]) -> list[tuple[str, Path]]:
     """Return checkpoint files with the labels that tables show: epochs, or names of files.
 
+    Of a directory those of epochs, and checkpoint_last.pt where it has more updates than they.
+
     Raises:
-        ValueError: if a directory has none of epochs.
+        ValueError: if a directory has none of these.
     """
-    from rbn_fairseq.checkpoints.files import epoch_checkpoints
+    from rbn_fairseq.checkpoints.files import epoch_checkpoints, read_checkpoint, updates_of
 
     if len(paths) > 1 or not paths[0].is_dir():
         distinct = len({path.name for path in paths}) == len(paths)
         return [(path.name if distinct else str(path), path) for path in paths]
-    checkpoints = epoch_checkpoints(paths[0])
-    if not checkpoints:
-        raise ValueError(
-            f"`{paths[0]}` has no checkpoint1.pt and so on: name files of it, "
-            "such as checkpoint_last.pt."
-        )
-    return [(str(epoch), path) for epoch, path in checkpoints.items()]
+    chosen = [(str(epoch), path) for epoch, path in epoch_checkpoints(paths[0]).items()]
+    last = paths[0] / "checkpoint_last.pt"
+    if last.is_file():
+        newest = [last, *(path for _, path in chosen[-1:])]
+        updates = [updates_of(read_checkpoint(path, mmap=True)) for path in newest]
+        if updates[0] > max(updates[1:], default=-1):
+            chosen.append(("last", last))
+    if not chosen:
+        raise ValueError(f"`{paths[0]}` has no checkpoint of a training: name a file.")
+    return chosen
 
 
 def progress(items: Sequence[_T], label: str) -> Iterable[_T]:

@@ -51,7 +51,7 @@ def cut_bins(
         logger.warning(
             f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
-            "will be poor. With fewer bins each has more tokens."
+            "will be poor. More sentences or fewer bins make them better."
         )
     return bins
 

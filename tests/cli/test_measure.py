@@ -9,6 +9,7 @@ import torch
 import runs
 from command import completed, user_error
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
+from rbn_fairseq.cli.options import choose_checkpoints
 from rbn_fairseq.diagnostics import TID, average_tid
 
 BATCHINGS = ["as-trained", "random", "mixed:4"]
@@ -176,6 +177,20 @@ def test_cost_of_norms_with_quadratic_means_in_both_stacks(data_bin, tmp_path):
     nll = {line["statistics"]: line["nll"] for line in lines}
     assert "length-conditional" not in nll
     assert nll["running"] != nll["recalibrated"] == pytest.approx(nll["pooled"], rel=0.1)
+
+
+def test_the_last_checkpoint_is_measured_where_it_is_the_newest(tmp_path):
+    def labels(**updates):
+        for name, number in updates.items():
+            state = {"model": {}, "optimizer_history": [{"num_updates": number}]}
+            write_checkpoint(tmp_path / f"checkpoint{name}.pt", state)
+        return [label for label, _ in choose_checkpoints([tmp_path])]
+
+    with pytest.raises(ValueError, match="has no checkpoint of a training"):
+        labels()
+    assert labels(_last=9) == ["last"]  # of --no-epoch-checkpoints
+    assert labels(_last=20, **{"1": 10, "2": 20}) == ["1", "2"]
+    assert labels(_last=25) == ["1", "2", "last"]  # of --max-update within an epoch
 
 
 @pytest.fixture(scope="module")
