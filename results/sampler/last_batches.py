@@ -33,7 +33,7 @@ def last_order(number: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order in which fairseq takes an epoch's batches."""
     order = np.arange(number)
     with data_utils.numpy_seed(seed + epoch):
-        np.random.shuffle(order)
+        np.random.shuffle(order)  # noqa: NPY002 (fairseq's)
     return order
 
 
