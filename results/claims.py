@@ -229,6 +229,24 @@ def print_samplers() -> None:
                 print(f"  {norm}: {goals[norm]:.3f} at {x0 + (y0 - goals[norm]) / (y0 - y1):.2f}")
 
 
+def print_last_batches() -> None:
+    """What running statistics lose by remembering the last batches, weights as saved."""
+    print("nll above that of equal weights; random orders: mean, deviation, range, r with length")
+    for run in runs("sampler/runs/*/last_batches.jsonl"):
+        frame = pd.read_json(run, lines=True).set_index("statistics")
+        saved = frame["nll"]["as saved"] - frame["nll"]["equal weights"]
+        print(f"  {run.parent.name}: running statistics {saved:+.4f}")
+        for momentum, orders in frame.groupby("momentum"):
+            training, lag = orders["lag"]["order: training"], orders["lag"].drop("order: training")
+            r = lag.corr(orders["length"].drop("order: training"))
+            print(
+                f"    momentum {momentum}: {lag.mean():+.3f} ± {lag.std():.3f}, {lag.min():+.3f} "
+                f"to {lag.max():+.3f}, r {r:.2f}; training's {training:+.4f}"
+            )
+
+
 if __name__ == "__main__":
-    for part in (print_bleu, print_tid, print_gap, print_conditioning, print_samplers):
+    for part in (
+        print_bleu, print_tid, print_gap, print_conditioning, print_samplers, print_last_batches,
+    ):  # fmt: skip
         part()

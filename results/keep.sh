@@ -24,7 +24,7 @@ for run in "$@"; do
     if [[ -f $run/run.json ]]; then # a path's last two parts; no address of a host, no command
         sed -E -e '/^ *"command": /d' -e 's|"/[^"]*/([^"/]+/[^"/]+)"|"\1"|g' -e 's|"tcp://[^"]*"|null|g' "$run/run.json" >"$to/run.json"
     fi
-    for file in tid conditioning tid_batching cost multipliers ablation weights; do
+    for file in tid conditioning tid_batching cost multipliers ablation weights last_batches; do
         if [[ -f $run/$file.jsonl ]]; then
             sed -E 's|"checkpoint": "[^"]*/([^"/]+)"|"checkpoint": "\1"|' "$run/$file.jsonl" >"$to/$file.jsonl"
         fi
