@@ -182,8 +182,10 @@ def test_embeddings_of_any_length_are_refused(data_bin, tmp_path):
     unit = (data_bin, tmp_path / "unit", "--norm-unit-embeddings", "--max-update", 1, *QUICK)
     runs.train(*unit)
     file = tmp_path / "unit" / "checkpoint_last.pt"
-    with pytest.raises(ValueError, match="trained with --norm-unit-embeddings, without"):
-        runs.train(data_bin, tmp_path / "plain", "--init-from", file, "--max-update", 1)
+    fairseqs = ("--arch", "transformer", "--criterion", "label_smoothed_cross_entropy")
+    for model in ((), fairseqs):
+        with pytest.raises(ValueError, match="trained with --norm-unit-embeddings, without"):
+            runs.train(data_bin, tmp_path / "plain", *model, "--init-from", file, "--max-update", 1)
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
