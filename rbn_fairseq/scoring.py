@@ -28,7 +28,7 @@ _SEARCH = (
     "beam", "lenpen", "max_len_a", "max_len_b", "min_len", "unkpen", "unnormalized",
     "match_source_len", "prefix_size", "no_repeat_ngram_size", "sampling", "sampling_topk",
     "sampling_topp", "temperature", "constraints", "diverse_beam_groups", "diversity_rate",
-    "lm_path", "replace_unk",
+    "lm_path", "lm_weight", "replace_unk", "retain_dropout", "no_early_stop",
 )  # fmt: skip
 _PIECE = re.compile(r"\S+@@(?= |$)|▁\S*")  # of subword-nmt, of SentencePiece
 

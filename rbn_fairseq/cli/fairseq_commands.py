@@ -85,7 +85,7 @@ def _settings_beside_translations() -> Iterator[None]:
 
     def write_settings(cfg: Any, file: TextIO) -> Any:
         if file is not sys.stdout:
-            print(cfg, file=file)
+            file.write(f"{cfg}\n")
         return main(cfg, file)
 
     with mock.patch.object(generate, "_main", write_settings):

@@ -157,13 +157,14 @@ def choose_checkpoints(paths: list[Path]) -> list[tuple[str, Path]]:
     if len(paths) > 1 or not paths[0].is_dir():
         distinct = len({path.name for path in paths}) == len(paths)
         return [(path.name if distinct else str(path), path) for path in paths]
+
+    def updates(path: Path) -> int:
+        return updates_of(read_checkpoint(path, mmap=True))
+
     chosen = [(str(epoch), path) for epoch, path in epoch_checkpoints(paths[0]).items()]
     last = paths[0] / "checkpoint_last.pt"
-    if last.is_file():
-        newest = [last, *(path for _, path in chosen[-1:])]
-        updates = [updates_of(read_checkpoint(path, mmap=True)) for path in newest]
-        if updates[0] > max(updates[1:], default=-1):
-            chosen.append(("last", last))
+    if last.is_file() and (not chosen or updates(last) > updates(chosen[-1][1])):
+        chosen.append(("last", last))
     if not chosen:
         raise ValueError(f"`{paths[0]}` has no checkpoint of a training: name a file.")
     return chosen

@@ -34,9 +34,8 @@ def test_score(generated, tmp_path):
         assert score["sentences"] == LINES.count("T-")
     settings = {"_name": None, "common": {}, "generation": {"beam": 4, "lenpen": 0.6}}
     generated.write_text(f"INFO | {settings}\n{LINES}")
-    assert (
-        "translated with beam 4, lenpen 0.6" in completed("score", generated, "--lang", "en").output
-    )
+    output = completed("score", generated, "--lang", "en").output
+    assert "translated with beam 4, lenpen 0.6" in output
 
 
 def test_score_against_other_references(generated, tmp_path):
