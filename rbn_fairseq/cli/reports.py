@@ -101,6 +101,13 @@ def score(
         out.print(line, highlight=False, markup=False, soft_wrap=True)
     if search:
         out.print(f"translated with {search}", highlight=False, markup=False, soft_wrap=True)
+    other = "" if against is None else scoring.read_search(against)
+    if search and other and other != search:
+        typer.echo(
+            f"{against} was translated with {other}: part of the difference is the search's, not "
+            "the model's.",
+            err=True,
+        )
     write_json(json, scores)
 
 

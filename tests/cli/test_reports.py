@@ -137,5 +137,11 @@ def test_score_tests_the_difference_to_another(tmp_path):
         assert test["against"] == str(tmp_path / "theirs") and test["samples"] == 1000
         assert test["bleu"] < score["bleu"] == pytest.approx(100) and test["p"] < 0.05
     assert printed.count("against it, p = 0.0") == 2
+    assert "the search's" not in printed
+    for name, beam in (("ours", 5), ("theirs", 1)):
+        with (tmp_path / name).open("a") as file:
+            print({"_name": None, "common": {}, "generation": {"beam": beam}}, file=file)
+    warned = f"{tmp_path / 'theirs'} was translated with beam 1: part of the difference is the"
+    assert warned in rbn("score", *arguments).output
     without = rbn("score", *arguments[:3], "--json", output, "--overwrite")
     assert without.exit_code == 0 and "significance" not in output.read_text()
