@@ -139,9 +139,16 @@ def choose(recipe: Path, group: str, name: str) -> str:
     the recipe, in a directory called as the group.
 
     Raises:
-        ValueError: naming the option, if the group has no such file.
+        ValueError: naming the option, if the group has no such file, or the recipe no such group.
     """
-    settings, norm = compose_settings(recipe, [])
+    settings = _compose(recipe, [])
+    choices = settings["hydra"]["runtime"]["choices"]
+    if group not in choices:
+        raise ValueError(
+            f"--{group} {name}: the recipe `{recipe.stem}` has no `{group}` among its defaults, as "
+            "those for translation have (`rbn recipes`)."
+        )
+    norm = choices.get("norm") or ""
     model = settings.get("model") or {}
     before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
     ends = ["_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"]

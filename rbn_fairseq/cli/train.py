@@ -37,7 +37,8 @@ def train(
     preset: Annotated[
         Optional[str],
         typer.Option(
-            help="With a recipe: `small`, a model for CPUs; `mixed`, batches of 16 lengths."
+            help="With a recipe for translation: `small`, a model for CPUs; `mixed`, batches of 16 "
+            "lengths."
         ),
     ] = None,
     check: Annotated[

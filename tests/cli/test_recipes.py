@@ -116,6 +116,8 @@ def test_a_copy_of_a_recipe_is_one(data_bin, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"--norm: .*as `norm/rbn\.yaml`"):
         recipes.compose_recipe("mine.yaml", {"norm": "rbn.yaml"})
     assert "Did you mean `iwslt14_pre`" in user_error(capsys, "recipes", "iwslt14_per")
+    with pytest.raises(ValueError, match="--preset small: the recipe `ptb_post` has no `preset`"):
+        recipes.compose_recipe("ptb_post", {"preset": "small"})
 
 
 def test_settings_that_base_would_overwrite_are_refused(tmp_path, capsys, monkeypatch):
