@@ -112,13 +112,15 @@ class Start(Callback):
 
     def on_batches(self, iterator: Any) -> None:
         """Refuse training data without targets, which fairseq takes for text to translate."""
+        if self.training.model is None:  # nothing is trained, as in `rbn generate`
+            return
         if not self.training.adapter.has_targets(iterator.dataset):
             raise ValueError(
                 f"The data's part `{self.training.train_subset}` has one side alone, so that there "
                 "is nothing to train on: `rbn doctor --data DATA-BIN` tells which. Make it with "
                 "fairseq-preprocess."
             )
-        if self.training.model is not None and not self._checked:
+        if not self._checked:
             self._checked = True
             self._check_schedules(self.training.model)
             if process_rank() == 0:

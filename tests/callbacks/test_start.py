@@ -171,3 +171,13 @@ def test_a_schedule_counts_the_updates_behind_a_reset(data_bin, tmp_path, reset,
     with pytest.raises(ValueError, match=f"which has {updates} updates"):
         runs.train(data_bin, tmp_path, *options, updates + 1, *again)
     assert not longer(runs.train(data_bin, tmp_path, *options, updates, *again))
+
+
+def test_text_alone_may_be_translated_as_training_data(data_bin, rbn_run, tmp_path):
+    source = shutil.copytree(data_bin, tmp_path / "data")
+    for path in source.glob("train.*.en.*"):
+        path.unlink()
+    with pytest.raises(ValueError, match="one side alone"):
+        runs.train(source, tmp_path / "save", "--max-update", 1)
+    checkpoint = rbn_run / "checkpoint_last.pt"
+    assert len(runs.generate(source, checkpoint, "--gen-subset", "train")) > 1
