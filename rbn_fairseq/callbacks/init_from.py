@@ -12,7 +12,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.files import plain_settings, read_checkpoint, refuse_folded
+from rbn_fairseq.checkpoints.files import model_settings, read_checkpoint, refuse_folded
 from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.diagnostics import ESTIMATES, collect_moments, population_norms, set_population
 from rbn_fairseq.measuring.batches import collate, draw_batches
@@ -173,7 +173,7 @@ class InitFrom(Callback):
         state = read_checkpoint(path)
         refuse_folded(path, state, "Give --init-from the checkpoint that was folded.")
         refuse_other_dictionaries(self.training.task, state)
-        settings = plain_settings((state.get("cfg") or {}).get("model"))
+        settings = model_settings(state)
         refuse_other_function(name, settings, self._model_cfg)
         self._lacking = load_weights(model, state["model"], name)
         if difference(settings, self._model_cfg, ARRANGEMENT):

@@ -11,7 +11,7 @@ from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.checkpoints.files import (
-    plain_settings,
+    model_settings,
     read_checkpoint,
     refuse_folded,
     updates_of,
@@ -79,8 +79,7 @@ class Resume(Callback):
         except ValueError as error:
             raise ValueError(f"{given or '--save-dir'}: {error}") from error
         refuse_folded(start, state, "Train from the checkpoint that was folded.")
-        settings = plain_settings((state.get("cfg") or {}).get("model"))
-        refuse_other_norms(start, settings, model_cfg)
+        refuse_other_norms(start, model_settings(state), model_cfg)
         refuse_lost_length_bins(start, state["model"], model_cfg)
         if resumes and not state.get("last_optimizer_state") and not cfg.reset_optimizer:
             raise ValueError(

@@ -11,7 +11,7 @@ from torch import Tensor
 from rbn_fairseq.checkpoints.files import (
     drop_moving_average,
     epoch_checkpoints,
-    plain_settings,
+    model_settings,
     read_checkpoint,
     refuse_folded,
     updates_of,
@@ -72,7 +72,7 @@ def _layout(model: dict[str, Tensor]) -> dict[str, Any]:
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
     """Return what must be the same where two checkpoints say it: norms and dictionaries."""
-    model = plain_settings((state.get("cfg") or {}).get("model"))
+    model = model_settings(state)
     words = (state.get("task_state") or {}).get("dictionaries")
     return {
         **{name: value for name, value in model.items() if re.fullmatch(_NORMS, name)},

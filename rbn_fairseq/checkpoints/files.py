@@ -15,8 +15,8 @@ from rbn_fairseq.writing import unfinished
 
 __all__ = [
     "NO_EMBEDDINGS", "drop_moving_average", "epoch_checkpoints", "has_norms", "is_archive",
-    "is_whole", "own_settings", "plain_settings", "read_checkpoint", "refuse_folded",
-    "updates_of", "write_checkpoint",
+    "is_whole", "model_settings", "own_settings", "plain_settings", "read_checkpoint",
+    "refuse_folded", "updates_of", "write_checkpoint",
 ]  # fmt: skip
 
 #: Settings: what the embeddings started from is in the weights, and its files may be gone.
@@ -105,6 +105,12 @@ def plain_settings(settings: Any) -> Mapping[str, Any]:
     if isinstance(settings, Namespace):
         settings = vars(settings)
     return settings if isinstance(settings, Mapping) else {}
+
+
+def model_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of a checkpoint's model, which old ones of fairseq have in `args`."""
+    cfg = plain_settings(state.get("cfg"))
+    return plain_settings(cfg.get("model")) or plain_settings(state.get("args"))
 
 
 def has_norms(model: Mapping[str, Any]) -> bool:

@@ -7,7 +7,13 @@ from typing import Any, Optional
 from fairseq.data import Dictionary, data_utils
 from torch import Tensor
 
-from rbn_fairseq.checkpoints.files import has_norms, plain_settings, read_checkpoint, updates_of
+from rbn_fairseq.checkpoints.files import (
+    has_norms,
+    model_settings,
+    plain_settings,
+    read_checkpoint,
+    updates_of,
+)
 from rbn_fairseq.measuring.data_bin import check_data, fingerprint
 from rbn_fairseq.models.state_dicts import describe_plans
 
@@ -24,8 +30,7 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
     except Exception as error:  # a damaged pickle may raise anything
         yield "problem", f"checkpoint `{path}` cannot be read: {error}"
         return None
-    cfg = plain_settings(state.get("cfg"))
-    model = plain_settings(cfg.get("model")) or plain_settings(state.get("args"))
+    model = model_settings(state)
     name = model.get("_name") or model.get("arch") or "unknown"
     ours = has_norms(model)
     plans = f", {describe_plans(model)}" if ours else ""
@@ -39,7 +44,7 @@ def check_checkpoint(path: Path) -> Generator[tuple[str, str], None, Optional[di
             "it was made without this plugin: `rbn generate` translates with it, and `rbn train "
             "--init-from FILE` begins with its weights, if it is fairseq's `transformer`.",
         )
-    return state if ours and "task" in cfg else None
+    return state if ours and "task" in plain_settings(state.get("cfg")) else None
 
 
 def _check_weights(model: Mapping[str, Any]) -> Findings:

@@ -19,15 +19,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from rbn_fairseq.models.config import complete
-from rbn_fairseq.models.kinds import KINDS, kind_of
+from rbn_fairseq.models.config import completed
 from rbn_fairseq.pieces import read_pieces
 from rbn_fairseq.version import __version__, commit, installed
 from rbn_fairseq.writing import write_whole
 
 __all__ = [
-    "RUN_FILE", "changed_settings", "complete_model", "describe_run", "describe_start",
-    "write_run_file",
+    "RUN_FILE", "changed_settings", "describe_run", "describe_start", "write_run_file",
 ]  # fmt: skip
 
 RUN_FILE = "run.json"
@@ -60,18 +58,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what the named architecture or the defaults set, and leave out other options.
-
-    The options of another model than ours are returned as they are.
-    """
-    name = str(model.get("_name") or model.get("arch"))
-    kind = kind_of(name)
-    if kind is None and "norm_encoder" in model:  # an architecture of the user's own
-        kind = KINDS["rbn_transformer"]
-    return dict(model) if kind is None else {**_plain(complete(kind, model)), "_name": name}
 
 
 def _pieces(data: Any) -> dict[str, Any]:
@@ -111,7 +97,7 @@ def describe_run(cfg: Any, task: Any, model: nn.Module) -> dict[str, Any]:
     """
     groups: Any = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     config = {name: _plain(group) for name, group in groups.items() if group is not None}
-    config["model"] = complete_model(config.get("model") or {})
+    config["model"] = _plain(completed(config.get("model") or {}))
     config = _without_copies(config)
     if data := config["task"].get("data"):  # the same name wherever a training was started
         config["task"]["data"] = os.pathsep.join(map(os.path.abspath, str(data).split(os.pathsep)))

@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import DictConfig
 
-from rbn_fairseq.models.kinds import KINDS, SIDES, TRANSLATION, ModelKind
+from rbn_fairseq.models.kinds import KINDS, SIDES, TRANSLATION, ModelKind, kind_of
 from rbn_fairseq.models.linear import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS, on_registration
 
@@ -203,6 +203,20 @@ def complete(kind: ModelKind, given: Mapping[str, Any]) -> argparse.Namespace:
     architecture = given.get("_name") or given.get("arch") or kind.name
     fill_preset(full, kind.presets.get(architecture, kind.presets[kind.name]))
     return full
+
+
+def completed(model: Any) -> dict[str, Any]:
+    """Return a model's settings with what its architecture or the defaults set.
+
+    Args:
+        model: DictConfig, Namespace or mapping; that of another model than ours stays as it is.
+    """
+    given = dict(model if isinstance(model, (DictConfig, Mapping)) else vars(model))
+    name = str(given.get("_name") or given.get("arch"))
+    kind = kind_of(name)
+    if kind is None and "norm_encoder" in given:  # an architecture of the user's own
+        kind = KINDS["rbn_transformer"]
+    return given if kind is None else {**vars(complete(kind, given)), "_name": name}
 
 
 def resolve(cfg: Any, kind: ModelKind = TRANSLATION) -> RBNConfig:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rbn_fairseq.models.config import completed
 from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.norms import NORMS, split_statistics
 
@@ -59,13 +60,14 @@ def difference(trained: Mapping[str, Any], model_cfg: Any, names: Collection[str
     Args:
         trained: the settings of the checkpoint's model; fairseq's own name no norms.
         model_cfg: those of the other model.
-        names: of the settings to compare, where both have them.
+        names: of the settings to compare, where both have them or their architecture sets them.
 
     Returns:
         The first one that differs, as in ``--norm-encoder batch, not layer``; ``None`` = none does.
     """
+    theirs, ours = completed(trained), completed(model_cfg)
     for name in names:
-        before, now = trained.get(name), getattr(model_cfg, name, None)
+        before, now = theirs.get(name), ours.get(name)
         if before is not None and now is not None and str(before) != str(now):
             return f"--{name.replace('_', '-')} {before}, not {now}"
     return None

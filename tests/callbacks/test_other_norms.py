@@ -1,12 +1,16 @@
 """Weights for a model whose norms are others: all but norms is taken, or the file is refused."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from fairseq.models.transformer import TransformerModel
 
 import small_models
 from rbn_fairseq.callbacks.init_from import load_weights
+from rbn_fairseq.checkpoints.files import model_settings
 from rbn_fairseq.models import RBNTransformerModel
+from rbn_fairseq.models.state_dicts import ARRANGEMENT, difference
 from rbn_fairseq.norms import PopulationNorm
 from small_models import BATCH, FINALS, HYBRID, PERI, PRE, SUB
 
@@ -196,3 +200,16 @@ def test_shared_embeddings_that_differ_in_the_file_are_refused():
         load(build(share_all_embeddings=True), build(seed=4))
     assert "encoder.embed_tokens.weight" in str(error.value)
     load(build(), build(seed=4, share_all_embeddings=True))  # each has its own from then on
+
+
+def test_what_the_architecture_sets_is_compared():
+    tiny = "rbn_transformer_tiny"
+    post, pre = {"_name": tiny}, {"_name": f"{tiny}_pre"}  # as fairseq keeps what nobody gave
+    given = Namespace(_name=tiny, encoder_attention_heads=8)
+    heads = ("encoder_attention_heads",)
+    own = Namespace(**post)
+    old = {"cfg": None, "args": Namespace(arch=f"{tiny}_pre", norm_encoder="batch")}
+    assert difference(post, given, heads) == "--encoder-attention-heads 4, not 8"
+    assert difference(pre, own, ARRANGEMENT) == "--encoder-normalize-before True, not False"
+    assert difference(model_settings(old), own, ARRANGEMENT) == "--norm-encoder batch, not layer"
+    assert difference(post, own, (*ARRANGEMENT, *heads)) is None

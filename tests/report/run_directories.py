@@ -3,7 +3,7 @@
 import copy
 import json
 
-from rbn_fairseq.measuring.run_file import complete_model
+from rbn_fairseq.models.config import completed
 from rbn_fairseq.report.runs import read_run
 
 WAYS = {"running": 0.02, "recalibrated": 0.012, "pooled": 0.011, "batch": 0.0, "batch-random": 0.01}
@@ -81,7 +81,7 @@ def write_lines(path, lines):
 def write_run_file(directory, cfg, dictionaries=None, starts=(0,), sentences=None):
     """run.json as a training writes it; ``dictionaries``: their sizes by language."""
     run = {
-        "config": cfg | {"model": complete_model(cfg["model"])},
+        "config": cfg | {"model": completed(cfg["model"])},
         "data": {"vocabularies": dictionaries or {}, "sentences": {"train": sentences}},
         "starts": [{"update": update} for update in starts],
     }
