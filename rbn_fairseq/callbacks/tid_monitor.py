@@ -118,6 +118,7 @@ class TIDMonitor(Callback):
                 f"average of {len(values)} layers: {_percents(average)} | {used} batches"
             )
             if epoch > 0:
+                # Weight 0: the latest measurement of an epoch, which may have had two, by a resume.
                 for place, value in (("last", last), ("average", average)):
-                    metrics.log_scalar(f"{name}_mean_{place}", value.mean, round=5)
-                    metrics.log_scalar(f"{name}_var_{place}", value.var, round=5)
+                    metrics.log_scalar(f"{name}_mean_{place}", value.mean, 0, round=5)
+                    metrics.log_scalar(f"{name}_var_{place}", value.var, 0, round=5)

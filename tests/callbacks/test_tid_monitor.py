@@ -121,8 +121,10 @@ def test_within_an_epoch_only_the_end_of_the_training_adds_a_record(data_bin, tm
     assert log.count("begin validation on") == 3
     measured = {(row["epoch"], row["update"]) for row in runs.tid_rows(tmp_path)}
     assert measured == {(0, 0), (1, 12)}
-    runs.train(data_bin, tmp_path, *BATCH, "--max-epoch", 1, "--tid-batches", 3)
+    log = runs.train(data_bin, tmp_path, *BATCH, "--max-epoch", 1, "--tid-batches", 3)
     assert {row["update"] for row in runs.tid_rows(tmp_path)} == {0, 15}
+    logged = re.findall(r"tid_mean_last ([0-9.]+)", log.replace("conditional_tid", ""))
+    assert float(logged[-1]) == pytest.approx(runs.tid_rows(tmp_path)[-1]["mean_tid"], abs=1e-5)
 
 
 @pytest.mark.parametrize("option", ["--reset-dataloader", "--reset-optimizer"])
