@@ -9,7 +9,12 @@ from rbn_fairseq.callbacks import Training, WithCallbacks
 from rbn_fairseq.measuring.adapters import EncoderDecoder
 
 CFG = {
-    "dataset": {"train_subset": "train", "disable_validation": False},
+    "dataset": {
+        "train_subset": "train",
+        "disable_validation": False,
+        "validate_interval": 1,
+        "validate_after_updates": 0,
+    },
     "checkpoint": {"save_dir": "nowhere"},
     "optimization": {"max_update": 0},
 }

@@ -1,4 +1,4 @@
-"""The TID monitor: measures every batch norm before training and at the end of every epoch."""
+"""The TID monitor: measures every batch norm before training and at the end of epochs."""
 
 import logging
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def _percents(tid: TID) -> str:
 
 
 class TIDMonitor(Callback):
-    """Measures TID before training and at the end of every epoch.
+    """Measures TID before training and at the end of every epoch that is validated.
 
     Measures on training batches in one pass, with dropout off unless asked for, and leaves
     modes, random numbers and statistics as they were, so that training is the same with and
@@ -55,12 +55,30 @@ class TIDMonitor(Callback):
     _begins = False  # the first epoch, whose first update has not been tried yet
 
     def on_model(self, model: nn.Module) -> None:
-        """Check that there will be an end of an epoch to measure at."""
+        """Check at which ends of epochs there is a validation, and so a measurement.
+
+        Raises:
+            ValueError: if at none.
+        """
         measured = has_batch_norm(model) and not self.training.options.no_tid
         if measured and self.training.cfg.dataset.disable_validation:
             raise ValueError(
                 "--disable-validation takes away the end of the epoch at which TID is measured. "
                 "Leave it out, or turn the monitor off with --no-tid."
+            )
+        if measured and process_rank() == 0:
+            self._warn_of_gaps(self.training.cfg.dataset)
+
+    def _warn_of_gaps(self, dataset: Any) -> None:
+        interval, after = dataset.validate_interval, dataset.validate_after_updates
+        gaps = []
+        if interval > 1:
+            gaps.append(f"epochs that {interval} does not divide (--validate-interval)")
+        if after > 0:
+            gaps.append(f"epochs that end before update {after} (--validate-after-updates)")
+        if gaps:
+            logger.warning(
+                "TID is measured where validation is, so not at %s", " nor at ".join(gaps)
             )
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:

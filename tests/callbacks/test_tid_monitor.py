@@ -112,11 +112,23 @@ def test_disabled_validation_without_the_monitor(data_bin, tmp_path, options):
     assert not (tmp_path / "tid.jsonl").exists()
 
 
+def test_epochs_without_validation_have_no_tid_and_are_named_once(data_bin, tmp_path):
+    log = runs.train(
+        data_bin, tmp_path, *BATCH, "--validate-interval", 2, "--validate-after-updates", 40,
+        "--max-epoch", 5, "--tid-batches", 2, "--no-save",
+    )  # fmt: skip
+    # 15 updates an epoch: the second ends before update 40, the fourth at 60.
+    assert {row["epoch"] for row in runs.tid_rows(tmp_path)} == {0, 4}
+    assert log.count("so not at epochs that 2 does not divide (--validate-interval)") == 1
+    assert "nor at epochs that end before update 40 (--validate-after-updates)" in log
+
+
 def test_within_an_epoch_only_the_end_of_the_training_adds_a_record(data_bin, tmp_path):
     log = runs.train(
         data_bin, tmp_path, *BATCH, "--validate-interval-updates", 5, "--max-update", 12,
         "--tid-batches", 3, "--no-epoch-checkpoints",
     )  # fmt: skip
+    assert "TID is measured where" not in log  # nothing to warn of
     # After 5, 10 and 12 updates, of 15 an epoch.
     assert log.count("begin validation on") == 3
     measured = {(row["epoch"], row["update"]) for row in runs.tid_rows(tmp_path)}
