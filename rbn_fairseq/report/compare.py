@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rbn_fairseq.report.runs import Run
@@ -113,6 +114,16 @@ class Group:
         scores = scores[scores["kind"] == self.score_kind]
         most = scores["sentences"].mode()[-1:]
         return scores[scores["sentences"].isna() | scores["sentences"].isin(most)]
+
+    @cached_property
+    def diverged(self) -> list[str]:
+        """The runs whose last validation nll is not finite."""
+        last = by_epoch(self.frames["valid"]).drop_duplicates("run", keep="last")
+        return list(last.loc[~np.isfinite(last["nll_loss"].astype(float)), "run"])
+
+    def without_diverged(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of runs that did not diverge."""
+        return frame[~frame["run"].isin(self.diverged)]
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -305,15 +316,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 # Means and gaps.
 
 
-def at_last_epoch(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+def at_last_epoch(group: Group, frame: pd.DataFrame, value: str) -> pd.DataFrame:
     """Average over seeds at the last epoch that all seeds which have the value have.
 
+    Runs that diverged are left out: an earlier epoch of theirs would pass for their result.
     ``frame`` has columns ``series``, ``run``, ``epoch`` and that called ``value``.
 
     Returns:
         By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.
     """
-    frame = by_epoch(frame[frame[value].notna()])
+    frame = by_epoch(group.without_diverged(frame).dropna(subset=value))
     seeds = frame.groupby("series")["run"].transform("nunique")
     here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
     shared = frame[here == seeds]
@@ -334,7 +346,17 @@ def earlier_epochs(group: Group, name: str, epochs: "pd.Series[float]") -> list[
     listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
     return [
         f"{name} is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
-        f"reached: {listed}."
+        f"have: {listed}."
+    ]
+
+
+def name_diverged(group: Group) -> list[str]:
+    """Name the runs that diverged."""
+    if not group.diverged:
+        return []
+    return [
+        "Diverged (the last validation nll is not finite), and so in no mean and no difference to "
+        f"LN: {', '.join(group.diverged)}."
     ]
 
 
@@ -385,14 +407,24 @@ def last_layer(group: Group) -> pd.DataFrame:
     return last
 
 
+def last_nll_gaps(group: Group) -> pd.DataFrame:
+    """Return gaps of validation nll to layer norm, as :func:`at_last_epoch` averages them.
+
+    Runs whose layer norm diverged are left out, too.
+    """
+    gaps = gaps_by_epoch(group)
+    lost = group.pairs.loc[group.pairs["baseline"].isin(group.diverged), "run"]
+    return at_last_epoch(group, gaps[~gaps["run"].isin(lost)], "gap")
+
+
 def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
-    ``nll``: mean over seeds at the last epoch that all seeds and their layer norms have. ``score``:
-    of trainings that ended after as many epochs and updates, translated and scored alike.
-    ``nll_count`` and ``score_count`` are the numbers of seeds, ``nll_epoch`` is the epoch.
+    ``nll``: that of :func:`last_nll_gaps`. ``score``: of trainings that ended after as many epochs
+    and updates, translated and scored alike. ``nll_count`` and ``score_count`` are the numbers of
+    seeds, ``nll_epoch`` is the epoch.
     """
-    nll = at_last_epoch(gaps_by_epoch(group), "gap")
+    nll = last_nll_gaps(group)
     scores = group.scores[["run", "score", "signature", "epochs", "updates"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")

@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from rbn_fairseq.report.blocks import Table
-from rbn_fairseq.report.compare import Group, at_last_epoch, by_epoch, gaps_by_epoch
+from rbn_fairseq.report.compare import Group, by_epoch, last_nll_gaps, name_diverged
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import as_text, short_name
 
@@ -26,16 +26,12 @@ def _names(group: Group) -> "pd.Series[str]":
 def differences(group: Group, colours: Colours) -> list[Table]:
     """Return each setting's validation nll minus that of the LN with its settings.
 
-    It is that of :func:`at_last_epoch`, with Student's 95 % interval where three seeds or more have
-    an LN of the same seed each. Runs that diverged, or whose LN did, are left out.
+    It is that of :func:`last_nll_gaps`, with Student's 95 % interval where three seeds or more have
+    an LN of the same seed each.
     """
     title, names, pairs = "Validation nll minus LN’s", _names(group), group.pairs
-    valid = by_epoch(group.frames["valid"])
-    last = valid.drop_duplicates("run", keep="last").set_index("run")["nll_loss"].astype(float)
-    diverged = last.index[~np.isfinite(last)]
-    lost = pairs["run"].isin(diverged) | pairs["baseline"].isin(diverged)
-    gaps = gaps_by_epoch(group)
-    means = at_last_epoch(gaps[~gaps["run"].isin(pairs.loc[lost, "run"])], "gap")
+    lost = pairs["run"].isin(group.diverged) | pairs["baseline"].isin(group.diverged)
+    means = last_nll_gaps(group)
     if not len(means):
         return []
     seeds = means["count"]
@@ -62,17 +58,14 @@ def differences(group: Group, colours: Colours) -> list[Table]:
     compared = {*pairs["series"], *group.runs.loc[pairs["baseline"], "series"]}
     if alone := sorted({*others} - compared):
         notes.append(f"No LN has the settings of: {', '.join(names[alone])}.")
-    known = pairs["run"].isin(last.index) & pairs["baseline"].isin(last.index)
+    validated = set(by_epoch(group.frames["valid"])["run"])
+    known = pairs["run"].isin(validated) & pairs["baseline"].isin(validated)
     if apart := sorted({*pairs.loc[known & ~lost, "series"]} - {*means.index}):
         notes.append(
             "Not compared, as at no epoch that both have their updates are within 5 % of their "
             f"LN's: {', '.join(names[apart])}."
         )
-    if len(diverged):
-        notes.append(
-            "Left out, with what is compared with them, as their last loss is not finite: "
-            f"{', '.join(diverged)}."
-        )
+    notes += name_diverged(group)
     digits = {name: 3 for name in ("nll - LN's", "95 % from", "to")}
     dots = tuple(colours[label] for label in group.series.loc[means.index, "label"])
     frame = pd.DataFrame(columns).dropna(axis="columns", how="all")

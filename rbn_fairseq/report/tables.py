@@ -15,6 +15,7 @@ from rbn_fairseq.report.compare import (
     earlier_epochs,
     last_gaps,
     last_layer,
+    name_diverged,
     of_largest,
 )
 from rbn_fairseq.report.setups import BY_LENGTH
@@ -67,8 +68,8 @@ def _cells(group: Group) -> pd.DataFrame:
     means = {
         "score": group.scores.groupby("series")["score"].agg(of_seeds),
         _WITHOUT: without.groupby("series")["averaged"].agg(of_seeds),
-        "nll": at_last_epoch(group.frames["valid"], "nll_loss"),
-        **{name: at_last_epoch(last, name) for name in _TID.values()},
+        "nll": at_last_epoch(group, group.frames["valid"], "nll_loss"),
+        **{name: at_last_epoch(group, last, name) for name in _TID.values()},
     }
     parts = [
         mean[of_seeds]
@@ -146,11 +147,12 @@ def _table(
     if any(group.metric.name in column for column in frame):
         notes += [*_signatures(group), _GAPS.format(unit=group.metric.unit)]
     if "valid nll" in frame:
-        notes += earlier_epochs(
-            group, "Valid nll", at_last_epoch(group.frames["valid"], "nll_loss")["epoch"]
-        )
+        means = at_last_epoch(group, group.frames["valid"], "nll_loss")
+        notes += earlier_epochs(group, "Valid nll", means["epoch"])
     if any("TID" in column for column in frame):
-        notes += earlier_epochs(group, "TID", at_last_epoch(last_layer(group), "var_tid")["epoch"])
+        means = at_last_epoch(group, last_layer(group), "var_tid")
+        notes += earlier_epochs(group, "TID", means["epoch"])
+    notes += name_diverged(group)
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
@@ -283,7 +285,7 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
     digits = {column: 2 for column in frame if "TID" in column or column == group.metric.name}
     digits |= {"best valid nll": 3, "last valid nll": 3, cost: 4, "minutes": 1}
     notes = [f"Validation nll in {group.metric.unit}: the best, and that of the last epoch."]
-    notes += _signatures(group)
+    notes += [*_signatures(group), *name_diverged(group)]
     if len(tid):
         notes.append(
             "TID at the last measurement, as trained: batches compared with population "

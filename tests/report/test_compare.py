@@ -238,7 +238,7 @@ def test_means_at_the_last_epoch_of_all_seeds(make, group):
     last = (4.0, 4.5, 7.0)
     runs = [make("a", nll=(5.0, last[0], 3.0)), make("b", seed=2, nll=(6.0, last[1]))]
     one = group([*runs, make("c", seed=3, nll=(6.0, last[2]))])
-    mean = at_last_epoch(one.frames["valid"], "nll_loss").loc[0]
+    mean = at_last_epoch(one, one.frames["valid"], "nll_loss").loc[0]
     assert mean["mean"] == pytest.approx(statistics.fmean(last))
     assert mean["std"] == pytest.approx(statistics.stdev(last))
     assert mean["count"] == 3
@@ -253,7 +253,7 @@ def test_validations_within_an_epoch_are_not_compared(make, group):
             for run, valid, update in zip(runs, before, (150, 120), strict=True)]  # fmt: skip
     one = group(runs)
     assert list(gaps_by_epoch(one)["epoch"]) == [1] and list(gaps_by_epoch(one)["gap"]) == [0.5]
-    means = at_last_epoch(one.frames["valid"], "nll_loss")
+    means = at_last_epoch(one, one.frames["valid"], "nll_loss")
     assert list(means["epoch"]) == [1, 1] and list(means["mean"]) == [5.0, 5.5]
     (table,) = summary(one, defaultdict(str))
     last = table.numbers.set_index("run")["last valid nll"]

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -59,7 +60,7 @@ def test_means_over_seeds_in_tables(make, blocks):
     table = blocks([*runs, make("brn", "renorm", nll=(5.0, 4.0))])["table2"]
     row = rows(table)["Post-LN"]
     assert row["BLEU (sacrebleu)"] == "31.00 ± 1.00" and row["valid nll"] == "3.000 ± 1.000"
-    assert not any("all seeds reached" in note for note in table.notes)
+    assert not any("all seeds have" in note for note in table.notes)
     first = table.numbers.iloc[0]
     assert first["valid nll" + SEEDS] == 3 and first["valid nll" + SPREAD] == pytest.approx(1)
 
@@ -70,6 +71,23 @@ def test_a_loss_of_an_earlier_epoch_is_told(make, blocks):
     assert rows(table)["Post-LN"]["valid nll"] == "3.500"
     (note,) = [note for note in table.notes if note.startswith("Valid nll is of epoch 3;")]
     assert note.endswith(": Post-Norm BN (2).")
+
+
+def test_a_run_that_diverged_is_in_no_mean(make, blocks):
+    """Its last finite loss, of an earlier epoch, does not pass for its result."""
+    lost, tid = (5.0, 4.0, math.nan), {"tid": (0.01, 0.1)}
+    runs = [make("ln1"), make("ln2", seed=2, nll=lost), make("rbn1", "RBN", nll=lost, **tid)]
+    runs += [make(f"bn{seed}", "BN", seed=seed, nll=nll, **tid)
+             for seed, nll in ((1, (5.0, 4.0, 3.0)), (2, (5.0, 4.0, 3.0)), (3, lost))]  # fmt: skip
+    made = blocks(runs)
+    table = rows(made["table2"])
+    assert table["Post-BN"]["valid nll"] == "3.000 (n = 2)"
+    assert table["Post-BN"]["nll - LN's"] == "-0.500 (n = 1)"  # the LN of the other diverged
+    assert table["Post-RBN"]["valid nll"] == "" and table["Post-RBN"]["n"] == "1"
+    assert rows(made["table4"])["Post-RBN"]["variance TID, %"] == ""
+    for name in ("table1", "table2", "table4", "summary", "differences"):
+        (note,) = [note for note in made[name].notes if "not finite" in note]
+        assert note.endswith(": ln2, bn3, rbn1.")
 
 
 def test_two_seeds_have_no_standard_deviation(make, blocks):

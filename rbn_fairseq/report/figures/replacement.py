@@ -14,6 +14,7 @@ from rbn_fairseq.report.compare import (
     gaps_by_epoch,
     last_gaps,
     last_layer,
+    name_diverged,
     variants,
 )
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
@@ -22,7 +23,7 @@ from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
 def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
-    tid = at_last_epoch(last_layer(group), "var_tid")[["mean", "epoch"]]
+    tid = at_last_epoch(group, last_layer(group), "var_tid")[["mean", "epoch"]]
     tid = tid.set_axis(["var_tid_percent", "tid_epoch"], axis=1)
     gaps = last_gaps(group).dropna(subset="nll")
     measured = group.series.join([tid, gaps], how="inner")
@@ -53,7 +54,7 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     )
     title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     shown = pd.concat(sweeps)
-    notes = earlier_epochs(group, "TID", shown["tid_epoch"])
+    notes = earlier_epochs(group, "TID", shown["tid_epoch"]) + name_diverged(group)
     notes += [] if scored else earlier_epochs(group, "The gap", shown["nll_epoch"])
     draw = partial(_draw_sweeps, numbers, gap, unit)
     return [Figure("figure3_left", title, caption, draw, numbers, tuple(notes))]

@@ -9,7 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.compare import Group, at_last_epoch, earlier_epochs, variants
+from rbn_fairseq.report.compare import (
+    Group,
+    at_last_epoch,
+    earlier_epochs,
+    name_diverged,
+    variants,
+)
 from rbn_fairseq.report.figures.style import Colours, sheet
 
 _WEIGHTS = {"criterion.rbn_mean_weight": "lambda", "criterion.rbn_std_weight": "nu"}
@@ -43,7 +49,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     scored = set(runs) <= set(group.scores["run"])
     score = group.metric.name if scored else "validation nll"
     title = f"Paper's Figure 5: {score} over the weights of RBN's penalty"
-    last = at_last_epoch(group.frames["valid"], "nll_loss")
+    last = at_last_epoch(group, group.frames["valid"], "nll_loss")
     name, unit, means = "nll", f"valid nll, {group.metric.unit}", last[["mean", "count"]]
     if scored:
         name, unit = group.metric.key, group.scored
@@ -63,7 +69,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     draw = partial(_draw, maps, unit, name, high)
     numbers = pd.concat(maps)
     epochs = last["epoch"][last.index.isin(numbers.index)]
-    notes = [] if scored else earlier_epochs(group, "Valid nll", epochs)
+    notes = [] if scored else earlier_epochs(group, "Valid nll", epochs) + name_diverged(group)
     return [Figure("figure5", title, caption, draw, numbers, tuple(notes))]
 
 
