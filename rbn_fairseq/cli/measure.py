@@ -148,5 +148,10 @@ def cost(
             figures = (f"{record[key]:z.4f}" for key in ("nll", "cost", "cost_random"))
             table.add_row(label, str(session.update), record["statistics"], *figures)
             records.append({"checkpoint": str(path), "update": session.update, **record})
+            if record["statistics"] == "length-conditional" and session.mixing != 1:
+                table.caption = (
+                    "length-conditional: no cost of inference after --length-mixing, as training "
+                    "normalised by all lengths together"
+                )
     options.console(json).print(table)
     options.write_json(json, records)

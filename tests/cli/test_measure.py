@@ -141,12 +141,16 @@ def test_files_of_one_name_are_told_apart(rbn_run, tmp_path, monkeypatch):
     assert str(rbn_run / "checkpoint1.pt") in output and str(other) in output
 
 
-def test_cost(rbn_run, tmp_path):
+@pytest.mark.parametrize("mixing", ["1", "4"])
+def test_cost(rbn_run, tmp_path, mixing):
     path = tmp_path / "checkpoint3.pt"
     state = read_checkpoint(rbn_run / "checkpoint3.pt")
     state["cfg"]["dataset"]["max_tokens"] = 200  # or the 60 sentences would be one batch
+    state["cfg"]["task"]["length_mixing"] = mixing
     torch.save(state, path)
     output, lines = measured("cost", path, "--batches", 12, tmp_path=tmp_path)
+    explained = "length-conditional: no cost of inference after --length-mixing"
+    assert (explained in " ".join(output.split())) == (mixing != "1")
     names = ["running", "recalibrated", "recalibrated-dropout", "pooled", "length-conditional",
              "batch", "batch-random"]  # fmt: skip
     assert [line["statistics"] for line in lines] == names
