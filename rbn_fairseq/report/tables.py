@@ -317,10 +317,12 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
 
 
 def _last_cost(group: Group) -> pd.Series:
-    """Return the discrepancy cost as inference has it: with running statistics where measured."""
+    """Return the discrepancy cost as inference has it: with running statistics where measured.
+
+    A cost that is not a number was measured, too: no other way stands in for it.
+    """
     cost = of_largest(group.frames["cost"], "update")
-    table = cost.pivot_table(index="run", columns="statistics", values="cost", aggfunc="last")
-    ways = [way for way in ("running", "recalibrated", "pooled") if way in table]
-    if not ways:
-        return pd.Series(dtype=float)
-    return table[ways].bfill(axis=1).iloc[:, 0]
+    ways = pd.CategoricalDtype(["running", "recalibrated", "pooled"])
+    cost = cost.astype({"statistics": ways}).drop_duplicates(["run", "statistics"], keep="last")
+    first = cost.dropna(subset="statistics").sort_values("statistics").drop_duplicates("run")
+    return first.set_index("run")["cost"]

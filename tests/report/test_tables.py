@@ -31,6 +31,22 @@ def test_summary(main, blocks):
     assert not any("cost" in column for column in table["ln"]) and table["rbn"]["BLEU"] == "31.00"
 
 
+def test_a_cost_that_is_not_a_number_is_not_replaced(make, blocks):
+    runs = []
+    for name, costs in (
+        ("both", {"recalibrated": 0.1, "running": math.nan}),
+        ("one", {"batch": 0.0, "pooled": 0.3, "recalibrated": 0.2}),
+    ):
+        run = make(name, "BN", seed=len(runs))
+        lines = [{"update": 300, "statistics": way, "nll": 4.0 + cost, "cost": cost}
+                 for way, cost in costs.items()]  # fmt: skip
+        write_lines(run.directory / "cost.jsonl", lines)
+        runs.append(read_run(name, run.directory))
+    table = rows(blocks(runs)["summary"])
+    column = "cost, bits per target token"
+    assert (table["both"][column], table["one"][column]) == ("", "0.2000")
+
+
 def test_summary_tells_of_trainings_that_are_not_complete(make, blocks):
     table = blocks([make("ln", nll=(5.0, 4.0))])["summary"]  # of 3 epochs
     assert any("ln (2 of 3)" in note for note in table.notes)
