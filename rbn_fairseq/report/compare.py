@@ -115,6 +115,15 @@ class Group:
         most = scores["sentences"].mode()[-1:]
         return scores[scores["sentences"].isna() | scores["sentences"].isin(most)]
 
+    @property
+    def final_scores(self) -> pd.DataFrame:
+        """Those scores but of runs that diverged, or ended earlier than others of their series."""
+        runs = self.without_diverged(self.runs.reset_index())
+        longest = runs.groupby("series")[["epochs", "updates"]].max()
+        scores = self.without_diverged(self.scores)
+        epochs, updates = (scores["series"].map(longest[name]) for name in longest)
+        return scores[(scores["epochs"] == epochs) & _alike(scores["updates"], updates)]
+
     @cached_property
     def diverged(self) -> list[str]:
         """The runs whose last validation nll is not finite."""
@@ -350,6 +359,18 @@ def earlier_epochs(group: Group, name: str, epochs: "pd.Series[float]") -> list[
     ]
 
 
+def name_unfinished(group: Group) -> list[str]:
+    """Name the runs whose scores count in no mean, as they ended earlier than others."""
+    scores = group.without_diverged(group.scores)["run"]
+    early = scores[~scores.isin(group.final_scores["run"])]
+    if not len(early):
+        return []
+    return [
+        f"Their {group.metric.name} is in no mean, as they ended earlier than other runs of the "
+        f"same settings: {', '.join(early)}."
+    ]
+
+
 def name_diverged(group: Group) -> list[str]:
     """Name the runs that diverged."""
     if not group.diverged:
@@ -425,7 +446,7 @@ def last_gaps(group: Group) -> pd.DataFrame:
     seeds, ``nll_epoch`` is the epoch.
     """
     nll = last_nll_gaps(group)
-    scores = group.scores[["run", "score", "signature", "epochs", "updates"]]
+    scores = group.final_scores[["run", "score", "signature", "epochs", "updates"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from math import inf
 
 import pandas as pd
 
@@ -16,9 +15,10 @@ from rbn_fairseq.report.compare import (
     last_gaps,
     last_layer,
     name_diverged,
+    name_unfinished,
     of_largest,
 )
-from rbn_fairseq.report.setups import BY_LENGTH
+from rbn_fairseq.report.setups import BY_LENGTH, LENGTH
 
 #: The paper's placements.
 PLACED = ("Post-Norm", "Pre-Norm")
@@ -64,9 +64,10 @@ def _cells(group: Group) -> pd.DataFrame:
     to layer norm; and ``n``, the number of seeds.
     """
     last, of_seeds = last_layer(group), ["mean", "std", "count"]
-    without = group.scores.dropna(subset="averaged")
+    scores = group.final_scores
+    without = scores.dropna(subset="averaged")
     means = {
-        "score": group.scores.groupby("series")["score"].agg(of_seeds),
+        "score": scores.groupby("series")["score"].agg(of_seeds),
         _WITHOUT: without.groupby("series")["averaged"].agg(of_seeds),
         "nll": at_last_epoch(group, group.frames["valid"], "nll_loss"),
         **{name: at_last_epoch(group, last, name) for name in _TID.values()},
@@ -145,7 +146,8 @@ def _table(
         "are means of at least three seeds, of its own model and data."
     ]
     if any(group.metric.name in column for column in frame):
-        notes += [*_signatures(group), _GAPS.format(unit=group.metric.unit)]
+        notes += [*_signatures(group), *name_unfinished(group)]
+        notes.append(_GAPS.format(unit=group.metric.unit))
     if "valid nll" in frame:
         means = at_last_epoch(group, group.frames["valid"], "nll_loss")
         notes += earlier_epochs(group, "Valid nll", means["epoch"])
@@ -304,16 +306,24 @@ def summary(group: Group, colours: Mapping[str, str]) -> list[Table]:
             "Minutes: by fairseq's own count, with validation and measurements; of a process that "
             "was stopped, up to its last epoch's end."
         )
-    planned = runs["settings"].map(lambda settings: settings.get("optimization.max_epoch") or 0)
-    updates = runs["settings"].map(lambda settings: settings.get("optimization.max_update") or inf)
-    fewer = (runs["epochs"] < planned) & (runs["updates"] < updates)
-    if fewer.any():
-        short = [
-            f"{name} ({runs.at[name, 'epochs']} of {planned[name]})" for name in runs[fewer].index
-        ]
-        notes.append(f"Fewer epochs than planned: {', '.join(short)}.")
+    if short := _shorter_than_planned(runs):
+        notes.append(f"Fewer epochs or updates than planned: {', '.join(short)}.")
     dots = tuple(colours[label] for label in runs["label"])
     return [Table("summary", "All runs", frame, digits, (), tuple(notes), dots)]
+
+
+def _shorter_than_planned(runs: pd.DataFrame) -> list[str]:
+    """Name the runs that came to none of their limits, with how far they are from the nearest."""
+    short = []
+    for name, run in runs.iterrows():
+        parts = [
+            (run[unit] / limit, f"{name} ({run[unit]:,} of {limit:,} {unit})")
+            for unit, option in zip(("epochs", "updates"), LENGTH, strict=True)
+            if (limit := run["settings"].get(option))
+        ]
+        part, text = max(parts, default=(1.0, ""))
+        short += [text] if part < 1 else []
+    return short
 
 
 def _last_cost(group: Group) -> pd.Series:

@@ -113,6 +113,19 @@ def test_means_of_an_earlier_epoch_are_told(make, blocks):
         assert all(note.endswith(": Post-Norm BN (2).") for note in notes)
 
 
+def test_scores_of_figures_are_of_trainings_that_have_ended(make, blocks):
+    runs = [make(f"{name}{seed}", plan, seed=seed, bleu=30.0 - seed - loss, tid=(0.02, 0.1),
+                 weights=(loss, 0), nll=(5.0, 4.0, 3.0)[: 4 - seed])
+            for name, plan, loss in (("ln", "LN", 0), ("part", "batch@0:layer", 1), ("bn", "BN", 2),
+                                     ("rbn", "RBN", 3), ("more", "RBN", 4))
+            for seed in (1, 2)]  # fmt: skip
+    made = blocks(runs)
+    assert made["figure3_left"].numbers["bleu_gap"].tolist() == [0, 1, 2]
+    assert made["figure5"].numbers.set_index("lambda")["bleu"].to_dict() == {0: 27, 3: 26, 4: 25}
+    for name in ("figure3_left", "figure5"):
+        assert any("bn2" in note and "ended earlier" in note for note in made[name].notes)
+
+
 def test_numbers_of_sources(full):
     last = numbers(full["batching"], kind="mean").iloc[-1]
     assert last["sampling_squared_percent"] == pytest.approx(1)

@@ -49,14 +49,17 @@ def test_a_cost_that_is_not_a_number_is_not_replaced(make, blocks):
 
 def test_summary_tells_of_trainings_that_are_not_complete(make, blocks):
     table = blocks([make("ln", nll=(5.0, 4.0))])["summary"]  # of 3 epochs
-    assert any("ln (2 of 3)" in note for note in table.notes)
+    assert any("ln (2 of 3 epochs)" in note for note in table.notes)
+    changes = {"optimization.max_epoch": 0, "optimization.max_update": 3408}
+    run = make("ln1", nll=(5.0, 4.0), changes=changes)
+    assert any("ln1 (200 of 3,408 updates)" in note for note in blocks([run])["summary"].notes)
 
 
 @pytest.mark.parametrize("updates, short", [(200, False), (201, True)])  # 200 were made
 def test_a_training_that_made_its_updates_is_complete(make, blocks, updates, short):
     run = make("ln", nll=(5.0, 4.0), changes={"optimization.max_update": updates})
     notes = blocks([run])["summary"].notes
-    assert any("Fewer epochs than planned" in note for note in notes) is short
+    assert any("than planned" in note for note in notes) is short
 
 
 def test_papers_tables(main, blocks):
@@ -72,7 +75,7 @@ def test_papers_tables(main, blocks):
 
 def test_means_over_seeds_in_tables(make, blocks):
     runs = [make(f"ln{seed}", seed=seed, nll=nll, bleu=29.0 + seed)
-            for seed, nll in ((1, (5.0, 4.0)), (2, (5.0, 3.0, 2.0)), (3, (5.0, 2.0)))]  # fmt: skip
+            for seed, nll in ((1, (5.0, 4.0)), (2, (5.0, 3.0)), (3, (5.0, 2.0)))]  # fmt: skip
     table = blocks([*runs, make("brn", "renorm", nll=(5.0, 4.0))])["table2"]
     row = rows(table)["Post-LN"]
     assert row["BLEU (sacrebleu)"] == "31.00 ± 1.00" and row["valid nll"] == "3.000 ± 1.000"
@@ -87,6 +90,22 @@ def test_a_loss_of_an_earlier_epoch_is_told(make, blocks):
     assert rows(table)["Post-LN"]["valid nll"] == "3.500"
     (note,) = [note for note in table.notes if note.startswith("Valid nll is of epoch 3;")]
     assert note.endswith(": Post-Norm BN (2).")
+
+
+def test_the_score_of_a_training_that_has_not_ended_is_in_no_mean(make, blocks):
+    early = (5.0, 4.0)  # of three epochs
+    runs = [make("ln1", bleu=30.0), make("ln2", seed=2, bleu=20.0, nll=early)]
+    runs += [make(f"bn{seed}", "BN", seed=seed, bleu=bleu, nll=nll)
+             for seed, bleu, nll in ((1, 29.0, (5.0, 4.0, 3.5)), (2, 18.0, early))]  # fmt: skip
+    made = blocks(runs)
+    table = rows(made["table2"])
+    assert table["Post-LN"]["BLEU (sacrebleu)"] == "30.00 (n = 1)"
+    assert table["Post-BN"]["BLEU - LN's"] == "-1.00 (n = 1)"
+    for name in ("table1", "table2"):
+        (note,) = [note for note in made[name].notes if "ended earlier" in note]
+        assert note.endswith(": ln2, bn2.")
+    assert rows(made["summary"])["ln2"]["BLEU"] == "20.00"
+    assert not any("ended earlier" in note for note in made["table4"].notes)
 
 
 def test_a_run_that_diverged_is_in_no_mean(make, blocks):
@@ -244,7 +263,7 @@ def test_validations_are_not_the_last_epoch(make, blocks):
     log.write_text("".join(row for row in rows if "valid | epoch 003" not in row))
     table = blocks([read_run("ln", run.directory)])["summary"]
     assert table.texts()["epochs"].tolist() == ["3"]
-    assert not any("Fewer epochs" in note for note in table.notes)
+    assert not any("than planned" in note for note in table.notes)
 
 
 def test_long_seeds_are_told_apart(make, blocks):

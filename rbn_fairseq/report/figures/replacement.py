@@ -15,6 +15,7 @@ from rbn_fairseq.report.compare import (
     last_gaps,
     last_layer,
     name_diverged,
+    name_unfinished,
     variants,
 )
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
@@ -55,7 +56,8 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     shown = pd.concat(sweeps)
     notes = earlier_epochs(group, "TID", shown["tid_epoch"]) + name_diverged(group)
-    notes += [] if scored else earlier_epochs(group, "The gap", shown["nll_epoch"])
+    epochs = shown["nll_epoch"]
+    notes += name_unfinished(group) if scored else earlier_epochs(group, "The gap", epochs)
     draw = partial(_draw_sweeps, numbers, gap, unit)
     return [Figure("figure3_left", title, caption, draw, numbers, tuple(notes))]
 

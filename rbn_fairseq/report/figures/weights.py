@@ -14,6 +14,7 @@ from rbn_fairseq.report.compare import (
     at_last_epoch,
     earlier_epochs,
     name_diverged,
+    name_unfinished,
     variants,
 )
 from rbn_fairseq.report.figures.style import Colours, sheet
@@ -53,7 +54,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     name, unit, means = "nll", f"valid nll, {group.metric.unit}", last[["mean", "count"]]
     if scored:
         name, unit = group.metric.key, group.scored
-        means = group.scores.groupby("series")["score"].agg(["mean", "count"])
+        means = group.final_scores.groupby("series")["score"].agg(["mean", "count"])
     high = scored and not group.metric.lower  # is good
     means = means.set_axis([name, "seeds"], axis=1)
     columns = ["placement", "setting", "lambda", "nu", name, "seeds"]
@@ -69,7 +70,8 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     draw = partial(_draw, maps, unit, name, high)
     numbers = pd.concat(maps)
     epochs = last["epoch"][last.index.isin(numbers.index)]
-    notes = [] if scored else earlier_epochs(group, "Valid nll", epochs) + name_diverged(group)
+    notes = name_unfinished(group) if scored else earlier_epochs(group, "Valid nll", epochs)
+    notes += name_diverged(group)
     return [Figure("figure5", title, caption, draw, numbers, tuple(notes))]
 
 
