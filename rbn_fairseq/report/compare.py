@@ -117,12 +117,17 @@ class Group:
 
     @property
     def final_scores(self) -> pd.DataFrame:
-        """Those scores but of runs that diverged, or ended earlier than others of their series."""
+        """Those scores but of runs that diverged, or came less far than others of their series.
+
+        With --patience each run has an end of its own.
+        """
         runs = self.without_diverged(self.runs.reset_index())
         longest = runs.groupby("series")[["epochs", "updates"]].max()
         scores = self.without_diverged(self.scores)
         epochs, updates = (scores["series"].map(longest[name]) for name in longest)
-        return scores[(scores["epochs"] == epochs) & _alike(scores["updates"], updates)]
+        as_long = (scores["epochs"] == epochs) & _alike(scores["updates"], updates)
+        patience = self.runs["settings"].map(lambda chosen: chosen.get("patience"))
+        return scores[as_long | scores["run"].map(patience).notna()]
 
     @cached_property
     def diverged(self) -> list[str]:

@@ -92,7 +92,7 @@ _KINDS = ("criterion._name", "optimizer._name", "lr_scheduler._name")
 #: Settings in which norms differ by nature.
 OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes that share statistics")
 #: How long a training is to be.
-LENGTH = ("optimization.max_epoch", "optimization.max_update")
+LENGTH = ("optimization.max_epoch", "optimization.max_update", "patience")
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
 _SIDES = ("encoder", "decoder")
 _SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
@@ -196,6 +196,8 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     names = [name for name in flat if name in _KINDS or not matches(name, _FREE)]
     flat = {name: _as_chosen(name, flat[name]) for name in names}
     flat["first weights"] = _first_weights(config)
+    patience = (config.get("checkpoint") or {}).get("patience") or 0
+    flat["patience"] = patience if patience > 0 else None
     processes = config["distributed_training"]["distributed_world_size"]
     flat["micro-batches an update"] = [
         value * processes for value in config["optimization"]["update_freq"]

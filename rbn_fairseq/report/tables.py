@@ -318,7 +318,7 @@ def _shorter_than_planned(runs: pd.DataFrame) -> list[str]:
     for name, run in runs.iterrows():
         parts = [
             (run[unit] / limit, f"{name} ({run[unit]:,} of {limit:,} {unit})")
-            for unit, option in zip(("epochs", "updates"), LENGTH, strict=True)
+            for unit, option in zip(("epochs", "updates"), LENGTH, strict=False)
             if (limit := run["settings"].get(option))
         ]
         part, text = max(parts, default=(1.0, ""))

@@ -29,7 +29,7 @@ def configuration(seed=1, data="data/iwslt14", layers=2, **changes):
         cfg["model"][f"{side}_layers"] = layers
     for name, value in changes.items():
         section, _, key = name.partition(".")
-        cfg[section][key] = value
+        cfg.setdefault(section, {})[key] = value
     return cfg
 
 

@@ -108,6 +108,15 @@ def test_the_score_of_a_training_that_has_not_ended_is_in_no_mean(make, blocks):
     assert not any("ended earlier" in note for note in made["table4"].notes)
 
 
+def test_with_patience_each_training_has_its_end(make, blocks):
+    patient = {"checkpoint.patience": 2}
+    runs = [make(f"ln{seed}", seed=seed, bleu=bleu, nll=nll, changes=patient)
+            for seed, bleu, nll in ((1, 30.0, (5.0, 4.0, 3.5)), (2, 20.0, (5.0, 4.0)))]  # fmt: skip
+    table = blocks(runs)["table2"]
+    assert rows(table)["Post-LN"]["BLEU (sacrebleu)"] == "25.00"
+    assert not any("ended earlier" in note for note in table.notes)
+
+
 def test_a_run_that_diverged_is_in_no_mean(make, blocks):
     """Its last finite loss, of an earlier epoch, does not pass for its result."""
     lost, tid = (5.0, 4.0, math.nan), {"tid": (0.01, 0.1)}
