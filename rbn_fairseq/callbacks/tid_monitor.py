@@ -1,6 +1,7 @@
 """The TID monitor: measures every batch norm before training and at the end of epochs."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,14 +101,15 @@ class TIDMonitor(Callback):
         if options.no_tid or not has_batch_norm(model):
             return
         total = len(iterator.frozen_batches)
-        batches = draw_batches(iterator.frozen_batches, options.tid_batches, options.tid_seed)
         shared = world_size(
             any(getattr(norm, "sync", False) for norm in batch_norms(model).values())
         )
         if shared > 1:  # every process takes its part in the joint batches
-            batches = self._part_of_joint(batches, shared)
+            batches = self._part_of_joint(shared)
         elif process_rank() > 0:
             return
+        else:
+            batches = draw_batches(iterator.frozen_batches, options.tid_batches, options.tid_seed)
         run_norms, dropout = self.training.adapter.run_norms, options.tid_dropout
         samples = collate(iterator.dataset, batches, model)
         layers = collect_moments(model, samples, run_norms, dropout)
@@ -117,12 +119,17 @@ class TIDMonitor(Callback):
         write_records(self.training.save_dir / "tid.jsonl", records, one_an_epoch=True)
         self._log(epoch, update, records)
 
-    def _part_of_joint(self, batches: list[Any], processes: int) -> list[Any]:
-        """Return this process's parts of the joint batches, composed as in training."""
-        if not self.training.batches.grouped_shuffling:
-            order = np.random.default_rng(self.training.options.tid_seed).permutation(len(batches))
-            batches = [batches[place] for place in order]
-        return batches[: len(batches) // processes * processes][process_rank() :: processes]
+    def _part_of_joint(self, processes: int) -> list[Any]:
+        """Return this process's parts of the joint batches drawn, composed as in training."""
+        options, iterator = self.training.options, self.training.batches
+        total = len(iterator.frozen_batches)
+        order = np.arange(total)  # neighbours, as --grouped-shuffling and --curriculum join them
+        if iterator.shuffle and not iterator.grouped_shuffling:
+            order = np.random.default_rng(options.tid_seed).permutation(total)
+        joint = order[: total // processes * processes].reshape(-1, processes)
+        number = math.ceil(options.tid_batches / processes)
+        drawn = draw_batches(joint.tolist(), number, options.tid_seed)
+        return [iterator.frozen_batches[places[process_rank()]] for places in drawn]
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:
         for title, name in (("TID", "tid"), ("TID given the length", "conditional_tid")):

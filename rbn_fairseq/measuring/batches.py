@@ -39,7 +39,11 @@ def parse_batching(text: str) -> tuple[str, int]:
 
 
 def compose(
-    batches: Sequence[Sequence[int]], batching: str, seed: int, lengths: Optional[npt.ArrayLike]
+    batches: Sequence[Sequence[int]],
+    batching: str,
+    seed: int,
+    lengths: Optional[npt.ArrayLike],
+    neighbours: bool = False,
 ) -> list[list[int]]:
     """Compose batches of the same sentences, each of which occurs exactly once.
 
@@ -50,7 +54,8 @@ def compose(
     - ``as-trained``: the batches as given.
     - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
     - ``joint:W``: W batches in random order are one, as the statistics of W processes that share
-      them (``--norm-sync``) see them: so there are fewer, with as many times the tokens.
+      them (``--norm-sync``) see them: so there are fewer, with as many times the tokens. With
+      ``neighbours`` the W stand side by side, as ``--grouped-shuffling`` deals them.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
 
@@ -59,6 +64,7 @@ def compose(
         batching: one of the names above.
         seed: of the composition.
         lengths: number of tokens of each sentence, by index; read for ``random`` only.
+        neighbours: of ``joint:W``.
 
     Raises:
         ValueError: for another name, or fewer batches than K or W.
@@ -71,7 +77,7 @@ def compose(
     if name == "mixed":
         return [array.tolist() for array in mix_lengths(batches, number, rng)]
     if name == "joint":
-        groups = _groups(len(batches), number, rng)
+        groups = _groups(len(batches), number, None if neighbours else rng)
         return [[int(index) for place in group for index in batches[place]] for group in groups]
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == RANDOM:
@@ -106,9 +112,9 @@ def mix_lengths(
     return mixed
 
 
-def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
-    """Split a random permutation of ``range(total)`` into groups of nearly ``size``."""
-    order = rng.permutation(total)
+def _groups(total: int, size: int, rng: Optional[np.random.Generator]) -> list[_Indices]:
+    """Split ``range(total)``, by ``rng`` in random order, into groups of nearly ``size``."""
+    order = np.arange(total) if rng is None else rng.permutation(total)
     number = max(1, total // size)
     groupings = [np.array_split(order, parts) for parts in (number, number + 1)]
     return min(groupings, key=lambda groups: max(abs(len(group) - size) for group in groups))

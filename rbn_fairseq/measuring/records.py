@@ -54,7 +54,8 @@ def measure_checkpoint(
         lengths = session.task.adapter.source_lengths(session.dataset)
         joint = batching.startswith("joint")  # of those that several processes train on
         whole = batches if joint else bucketed_batches(session.iterator)
-        batches = compose(whole, batching, seed, lengths)
+        neighbours = session.cfg.dataset.grouped_shuffling
+        batches = compose(whole, batching, seed, lengths, neighbours)
     drawn = draw_batches(batches, number, seed)
     samples = collate(session.dataset, progress(drawn), session.model)
     return collect_moments(session.model, samples, run_norms), len(batches)

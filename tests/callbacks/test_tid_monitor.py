@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import progress_bar
 from fairseq.tasks.translation import TranslationTask
+from torch.utils.data import Dataset
 
 import runs
 from command import completed
@@ -31,21 +33,42 @@ def test_one_record_a_layer_and_epoch(rbn_run):
     assert [updates[epoch] for epoch in (2, 3)] == [2 * updates[1], 3 * updates[1]]
 
 
+@pytest.mark.parametrize(("number", "measured"), [(0, 50), (40, 10), (1, 1)])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_processes_measure_on_batches_put_together_as_in_training(grouped, monkeypatch):
-    monitor = TIDMonitor(training({"tid_seed": 1}))
-    monitor.training.batches = SimpleNamespace(grouped_shuffling=grouped)
-    parts = []
+@pytest.mark.parametrize("shuffle", [False, True])  # not with --curriculum
+def test_processes_measure_on_batches_put_together_as_in_training(
+    grouped, shuffle, number, measured, monkeypatch
+):
+    options = {"tid_seed": 1, "tid_batches": number, "no_tid": False, "tid_dropout": False}
+    monitor, parts = TIDMonitor(training(options)), []
+    monitor.training.task = SimpleNamespace(adapter=SimpleNamespace(run_norms=None))
+    iterator = EpochBatchIterator(
+        Dataset(), None, [[place] for place in range(202)], grouped_shuffling=grouped, num_shards=4
+    )
+    iterator.shuffle, monitor.training.batches = shuffle, iterator
+    for name, value in {
+        "has_batch_norm": lambda model: True,
+        "batch_norms": lambda model: {},
+        "world_size": lambda sync: 4,
+        "collate": lambda dataset, batches, model: parts.append(batches),
+        "collect_moments": lambda *arguments: {},
+    }.items():
+        monkeypatch.setattr(f"rbn_fairseq.callbacks.tid_monitor.{name}", value)
+    trained = []
     for rank in range(4):
         monkeypatch.setattr(
             "rbn_fairseq.callbacks.tid_monitor.process_rank", lambda rank=rank: rank
         )
-        parts.append(monitor._part_of_joint(list(range(41)), 4))
-    joint = list(zip(*parts, strict=True))
-    assert len(joint) == 10 and len({batch for group in joint for batch in group}) == 40
-    # Batches are sorted by length. Four of 41 places are 25 apart on average.
-    distances = [max(group) - min(group) for group in joint]
-    assert distances == [3] * 10 if grouped else sum(distances) / 10 > 15
+        monitor.on_epoch_end(1, None)
+        iterator.shard_id = rank
+        trained.append(iterator.ordered_batches(1, False, shuffle))
+    joint = [[place for (place,) in group] for group in zip(*parts, strict=True)]
+    trained = [[place for (place,) in group] for group in zip(*trained, strict=True) if all(group)]
+    assert len(joint) == measured == len({*sum(joint, [])}) / 4
+    if grouped or not shuffle:
+        assert all(group in trained for group in joint)
+    elif number != 1:  # Batches are sorted by length. Four of 202 places are 122 apart on average.
+        assert sum(max(group) - min(group) for group in joint) / len(joint) > 75
 
 
 def test_rbn_tid_finds_the_same(rbn_run, tmp_path):

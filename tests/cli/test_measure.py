@@ -93,6 +93,11 @@ def test_joint_batches(rbn_run, tmp_path):
     assert joint.mean < 0.8 * alone.mean
     numbers = {line["batching"]: line["total_batches"] for line in lines}
     assert numbers["joint:4"] == pytest.approx(numbers["as-trained"] / 4, abs=0.75)
+    state = read_checkpoint(rbn_run / "checkpoint3.pt")
+    state["cfg"]["dataset"]["grouped_shuffling"] = True
+    torch.save(state, tmp_path / "grouped.pt")
+    _, lines = measured("tid", tmp_path / "grouped.pt", *options, "--overwrite", tmp_path=tmp_path)
+    assert tid_of(lines, "joint:4", 0).mean > 1.1 * joint.mean  # those joined are of like length
 
 
 def test_epochs_against_the_running_statistics(rbn_run, tmp_path):

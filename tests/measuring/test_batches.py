@@ -47,17 +47,18 @@ def test_every_sentence_once_and_as_many_batches(batches, lengths, batching):
     assert (composed == batches) == (batching == "as-trained")
 
 
+@pytest.mark.parametrize("neighbours", [False, True])
 @pytest.mark.parametrize("processes", [2, 3, 16])
-def test_joint_batches_are_whole_ones_together(batches, lengths, processes):
+def test_joint_batches_are_whole_ones_together(batches, lengths, processes, neighbours):
     home = {index: place for place, batch in enumerate(batches) for index in batch}
-    composed = compose(batches, f"joint:{processes}", 1, lengths)
+    composed = compose(batches, f"joint:{processes}", 1, lengths, neighbours)
     assert sorted(sum(composed, [])) == list(range(1003))
     parts = [{home[index] for index in batch} for batch in composed]
     assert sum(len(own) for own in parts) == len(batches)  # none is in two
     least, over = divmod(len(batches), len(batches) // processes)
     assert sorted({len(own) for own in parts}) == [least, least + 1][: 1 + (over > 0)]
     apart = [max(own) - min(own) for own in parts if len(own) == least]
-    assert max(apart) >= processes  # not neighbours in length
+    assert (max(apart) == least - 1) == neighbours  # in length
 
 
 @pytest.mark.parametrize("batching", [*EVERY[1:], "joint:2"])
