@@ -104,7 +104,7 @@ def _rows(group: Group, families: Sequence[str]) -> pd.DataFrame:
 
     Batch norms with bins of lengths stand with those without; ``name`` names the row.
     """
-    placements = [name for name in PLACED if name in group.placements] or list(PLACED)
+    placements = [name for name in PLACED if name in group.placements]
     every = pd.MultiIndex.from_product([placements, families], names=["placement", "family"])
     series = group.series.reset_index()
     series["family"] = series["norm"].str.removesuffix(BY_LENGTH)
@@ -122,6 +122,14 @@ def _signatures(group: Group) -> list[str]:
     if len(others):
         told.append(f"Left out, as scored on another number of sentences: {', '.join(others)}.")
     return told
+
+
+def _name_unplaced(group: Group) -> list[str]:
+    """Name the runs that no table has."""
+    others = group.runs.index[~group.runs["placement"].isin(PLACED)]
+    if not len(others):
+        return []
+    return [f"In none of these tables, being neither Post-Norm nor Pre-Norm: {', '.join(others)}."]
 
 
 def _table(
@@ -154,7 +162,7 @@ def _table(
     if any("TID" in column for column in frame):
         means = at_last_epoch(group, last_layer(group), "var_tid")
         notes += earlier_epochs(group, "TID", means["epoch"])
-    notes += name_diverged(group)
+    notes += [*name_diverged(group), *_name_unplaced(group)]
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
     digits = {column: 3 if "nll" in column else 2 for column in frame if column not in ("", "n")}
@@ -224,9 +232,9 @@ def _beside_paper(
 def paper_tables(group: Group, colours: Mapping[str, str]) -> list[Table]:
     """Return Tables 1, 2 and 4 with the group's runs; Table 2 has the norms of Table 3, too.
 
-    None where the settings are unknown.
+    None where no run has a placement of the paper's.
     """
-    if not any(group.placements):
+    if not set(PLACED).intersection(group.placements):
         return []
     cells = _cells(group)
     placed = group.series.loc[group.series["placement"].isin(PLACED), "norm"]

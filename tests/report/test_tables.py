@@ -156,6 +156,18 @@ def test_other_norms_stand_below_the_main_ones(make, blocks):
     assert list(rows(blocks(runs)["table2"])) == names
 
 
+def test_runs_of_other_placements_are_named(make, blocks):
+    deep, sub = (make(name, changes={"model.norm_placement": name}) for name in ("deepnorm", "sub"))
+    made = blocks([make("ln"), deep, sub])
+    for number in (1, 2, 4):
+        notes = made[f"table{number}"].notes
+        assert any(
+            "neither Post-Norm" in note and note.endswith(": deepnorm, sub.") for note in notes
+        )
+    assert not {"table1", "table2", "table4"} & set(blocks([deep, sub]))
+    assert not any("neither Post-Norm" in note for note in blocks([make("ln2")])["table2"].notes)
+
+
 def test_scores_of_an_evaluation(make):
     """What `rbn evaluate` leaves in a run is what `rbn table` prints."""
     for name, seed, bleu, without in (
