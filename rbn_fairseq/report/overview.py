@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from rbn_fairseq.report.blocks import Table
-from rbn_fairseq.report.compare import Group, by_epoch, last_nll_gaps, name_diverged
+from rbn_fairseq.report.compare import Group, last_nll_gaps, name_diverged
 from rbn_fairseq.report.figures.style import Colours
 from rbn_fairseq.report.setups import as_text, short_name
 
@@ -27,23 +27,28 @@ def differences(group: Group, colours: Colours) -> list[Table]:
     """Return each setting's validation nll minus that of the LN with its settings.
 
     It is that of :func:`last_nll_gaps`, with Student's 95 % interval where three seeds or more have
-    an LN of the same seed each.
+    an LN of the same seed each. What could not be compared has an empty row, and notes say why;
+    where there is no LN, or nothing beside it, there is no table.
     """
     title, names, pairs = "Validation nll minus LN’s", _names(group), group.pairs
-    lost = pairs["run"].isin(group.diverged) | pairs["baseline"].isin(group.diverged)
-    means = last_nll_gaps(group)
-    if not len(means):
+    known = group.series[group.series["settings"].map(bool)]
+    compared, bases = {*pairs["series"]}, {*group.runs.loc[pairs["baseline"], "series"]}
+    alone = sorted({*known.index[known["norm"] != "LN"]} - compared - bases)
+    if not (bases or (known["norm"].eq("LN").any() and alone)):
         return []
-    seeds = means["count"]
-    paired = pairs[~lost].groupby("series")["of_seed"].all()
-    sure = (seeds > 2) & paired.reindex(means.index)
+    means = last_nll_gaps(group).reindex(sorted(compared.union(alone)))
+    seeds = means["count"].fillna(0).astype(int)
+    lost = pairs.loc[pairs[["run", "baseline"]].isin(group.diverged).any(axis=1), "run"]
+    rest = pairs[~pairs["run"].isin(lost)]
+    unpaired = rest.loc[~rest["of_seed"].astype(bool), "series"]
+    sure = (seeds > 2) & ~means.index.isin(unpaired)
     half = (stdtrit(seeds - 1, 0.975) * means["std"] / np.sqrt(seeds)).where(sure)
     columns = {
         "setting": names[means.index],
         "nll - LN's": means["mean"],
         "95 % from": means["mean"] - half,
         "to": means["mean"] + half,
-        "epoch": means["epoch"],
+        "epoch": means["epoch"].astype("Int64"),
         "seeds": seeds,
     }
     notes = [
@@ -51,24 +56,23 @@ def differences(group: Group, colours: Colours) -> list[Table]:
         "mean where it lacks the seed). Mean over seeds, at the last epoch that all of them have, "
         "with Student’s 95 % interval."
     ]
-    if not sure.all():
-        few = ", ".join(names[sure.index[~sure]])
-        notes.append(f"No interval, without three seeds or more that each have an LN: {few}.")
-    others = group.runs.loc[group.runs["norm"] != "LN", "series"]
-    compared = {*pairs["series"], *group.runs.loc[pairs["baseline"], "series"]}
-    if alone := sorted({*others} - compared):
-        notes.append(f"No LN has the settings of: {', '.join(names[alone])}.")
-    validated = set(by_epoch(group.frames["valid"])["run"])
-    known = pairs["run"].isin(validated) & pairs["baseline"].isin(validated)
-    if apart := sorted({*pairs.loc[known & ~lost, "series"]} - {*means.index}):
+    if len(few := means.index[(seeds > 0) & ~sure]):
         notes.append(
-            "Not compared, as at no epoch that both have their updates are within 5 % of their "
-            f"LN's: {', '.join(names[apart])}."
+            "No interval, without three seeds or more that each have an LN: "
+            f"{', '.join(names[few])}."
+        )
+    if alone:
+        notes.append(f"No LN has the settings of: {', '.join(names[alone])}.")
+    if apart := sorted({*rest["series"]} - {*means.index[seeds > 0]}):
+        notes.append(
+            "Not compared, as no epoch has validations of all seeds and of their LN after as many "
+            f"updates, within 5 %: {', '.join(names[apart])}."
         )
     notes += name_diverged(group)
     digits = {name: 3 for name in ("nll - LN's", "95 % from", "to")}
     dots = tuple(colours[label] for label in group.series.loc[means.index, "label"])
-    frame = pd.DataFrame(columns).dropna(axis="columns", how="all")
+    frame = pd.DataFrame(columns)
+    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(["nll - LN's"])]
     return [Table("differences", title, frame, digits, tuple(digits), tuple(notes), dots)]
 
 

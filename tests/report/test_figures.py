@@ -113,6 +113,12 @@ def test_means_of_an_earlier_epoch_are_told(make, blocks):
         assert all(note.endswith(": Post-Norm BN (2).") for note in notes)
 
 
+def test_a_layer_norm_that_has_no_validation_is_not_denied(make, blocks):
+    made = blocks([make("ln", nll=()), make("bn", "BN", tid=(0.02, 0.1))])
+    (note,) = made["figure3_right"].notes
+    assert note.startswith("Gap:") and "there is no layer norm" not in note
+
+
 def test_scores_of_figures_are_of_trainings_that_have_ended(make, blocks):
     runs = [make(f"{name}{seed}", plan, seed=seed, bleu=30.0 - seed - loss, tid=(0.02, 0.1),
                  weights=(loss, 0), nll=(5.0, 4.0, 3.0)[: 4 - seed])

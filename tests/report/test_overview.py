@@ -50,13 +50,30 @@ def test_what_is_not_compared_is_named(make, blocks):
     runs = [*seeds(make, "ln", "LN", LAYER), *seeds(make, "bn", "BN", losses),
             make("rbn", "RBN", changes=other)]  # fmt: skip
     table = blocks(runs)["differences"]
-    assert table.numbers["nll - LN's"].tolist() == approx([-0.1])
-    assert table.numbers["seeds"].tolist() == [2]
+    assert table.numbers["nll - LN's"].tolist() == approx([-0.1, math.nan], nan_ok=True)
+    assert table.numbers["seeds"].tolist() == [2, 0]
+    assert table.texts().iloc[1].tolist() == ["RBN", "", "", "0"]
     assert any("not finite" in note and note.endswith(": bn2.") for note in table.notes)
     assert any(note.endswith("the settings of: RBN.") for note in table.notes)
-    assert "differences" not in blocks([runs[0], runs[-1]])
-    broken = make("broken", nll=(5.0, math.nan))  # its LN diverged
-    assert "differences" not in blocks([broken, make("b", "BN", nll=(5.0, 4.0))])
+    assert not any("No interval" in note and "RBN" in note for note in table.notes)
+
+
+def test_where_nothing_is_compared_notes_say_why(make, blocks, tmp_path):
+    batch = make("bn", "BN", nll=(5.0, 4.0))
+    (tmp_path / "new").mkdir()
+    new = make("new/bn", "BN", nll=())
+    for runs, end in (
+        ([make("ln"), make("rbn", "RBN", changes={"optimization.lr": [0.1]})], "settings of: RBN."),
+        ([make("broken", nll=(5.0, math.nan)), batch], ": broken."),
+        ([make("ln2"), new], "within 5 %: BN."),
+    ):
+        table = blocks(runs)["differences"]
+        assert table.columns == ["setting", "nll - LN's", "seeds"]
+        (row,) = table.texts().to_numpy().tolist()
+        assert row[1:] == ["", "0"] and len(table.notes) == 2
+        assert table.notes[1].endswith(end)
+    assert "differences" not in blocks([batch])
+    assert "differences" not in blocks([make("a"), make("b", changes={"optimization.lr": [0.1]})])
 
 
 def test_what_had_other_numbers_of_updates_is_named(make, blocks, tmp_path):
@@ -64,7 +81,8 @@ def test_what_had_other_numbers_of_updates_is_named(make, blocks, tmp_path):
     log = tmp_path / "rbn" / "train.log"
     log.write_text(re.sub(r"num_updates (\d)", r"num_updates 1\1", log.read_text()))
     table = blocks([*runs[:2], read_run("rbn", log.parent)])["differences"]
-    assert table.numbers["setting"].tolist() == ["BN"]
+    rows = table.numbers.set_index("setting")["nll - LN's"]
+    assert rows.to_dict() == approx({"BN": 0.0, "RBN": math.nan}, nan_ok=True)
     assert any("within 5 %" in note and note.endswith(": RBN.") for note in table.notes)
     assert not any("within 5 %" in note for note in blocks(runs)["differences"].notes)
 

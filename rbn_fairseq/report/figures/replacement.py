@@ -100,5 +100,9 @@ def gap_through_training(group: Group, colours: Colours) -> list[Figure]:
         "LN. The paper (IWSLT14, Post-Norm): BN is ahead at first, and falls behind when TID "
         "explodes."
     )
-    notes = () if len(gaps) else ("Gap: there is no layer norm with the same settings.",)
+    without = (
+        "Gap: no epoch has a validation both of the run and of a layer norm with its settings "
+        "after as many updates."
+    )
+    notes = () if len(gaps) else (without,)
     return figure_of_curves(group, "figure3_right", title, caption, grid, notes)
