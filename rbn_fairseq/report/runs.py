@@ -293,17 +293,17 @@ def _read_json(
         return {}
 
 
-def _missing_files(directory: Path, config: Mapping[str, Any], valid: pd.DataFrame) -> list[str]:
+def _missing_files(directory: Path, valid: pd.DataFrame) -> list[str]:
     """Say which files are missing, and what that costs."""
-    if not (directory / LOG).is_file():
-        return [f"There is no `{directory / LOG}`, which `rbn train` writes, so no losses."]
     problems = []
-    if not config:
+    if not (directory / RUN_FILE).is_file():
         problems.append(
-            f"There is no `{RUN_FILE}`, which a training with --task translation_rbn writes: "
-            "settings are unknown, the run is compared with no other."
+            f"There is no `{RUN_FILE}`, which `rbn train` writes: settings are "
+            "unknown, the run is compared with no other."
         )
-    if not len(valid):
+    if not (directory / LOG).is_file():
+        problems.append(f"There is no `{directory / LOG}`, which `rbn train` writes, so no losses.")
+    elif not len(valid):
         problems.append(f"`{LOG}` has no validation yet.")
     return problems
 
@@ -356,7 +356,7 @@ def read_run(name: str, directory: Path) -> Run:
         sentences=content.get("sentences"),
         parameters=content.get("parameters"),
         starts=starts,
-        problems=(*_missing_files(directory, config, valid), *problems),
+        problems=(*_missing_files(directory, valid), *problems),
     )
 
 

@@ -141,7 +141,9 @@ def test_time_over_processes(tmp_path):
 
 def test_what_is_missing_is_told(tmp_path):
     run = read_run("x", tmp_path)
-    assert len(run.problems) == 1 and "train.log" in run.problems[0] and not len(run.valid)
+    settings, losses = run.problems
+    assert "run.json" in settings and "train.log" in losses and not len(run.valid)
+    assert not any("--task" in problem for problem in run.problems)  # there are several
     (tmp_path / "train.log").write_text(log_text(()))
     settings, validation = read_run("x", tmp_path).problems
     assert "run.json" in settings and "no validation" in validation
@@ -152,7 +154,8 @@ def test_a_damaged_run_file(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     (tmp_path / "train.log").write_text(log_text((5.0,)))
     run = read_run("x", tmp_path)
-    assert run.config == {} and any("run.json" in problem for problem in run.problems)
+    (problem,) = run.problems  # it is not said to be missing
+    assert run.config == {} and "`run.json` is not" in problem
 
 
 def test_names_tell_directories_apart(tmp_path, monkeypatch):
