@@ -115,8 +115,10 @@ def _numbers(values: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {"epoch": epoch, "update": update, **numbers}
 
 
-def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read the ends of epochs, and the validations of a set.
+def _read_log(
+    path: Path, subset: str, problems: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[int]]:
+    """Read the validations of a set, the ends of epochs, and the updates that processes began at.
 
     Of an epoch that is there twice the later counts; where a training went back to an earlier
     checkpoint, or without one to its start, what came after that does not; of one that counts anew
@@ -124,6 +126,7 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
     """
     valid: list[dict[str, float]] = []
     train: list[dict[str, float]] = []
+    starts: list[int] = []
     unread, anew, back = 0, False, math.inf
     ends = re.compile(rf"(?:\| |^)((?:{re.escape(subset)}|train) \| epoch .*)")
     begun = re.compile(
@@ -135,6 +138,7 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
             valid, train, anew = [], [], True
         if start := begun.search(line):
             back = int(start[1] or 0)
+            starts.append(back)
         simple = ends.search(line)
         at = line.find('{"epoch": ')
         if not simple and (at < 0 or '"update": ' in line):
@@ -168,7 +172,7 @@ def _read_log(path: Path, subset: str, problems: list[str]) -> tuple[pd.DataFram
     ends = valid_frame["epoch"].map(train_frame.set_index("epoch")["update"])
     last = max([0, *valid_frame["epoch"], *train_frame["epoch"]])
     ended = (valid_frame["update"] <= ends) | (valid_frame["epoch"] < last)
-    return valid_frame.assign(ended=ended), train_frame
+    return valid_frame.assign(ended=ended), train_frame, starts
 
 
 def _minutes(train: pd.DataFrame, starts: Sequence[int]) -> "pd.Series[float]":
@@ -323,7 +327,7 @@ def read_run(name: str, directory: Path) -> Run:
     )
     config = content.get("config", {})
     subset = str(config.get("dataset", {}).get("valid_subset") or "valid").split(",")[0]
-    valid, train = _read_log(directory / LOG, subset, problems)
+    valid, train, begun = _read_log(directory / LOG, subset, problems)
     if subset != "valid":
         problems.append(f"Losses of validation are of `{subset}`, the first of --valid-subset.")
     starts = content.get("starts", ())
@@ -339,7 +343,7 @@ def read_run(name: str, directory: Path) -> Run:
             f"`{SCORE}` is older than `{last.name}`: it may be of an earlier epoch (or the files "
             "were copied without their times)."
         )
-    train = train.assign(minutes=_minutes(train, [start["update"] for start in starts] or [0]))
+    train = train.assign(minutes=_minutes(train, [start["update"] for start in starts] or begun))
     return Run(
         name,
         directory,

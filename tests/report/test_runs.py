@@ -139,6 +139,20 @@ def test_time_over_processes(tmp_path):
     assert run.train["minutes"][0] == 1 and run.train["minutes"][1:].isna().all()
 
 
+def test_time_over_processes_without_a_run_file(tmp_path):
+    """By the log's own lines of starts."""
+    directory = write_run(tmp_path / "run", configuration(), nll=(5.0, 4.0, 3.0))
+    (directory / "run.json").unlink()
+    log = directory / "train.log"
+    lines = log.read_text().replace("wall 180", "wall 60").splitlines(keepends=True)
+    for number, update in ((0, 0), (5, 200)):  # the second process made the third epoch
+        loaded = f"Loaded checkpoint x/checkpoint_last.pt (epoch 3 @ {update} updates)"
+        begun = loaded if update else "No existing checkpoint found x/checkpoint_last.pt"
+        lines.insert(number, f"x | INFO | fairseq.trainer | {begun}\n")
+    log.write_text("".join(lines))
+    assert list(read_run("x", directory).train["minutes"]) == [1, 2, 2 + 1]
+
+
 def test_what_is_missing_is_told(tmp_path):
     run = read_run("x", tmp_path)
     settings, losses = run.problems
