@@ -90,7 +90,11 @@ _FREE = (
 )  # fmt: skip
 _KINDS = ("criterion._name", "optimizer._name", "lr_scheduler._name")
 #: Settings in which norms differ by nature.
-OF_NORM = ("model.norm_*", "criterion.rbn_*", "processes that share statistics")
+OF_NORM = (
+    "model.norm_*", "criterion.rbn_*", "processes that share statistics",
+    "steps of running statistics an update",
+)  # fmt: skip
+_RUNNING = {"batch", "renorm", "repbn", "power", "mabn", "un"}  # plans with running statistics
 #: How long a training is to be.
 LENGTH = ("optimization.max_epoch", "optimization.max_update", "patience")
 _GENERIC = ("bin", "data", "data-bin", "data_bin")  # names that tell nothing of the data
@@ -177,7 +181,8 @@ _DEFAULTS = {"task.length_mixing": "1"}
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what shapes a training, by names such as ``optimization.lr``.
 
-    ``micro-batches an update`` is update_freq * distributed_world_size, by epoch.
+    ``micro-batches an update`` is update_freq * distributed_world_size, by epoch. Without running
+    statistics it does not matter which of the two; with them each process takes update_freq steps.
     """
     groups = dict(config)
     # Without copies of other groups' options, which fairseq's own models and tasks hold.
@@ -203,6 +208,9 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
         value * processes for value in config["optimization"]["update_freq"]
     ]
     flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
+    kinds = {word for plan in _plans(config["model"]) for word in re.findall("[a-z]+", plan)}
+    steps = config["optimization"]["update_freq"] if kinds & _RUNNING else None
+    flat["steps of running statistics an update"] = steps
     return flat
 
 

@@ -319,6 +319,21 @@ def test_settings_that_mean_the_same(make, group):
     assert list(one.pairs["baseline"]) == ["ln"]
 
 
+def test_processes_and_micro_batches_differ_where_statistics_run(make, group):
+    """Eight processes step their running statistics once an update, one process eight times."""
+    runs = []
+    for seed, (processes, frequency) in enumerate(((1, 8), (8, 1)), 1):
+        changes = {"optimization.update_freq": [frequency],
+                   "distributed_training.distributed_world_size": processes}  # fmt: skip
+        runs += [make(f"{kind}{seed}", kind, seed=seed, changes=changes)
+                 for kind in ("LN", "rms", "batch@0:layer", "BN", "RBN")]  # fmt: skip
+    one = group(runs)
+    settings = one.runs.groupby("norm")["series"].nunique().to_dict()
+    assert settings == {"LN": 1, "RMSNorm": 1, "BN@0": 2, "BN": 2, "RBN": 2}
+    baselines = dict(zip(one.pairs["run"], one.pairs["baseline"], strict=True))
+    assert (baselines["BN1"], baselines["BN2"]) == ("LN1", "LN2")
+
+
 BEGINNINGS = ["finetune_from_model", "continue_once", "restore_file", "init_from"]
 
 
