@@ -209,8 +209,9 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     ]
     flat["processes that share statistics"] = processes if flat.get("model.norm_sync") else 1
     kinds = {word for plan in _plans(config["model"]) for word in re.findall("[a-z]+", plan)}
-    steps = config["optimization"]["update_freq"] if kinds & _RUNNING else None
-    flat["steps of running statistics an update"] = steps
+    steps = config["optimization"]["update_freq"]
+    several = kinds & _RUNNING and max(steps) > 1
+    flat["steps of running statistics an update"] = steps if several else None  # None: one
     return flat
 
 
