@@ -122,14 +122,16 @@ class Start(Callback):
             )
         if not self._checked:
             self._checked = True
-            self._check_schedules(self.training.model)
+            self._check_schedules(self.training.model, resumed=False)
             if process_rank() == 0:
                 self._warn_of_other_settings(self.training.model)
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Describe the training, once."""
-        if not self._described and process_rank() == 0:
-            self._describe(model)
+        """Describe the training, once; only now it is known where in an epoch it goes on."""
+        if not self._described:
+            self._check_schedules(model, resumed=True)
+            if process_rank() == 0:
+                self._describe(model)
         self._described = True
 
     def on_attempt(self, model: nn.Module) -> None:
@@ -198,34 +200,53 @@ class Start(Callback):
             return sum(map(len, batches)) / len(batches), "sentence"
         return float(sum(lengths[batch].sum() for batch in batches)) / len(batches), "token"
 
-    def _check_schedules(self, model: nn.Module) -> None:
-        cfg, updates = self.training.cfg.optimization, math.inf
+    def _updates(self, made: int) -> float:
+        """Return how many updates the training will have made; infinity where that is not known.
+
+        Args:
+            made: how many the checkpoint that it starts from had; 0 = there is none.
+        """
+        cfg, chosen = self.training.cfg.optimization, self.training.cfg.checkpoint
+        most = float(cfg.max_update if cfg.max_update > 0 else math.inf)
+        # With data in several parts, epochs differ.
+        if cfg.max_epoch <= 0 or self.training.task.has_sharded_data(self.training.train_subset):
+            return most
+        batches = self.training.batches
+        length, done = len(batches), int(batches.iterations_in_epoch)
+        if batches.grouped_shuffling:  # fairseq drops what is not one batch for each process
+            length = len(batches.frozen_batches) // batches.num_shards
+        frequencies: list[int] = [
+            cfg.update_freq[min(epoch, len(cfg.update_freq)) - 1]
+            for epoch in range(batches.epoch, cfg.max_epoch + 1)
+        ]
+        if done % frequencies[0]:  # as with another --update-freq; fairseq may repeat the epoch
+            return most
+        if chosen.reset_optimizer or (chosen.finetune_from_model and not self._resumes()):
+            made = 0
+        for number in frequencies:  # fairseq skips the last batch, and what makes no whole update
+            skips = cfg.skip_remainder_batch
+            made += (length - 1) // number if skips else math.ceil(length / number)
+        return min(most, made - done // frequencies[0])
+
+    def _check_schedules(self, model: nn.Module, resumed: bool) -> None:
+        """Check that schedules end in time, if the model is from a checkpoint or not, as told."""
         norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
-        if norms and cfg.max_epoch > 0:
-            # With data in several parts, epochs differ: the length of this one stands for all.
-            batches, frequency = self.training.batches, cfg.update_freq
-            first = updates = 0
-            if self.training.cfg.checkpoint.reset_optimizer:  # epochs are counted on, updates not
-                first = batches.epoch - 1
-            elif self.training.cfg.checkpoint.reset_dataloader:  # the reverse
-                updates = norms[0]._update
-            updates += sum(
-                math.ceil(len(batches) / frequency[min(epoch, len(frequency) - 1)])
-                for epoch in range(first, cfg.max_epoch)
-            )
-        if cfg.max_update > 0:
-            updates = min(updates, cfg.max_update)
+        if not norms or resumed != (norms[0]._update > 0):
+            return
+        updates = self._updates(norms[0]._update)
         ends = {
             norm.options.flag(name): (getattr(norm.options, name), norm)
             for norm in norms
             for name in norm.schedule
         }
         for option, (end, norm) in ends.items():
-            longer = f"{option} {end} is longer than this training, which has {updates} updates: "
+            longer = (
+                f"{option} {end} is longer than this training, which has {updates:.0f} updates: "
+            )
             if end > updates and norm.must_end:
                 raise ValueError(
                     f"{longer}evaluation is `{norm.name}` as it is behind that update alone. Set "
-                    f"it to {updates} or less, or train longer."
+                    f"it to {updates:.0f} or less, or train longer."
                 )
             if end > updates and process_rank() == 0:
                 logger.warning(f"{longer}the norm will not leave its schedule. Set it lower.")

@@ -173,6 +173,38 @@ def test_a_schedule_counts_the_updates_behind_a_reset(data_bin, tmp_path, reset,
     assert not longer(runs.train(data_bin, tmp_path, *options, updates, *again))
 
 
+def test_a_schedule_counts_updates_of_other_sizes_behind_a_resume(data_bin, tmp_path):
+    options = ("--norm-encoder", "repbn", "--no-tid", "--norm-repbn-layer-end")
+    runs.train(data_bin, tmp_path, *options, 15, "--max-epoch", 1)
+    again = ("--max-epoch", 2, "--update-freq", 5)
+    with pytest.raises(ValueError, match="which has 18 updates"):
+        runs.train(data_bin, tmp_path, *options, 19, *again)
+    assert "num_updates 18" in runs.train(data_bin, tmp_path, *options, 18, *again)
+    tuned = ("--finetune-from-model", tmp_path / "checkpoint_last.pt", "--max-epoch", 1)
+    with pytest.raises(ValueError, match="which has 15 updates"):
+        runs.train(data_bin, tmp_path / "tuned", *options, 16, *tuned)
+
+
+def test_a_schedule_counts_no_update_that_is_skipped(data_bin, tmp_path):
+    options = ("--norm-encoder", "repbn", "--no-tid", "--max-epoch", 2, "--update-freq", 4)
+    options += ("--skip-remainder-batch", "--norm-repbn-layer-end")
+    with pytest.raises(ValueError, match="which has 6 updates"):
+        runs.train(data_bin, tmp_path, *options, 7)
+    log = runs.train(data_bin, tmp_path, *options, 6)
+    assert re.findall(r"num_updates (\d+)", log)[-1] == "6"
+
+
+def test_a_schedule_is_not_judged_where_updates_are_not_known(data_bin, tmp_path):
+    """Of batches within an epoch that make no whole updates, fairseq may repeat the epoch."""
+    options = ("--norm-encoder", "repbn", "--no-tid", "--norm-repbn-layer-end", 30)
+    runs.train(data_bin, tmp_path, *options, "--max-epoch", 2, "--save-interval-updates", 4)
+    start = ("--restore-file", tmp_path / "checkpoint_1_4.pt", "--max-epoch", 1)
+    with pytest.raises(ValueError, match="which has 10 updates"):  # 4, and the other 11 in pairs
+        runs.train(data_bin, tmp_path / "pairs", *options, *start, "--update-freq", 2)
+    log = runs.train(data_bin, tmp_path / "again", *options, *start, "--update-freq", 3)
+    assert not longer(log)
+
+
 def test_text_alone_may_be_translated_as_training_data(data_bin, rbn_run, tmp_path):
     source = shutil.copytree(data_bin, tmp_path / "data")
     for path in source.glob("train.*.en.*"):
