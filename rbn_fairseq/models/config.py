@@ -15,8 +15,8 @@ from rbn_fairseq.models.linear import WEIGHT_NORMS
 from rbn_fairseq.norms import NORMS, on_registration
 
 __all__ = [
-    "NormConfig", "RBNConfig", "StackPlan", "complete", "config_class", "fill_preset",
-    "norm_fields", "resolve",
+    "NormConfig", "RBNConfig", "StackPlan", "complete", "completed", "config_class",
+    "fill_preset", "norm_fields", "resolve",
 ]  # fmt: skip
 
 #: Placements beside `standard`, and the layers that each arranges.
