@@ -181,7 +181,8 @@ def table(
         tables = paper_tables(group, {})
         notes = dict.fromkeys(f"{note}\n" for table in tables for note in table.notes)
         drawn = (to_markdown(replace(table, notes=())) for table in tables)
-        text = "\n".join([f"{group.title}\n", *drawn, *notes])
+        none = "No table: the paper's runs are Post-Norm or Pre-Norm, none here is known to be."
+        text = "\n".join([f"{group.title}\n", *(drawn if tables else [none]), *notes])
         out.print(Markdown(text)) if out.is_terminal else typer.echo(text)
 
 

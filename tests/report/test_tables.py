@@ -193,6 +193,12 @@ def test_scores_of_an_evaluation(make):
     assert result.output.count("Mean over seeds") == 1, "notes once for all tables"
 
 
+def test_without_a_placement_of_the_papers_there_is_no_table(make):
+    run = make("sub", changes={"model.norm_placement": "sub"})
+    output = completed("table", run.directory).stdout
+    assert "No table: the paper's runs are Post-Norm or Pre-Norm" in output and "|" not in output
+
+
 def test_a_score_on_another_test_set_is_left_out(make, blocks):
     sentences = {"bn1": 6750, "bn2": 7283, "bn3": 6750, "ln": None}
     runs = []
