@@ -64,8 +64,7 @@ def test_same_as_the_pipeline(de_en_tgz, tmp_path):
 
 @needs_perl
 def test_sides_of_unlike_length(de_en_tgz, tmp_path):
-    with tarfile.open(de_en_tgz) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(de_en_tgz, tmp_path)  # tarfile's filter is not in all of Python 3.11
     side = tmp_path / "de-en" / "train.tags.de-en.en"
     side.write_text("".join(side.read_text().splitlines(keepends=True)[:-1]))
     shorter = tmp_path / "de-en.tgz"
