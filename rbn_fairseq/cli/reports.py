@@ -172,8 +172,8 @@ def table(
     """
     from rich.markdown import Markdown
 
-    from rbn_fairseq.report.compare import group_runs
     from rbn_fairseq.report.export import to_markdown
+    from rbn_fairseq.report.groups import group_runs
     from rbn_fairseq.report.tables import paper_tables
 
     out = console()

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pandas as pd
 
 from rbn_fairseq.report.blocks import Figure, Section, Table
-from rbn_fairseq.report.compare import Group, group_runs
 from rbn_fairseq.report.figures.replacement import bottom_layers, gap_through_training
 from rbn_fairseq.report.figures.sources import decomposition, discrepancy_cost
 from rbn_fairseq.report.figures.style import Colours, setting_colours
 from rbn_fairseq.report.figures.tid_figure import average_tid, deviation, deviation_by_depth
 from rbn_fairseq.report.figures.training import conditioning, losses, validation
 from rbn_fairseq.report.figures.weights import penalty_weights
+from rbn_fairseq.report.groups import Group, group_runs
 from rbn_fairseq.report.overview import common_settings, differences, settings_tables
 from rbn_fairseq.report.runs import Run
 from rbn_fairseq.report.setups import describe

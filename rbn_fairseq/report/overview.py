@@ -8,8 +8,9 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from rbn_fairseq.report.blocks import Table
-from rbn_fairseq.report.compare import Group, last_nll_gaps, name_diverged
 from rbn_fairseq.report.figures.style import Colours
+from rbn_fairseq.report.groups import Group
+from rbn_fairseq.report.means import last_nll_gaps, name_diverged
 from rbn_fairseq.report.setups import as_text, short_name
 
 

@@ -7,16 +7,14 @@ from importlib.resources import files
 import pandas as pd
 
 from rbn_fairseq.report.blocks import SEEDS, SPREAD, Table
-from rbn_fairseq.report.compare import (
-    Group,
+from rbn_fairseq.report.groups import Group, by_epoch, of_largest
+from rbn_fairseq.report.means import (
     at_last_epoch,
-    by_epoch,
     earlier_epochs,
     last_gaps,
     last_layer,
     name_diverged,
     name_unfinished,
-    of_largest,
 )
 from rbn_fairseq.report.setups import BY_LENGTH, LENGTH
 

@@ -1,7 +1,7 @@
 import pytest
 
-from rbn_fairseq.report.compare import group_runs
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.groups import group_runs
 from run_directories import run_maker
 
 

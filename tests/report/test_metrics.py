@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from rbn_fairseq.report.compare import group_runs, last_gaps
 from rbn_fairseq.report.content import sections
+from rbn_fairseq.report.groups import group_runs
+from rbn_fairseq.report.means import last_gaps
 from rbn_fairseq.report.runs import read_run
 from rbn_fairseq.report.setups import describe, metric_of
 from rbn_fairseq.report.tables import paper_tables

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from rbn_fairseq.report.blocks import Curve, Figure, Panel
-from rbn_fairseq.report.compare import IDENTITY, Group
 from rbn_fairseq.report.figures.style import GREY, Colours, legend_below, sheet
+from rbn_fairseq.report.groups import IDENTITY, Group
 
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 
@@ -48,7 +48,7 @@ def panel(
         factor: of the values, such as 100 for per cent.
         not_a_number: whether NaN is a value, as of a loss; else it is one that was not measured.
         differences: of the values to layer norm's, as
-            :func:`rbn_fairseq.report.compare.gaps_by_epoch` has them.
+            :func:`rbn_fairseq.report.means.gaps_by_epoch` has them.
         style: other attributes of :class:`Panel`.
     """
     title = group.placed(placement or "", title)

@@ -7,8 +7,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.compare import (
-    Group,
+from rbn_fairseq.report.figures.curves import figure_of_curves, panel
+from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
+from rbn_fairseq.report.groups import Group, variants
+from rbn_fairseq.report.means import (
     at_last_epoch,
     earlier_epochs,
     gaps_by_epoch,
@@ -16,10 +18,7 @@ from rbn_fairseq.report.compare import (
     last_layer,
     name_diverged,
     name_unfinished,
-    variants,
 )
-from rbn_fairseq.report.figures.curves import figure_of_curves, panel
-from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 
 
 def bottom_layers(group: Group, colours: Colours) -> list[Figure]:

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.compare import Group, of_largest
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
+from rbn_fairseq.report.groups import Group, of_largest
 
 _KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4

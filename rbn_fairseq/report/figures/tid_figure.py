@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rbn_fairseq.report.blocks import Figure, Panel
-from rbn_fairseq.report.compare import IDENTITY, Group, of_largest
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
+from rbn_fairseq.report.groups import IDENTITY, Group, of_largest
 
 _OF_STD = "% of ‖σ‖"
 #: A panel: column, heading, unit, and the paper's values, each with its name.

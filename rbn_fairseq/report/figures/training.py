@@ -1,9 +1,10 @@
 """Losses, scores and the conditioning of layers' inputs through training."""
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.compare import Group, by_epoch, gaps_by_epoch
 from rbn_fairseq.report.figures.curves import figure_of_curves, panel
 from rbn_fairseq.report.figures.style import Colours
+from rbn_fairseq.report.groups import Group, by_epoch
+from rbn_fairseq.report.means import gaps_by_epoch
 
 
 def validation(group: Group, colours: Colours) -> list[Figure]:

@@ -9,15 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from rbn_fairseq.report.blocks import Figure
-from rbn_fairseq.report.compare import (
-    Group,
-    at_last_epoch,
-    earlier_epochs,
-    name_diverged,
-    name_unfinished,
-    variants,
-)
 from rbn_fairseq.report.figures.style import Colours, sheet
+from rbn_fairseq.report.groups import Group, variants
+from rbn_fairseq.report.means import at_last_epoch, earlier_epochs, name_diverged, name_unfinished
 
 _WEIGHTS = {"criterion.rbn_mean_weight": "lambda", "criterion.rbn_std_weight": "nu"}
 

@@ -1,4 +1,4 @@
-"""Groups runs into comparable settings, averages over seeds, and compares with layer norm.
+"""Groups runs into comparable settings: series, which differ in the seed alone, and pairs with LN.
 
 A *group* has the runs of one data set and model size. Within it, runs that differ in the seed only
 are a *series*; a series has a placement, a norm, and a *label*, the norm followed by its *detail*,
@@ -125,7 +125,7 @@ class Group:
         longest = runs.groupby("series")[["epochs", "updates"]].max()
         scores = self.without_diverged(self.scores)
         epochs, updates = (scores["series"].map(longest[name]) for name in longest)
-        as_long = (scores["epochs"] == epochs) & _alike(scores["updates"], updates)
+        as_long = (scores["epochs"] == epochs) & as_many_updates(scores["updates"], updates)
         patience = self.runs["settings"].map(lambda chosen: chosen.get("patience"))
         return scores[as_long | scores["run"].map(patience).notna()]
 
@@ -168,7 +168,24 @@ class Group:
         return pd.DataFrame(rows, columns=["run", "series", "baseline", "of_seed"])
 
 
-# Grouping.
+def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return of each run and epoch the last row; of validations those of epochs that have ended.
+
+    There may be validations within an epoch, of two runs at different updates.
+    """
+    if "ended" in frame:
+        frame = frame[frame["ended"].eq(True)]
+    return frame.drop_duplicates(["run", "epoch"], keep="last")
+
+
+def of_largest(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return each run's rows with its largest value of a column, such as its last update."""
+    return frame[frame[column] == frame.groupby("run")[column].transform("max")]
+
+
+def as_many_updates(updates: "pd.Series[float]", others: "pd.Series[float]") -> "pd.Series[bool]":
+    """Tell where two numbers of updates are near enough to compare what came of them."""
+    return (updates - others).abs() <= _ALIKE * updates
 
 
 def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str]) -> list[str]:
@@ -325,142 +342,3 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             data = f"{data} ({languages}, {types} types{texts})"
         comparable.append(_make_group(data, members))
     return comparable
-
-
-# Means and gaps.
-
-
-def at_last_epoch(group: Group, frame: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Average over seeds at the last epoch that all seeds which have the value have.
-
-    Runs that diverged are left out: an earlier epoch of theirs would pass for their result.
-    ``frame`` has columns ``series``, ``run``, ``epoch`` and that called ``value``.
-
-    Returns:
-        By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.
-    """
-    frame = by_epoch(group.without_diverged(frame).dropna(subset=value))
-    seeds = frame.groupby("series")["run"].transform("nunique")
-    here = frame.groupby(["series", "epoch"])["run"].transform("nunique")
-    shared = frame[here == seeds]
-    last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
-    by_series = last.groupby("series")
-    return by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
-
-
-def earlier_epochs(group: Group, name: str, epochs: "pd.Series[float]") -> list[str]:
-    """Name the series whose mean (of ``name``) is of an earlier epoch than others'.
-
-    ``epochs``: that of :func:`at_last_epoch` by series.
-    """
-    earlier = epochs[epochs < epochs.max()].sort_index()
-    if not len(earlier):
-        return []
-    names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
-    listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
-    return [
-        f"{name} is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
-        f"have: {listed}."
-    ]
-
-
-def name_unfinished(group: Group) -> list[str]:
-    """Name the runs whose scores count in no mean, as they ended earlier than others."""
-    scores = group.without_diverged(group.scores)["run"]
-    early = scores[~scores.isin(group.final_scores["run"])]
-    if not len(early):
-        return []
-    return [
-        f"Their {group.metric.name} is in no mean, as they ended earlier than other runs of the "
-        f"same settings: {', '.join(early)}."
-    ]
-
-
-def name_diverged(group: Group) -> list[str]:
-    """Name the runs that diverged."""
-    if not group.diverged:
-        return []
-    return [
-        "Diverged (the last validation nll is not finite), and so in no mean and no difference to "
-        f"LN: {', '.join(group.diverged)}."
-    ]
-
-
-def by_epoch(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return of each run and epoch the last row; of validations those of epochs that have ended.
-
-    There may be validations within an epoch, of two runs at different updates.
-    """
-    if "ended" in frame:
-        frame = frame[frame["ended"].eq(True)]
-    return frame.drop_duplicates(["run", "epoch"], keep="last")
-
-
-def _alike(updates: "pd.Series[float]", others: "pd.Series[float]") -> "pd.Series[bool]":
-    return (updates - others).abs() <= _ALIKE * updates
-
-
-def gaps_by_epoch(group: Group, frame: str = "valid", column: str = "nll_loss") -> pd.DataFrame:
-    """Return a quantity minus that of layer norm by run and epoch, after as many updates.
-
-    Columns ``run``, ``epoch``, ``gap`` (in the quantity's unit: of validation nll bits per target
-    token, positive = worse) and those of :data:`IDENTITY`.
-    """
-    values = by_epoch(group.frames[frame])
-    values = values.reindex(columns=["run", "epoch", "update", column])
-    theirs = group.pairs.merge(values.rename(columns={"run": "baseline"}), on="baseline")
-    number = group.pairs.groupby("run")["baseline"].size()
-    base = theirs.groupby(["run", "epoch"], as_index=False).agg(
-        mean=(column, "mean"), count=(column, "count"), updates=("update", "mean")
-    )
-    base = base[base["count"] == base["run"].map(number)]
-    both = base.merge(values, on=["run", "epoch"])
-    both = both[_alike(both["update"], both["updates"])]
-    gaps = both.assign(gap=both[column] - both["mean"])[["run", "epoch", "gap"]]
-    return gaps.join(group.runs[IDENTITY], on="run")
-
-
-def of_largest(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return each run's rows with its largest value of a column, such as its last update."""
-    return frame[frame[column] == frame.groupby("run")[column].transform("max")]
-
-
-def last_layer(group: Group) -> pd.DataFrame:
-    """Return the rows of TID of each run's last batch norm, with TID in per cent."""
-    last = of_largest(group.frames["tid"], "depth").copy()
-    columns = [name for name in last if name.endswith("_tid")]
-    last[columns] *= 100
-    return last
-
-
-def last_nll_gaps(group: Group) -> pd.DataFrame:
-    """Return gaps of validation nll to layer norm, as :func:`at_last_epoch` averages them.
-
-    Runs whose layer norm diverged are left out, too.
-    """
-    gaps = gaps_by_epoch(group)
-    lost = group.pairs.loc[group.pairs["baseline"].isin(group.diverged), "run"]
-    return at_last_epoch(group, gaps[~gaps["run"].isin(lost)], "gap")
-
-
-def last_gaps(group: Group) -> pd.DataFrame:
-    """Return gaps to layer norm at the end, by series; positive = worse.
-
-    ``nll``: that of :func:`last_nll_gaps`. ``score``: of trainings that ended after as many epochs
-    and updates, translated and scored alike. ``nll_count`` and ``score_count`` are the numbers of
-    seeds, ``nll_epoch`` is the epoch.
-    """
-    nll = last_nll_gaps(group)
-    scores = group.final_scores[["run", "score", "signature", "epochs", "updates"]]
-    both = group.pairs.merge(scores, on="run").merge(
-        scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
-    )
-    same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
-    same &= _alike(both["updates"], both["updates_base"])
-    by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
-    behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
-    return pd.DataFrame(
-        {"nll": nll["mean"], "nll_count": nll["count"], "nll_epoch": nll["epoch"],
-         "score_count": behind["count"],
-         "score": -behind["mean"] if group.metric.lower else behind["mean"]}
-    )  # fmt: skip
