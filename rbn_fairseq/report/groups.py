@@ -2,9 +2,10 @@
 
 A *group* has the runs of one data set and model size. Within it, runs that differ in the seed only
 are a *series*; a series has a placement, a norm, and a *label*, the norm followed by its *detail*,
-which is what tells it from other series of that norm. The *recipe* is all that a norm is compared
-under: every setting but those of norms, the penalty and the length of training. A *pair* is a run
-and the layer norm of its placement, recipe and, if there is one, seed.
+which is what tells it from other series of that norm. How batches are made and what a training
+began from are in it wherever runs of the placement differ in them. The *recipe* is all that a norm
+is compared under: every setting but those of norms, the penalty and the length of training. A
+*pair* is a run and the layer norm of its placement, recipe and, if there is one, seed.
 
 Example: RBN with three seeds and λ = 1, one with λ = 60, and LN with three seeds are a group of
 three series, ``LN``, ``RBN (λ 1)`` and ``RBN (λ 60)``, whose details are empty, ``λ 1`` and
@@ -203,10 +204,11 @@ def _shared(settings: Sequence[Mapping[str, Any]], free: Sequence[str]) -> list[
     return sorted(name for name in names if not matches(name, free) and known(name))
 
 
-def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[str]:
-    """Say of each in what it differs from the others; an option that is not set is left out.
+def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> list[dict[str, str]]:
+    """Say of each in what it differs from the others, by option.
 
-    So is one that tells no more apart than those before it; the report's settings have them all.
+    An option that is not set is left out, and one that tells no more apart than those before it;
+    the report's settings have them all.
     """
     values = {name: [json.dumps(chosen.get(name)) for chosen in settings] for name in shared}
     short = {name: short_name(name) for name in shared if len(set(values[name])) > 1}
@@ -217,13 +219,20 @@ def _details(settings: Sequence[Mapping[str, Any]], shared: Sequence[str]) -> li
         if short[name] in _NAMES or len(set(further)) > len(set(apart)):
             told[name], apart = _NAMES.get(short[name], short[name]), further
     return [
-        ", ".join(
-            f"{title} {as_text(chosen[name])}"
+        {
+            name: f"{title} {as_text(chosen[name])}"
             for name, title in told.items()
             if chosen.get(name) is not None
-        )
+        }
         for chosen in settings
     ]
+
+
+def _sets(series: pd.DataFrame, names: Sequence[str]) -> list[tuple[dict[str, str], pd.DataFrame]]:
+    keys = series["settings"].map(lambda chosen: json.dumps([chosen.get(name) for name in names]))
+    sets = [part for _, part in series.groupby(keys, sort=False)]
+    details = _details([part["settings"].iloc[0] for part in sets], names)
+    return list(zip(details, sets, strict=True))
 
 
 def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
@@ -234,11 +243,8 @@ def variants(series: pd.DataFrame, free: Sequence[str]) -> list[tuple[str, pd.Da
     """
     if not len(series):
         return []
-    shared = _shared(list(series["settings"]), free)
-    keys = series["settings"].map(lambda chosen: json.dumps([chosen.get(name) for name in shared]))
-    sets = [part for _, part in series.groupby(keys, sort=False)]
-    details = _details([part["settings"].iloc[0] for part in sets], shared)
-    return list(zip(details, sets, strict=True))
+    sets = _sets(series, _shared(list(series["settings"]), free))
+    return [(", ".join(detail.values()), alike) for detail, alike in sets]
 
 
 def _rank(row: Any) -> tuple[int, int]:
@@ -253,9 +259,17 @@ def _number_series(runs: pd.DataFrame) -> pd.DataFrame:
     for column, names in (("recipe", recipe), ("length", LENGTH)):
         runs[column] = [json.dumps([chosen.get(name) for name in names])
                         for chosen in runs["settings"]]  # fmt: skip
+    named = [name for name in recipe if short_name(name) in _NAMES]
+    of_recipe = {
+        run: detail
+        for _, placed in runs.groupby("placement")
+        for detail, alike in _sets(placed, named)
+        for run in alike.index
+    }
     cells = []
     for _, alike in runs.groupby(["placement", "norm"], sort=False):
-        for detail, cell in variants(alike, ()):
+        for own, cell in _sets(alike, _shared(list(alike["settings"]), ())):
+            detail = ", ".join((own | of_recipe[cell.index[0]]).values())
             behind = f" ({detail})" if detail else ""
             cells.append(cell.assign(detail=detail, label=cell["norm"] + behind))
     cells.sort(key=lambda cell: _rank(cell.iloc[0]))

@@ -123,6 +123,18 @@ def test_runs_that_do_not_know_an_option_are_at_its_default(make, group):
     assert pairs == {"old": "ln1", "mixed1": "ln1", "mixed16": "ln16"}
 
 
+def test_lengths_of_batches_are_in_every_label_where_they_differ(make, group):
+    """A norm on one kind alone is compared with LN on that kind, and has to say which it is."""
+    mixed = {"task.length_mixing": "16"}
+    runs = [make("ln"), make("ln16", changes=mixed), make("bn16", "BN", changes=mixed)]
+    labels = ["LN (length mixing 1)", "LN (length mixing 16)", "BN (length mixing 16)"]
+    assert list(group([*runs, make("pre", placement="Pre-Norm")]).series["label"]) == [
+        *labels,
+        "LN",
+    ]
+    assert list(group(runs[1:]).series["label"]) == ["LN", "BN"]
+
+
 def test_an_option_that_is_not_set_is_left_out_of_a_label(make, group):
     runs = [make(name, "BN", changes={"task.init_from": start}) for name, start in
             (("new", None), ("old", "old.pt"))]  # fmt: skip
