@@ -118,15 +118,14 @@ class Group:
 
     @property
     def final_scores(self) -> pd.DataFrame:
-        """Those scores but of runs that diverged, or came less far than others of their series.
+        """Those but of runs that diverged, or made fewer updates than others of their series.
 
-        With --patience each run has an end of its own.
+        With --patience each run has an end of its own; without a log it is not known.
         """
         runs = self.without_diverged(self.runs.reset_index())
-        longest = runs.groupby("series")[["epochs", "updates"]].max()
         scores = self.without_diverged(self.scores)
-        epochs, updates = (scores["series"].map(longest[name]) for name in longest)
-        as_long = (scores["epochs"] == epochs) & as_many_updates(scores["updates"], updates)
+        most = scores["series"].map(runs.groupby("series")["updates"].max())
+        as_long = as_many_updates(scores["updates"], most) | scores["updates"].eq(0)
         patience = self.runs["settings"].map(lambda chosen: chosen.get("patience"))
         return scores[as_long | scores["run"].map(patience).notna()]
 
@@ -144,17 +143,18 @@ class Group:
     def pairs(self) -> pd.DataFrame:
         """Each run but layer norm's with the layer norm that it is compared with.
 
-        That has the same placement and recipe, if possible what is changed beside the run's norm,
-        such as FixNorm, and as long a training, and the same seed; where there is none of that
-        seed, all of its seeds are there, a row each. Columns ``run``, ``series``, ``baseline`` (a
-        run's name) and ``of_seed``, whether that has the run's seed. Runs whose settings are
-        unknown are in none.
+        That did not diverge, and has the same placement and recipe, if possible what is changed
+        beside the run's norm, such as FixNorm, and as long a training, and the same seed; where
+        there is none of that seed, all of its seeds are there, a row each. Columns ``run``,
+        ``series``, ``baseline`` (a run's name) and ``of_seed``, whether that has the run's seed.
+        Runs whose settings are unknown are in none.
         """
         known = self.runs[self.runs["settings"].map(bool)]
+        ended = known[~known.index.isin(self.diverged)]
         rows = []
         for series, runs in known[known["norm"] != "LN"].groupby("series"):
             first = runs.iloc[0]
-            alike = known[(known.placement == first.placement) & (known.recipe == first.recipe)]
+            alike = ended[(ended.placement == first.placement) & (ended.recipe == first.recipe)]
             own, plain = (alike[alike.norm == name] for name in (f"LN{first.beside}", "LN"))
             alike = own if len(own) and first.norm != f"LN{first.beside}" else plain
             if not len(alike):
@@ -326,9 +326,7 @@ def _make_group(data: str, members: Sequence[tuple[Run, Setup]]) -> Group:
         full = [part for part in parts if len(part)] or parts[:1]
         frames[name] = pd.concat(full, ignore_index=True).join(table[IDENTITY], on="run")
     first = members[0][1]
-    frames["scores"] = _scores(runs, first.metric.key).join(
-        table[[*IDENTITY, "epochs", "updates"]], on="run"
-    )
+    frames["scores"] = _scores(runs, first.metric.key).join(table[[*IDENTITY, "updates"]], on="run")
     title = f"{data}; {first.size}" if first.sizes else "Settings unknown"
     return Group(title, table, frames, first.metric, twice)
 

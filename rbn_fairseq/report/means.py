@@ -12,7 +12,8 @@ def at_last_epoch(group: Group, frame: pd.DataFrame, value: str) -> pd.DataFrame
     ``frame`` has columns ``series``, ``run``, ``epoch`` and that called ``value``.
 
     Returns:
-        By series: ``mean``, ``std`` (n - 1), ``count``, and the ``epoch``.
+        By series: ``mean``, ``std`` (n - 1), ``count``, the ``epoch``, and the ``longest`` run's
+        last one.
     """
     frame = by_epoch(group.without_diverged(frame).dropna(subset=value))
     seeds = frame.groupby("series")["run"].transform("nunique")
@@ -20,21 +21,26 @@ def at_last_epoch(group: Group, frame: pd.DataFrame, value: str) -> pd.DataFrame
     shared = frame[here == seeds]
     last = shared[shared["epoch"] == shared.groupby("series")["epoch"].transform("max")]
     by_series = last.groupby("series")
-    return by_series[value].agg(["mean", "std", "count"]).assign(epoch=by_series["epoch"].max())
+    return (
+        by_series[value]
+        .agg(["mean", "std", "count"])
+        .assign(epoch=by_series["epoch"].max(), longest=frame.groupby("series")["epoch"].max())
+    )
 
 
-def earlier_epochs(group: Group, name: str, epochs: "pd.Series[float]") -> list[str]:
-    """Name the series whose mean (of ``name``) is of an earlier epoch than others'.
+def earlier_epochs(group: Group, name: str, means: pd.DataFrame) -> list[str]:
+    """Name the series whose mean (of ``name``) is of an earlier epoch than any run's last.
 
-    ``epochs``: that of :func:`at_last_epoch` by series.
+    ``means``: those of :func:`at_last_epoch`.
     """
-    earlier = epochs[epochs < epochs.max()].sort_index()
+    epochs, longest = means["epoch"], means["longest"].max()
+    earlier = epochs[epochs < longest].sort_index()
     if not len(earlier):
         return []
     names = group.series.loc[earlier.index, ["placement", "label"]].agg(" ".join, axis=1)
     listed = ", ".join(names.str.strip() + earlier.map(" ({:g})".format))
     return [
-        f"{name} is of epoch {epochs.max():g}; of an earlier one, the last that all seeds "
+        f"{name} is of epoch {longest:g}; of an earlier one, the last that all seeds "
         f"have: {listed}."
     ]
 
@@ -56,8 +62,8 @@ def name_diverged(group: Group) -> list[str]:
     if not group.diverged:
         return []
     return [
-        "Diverged (the last validation nll is not finite), and so in no mean and no difference to "
-        f"LN: {', '.join(group.diverged)}."
+        "Diverged (the last validation nll is not finite), and so in no mean but those of curves: "
+        f"{', '.join(group.diverged)}."
     ]
 
 
@@ -90,33 +96,29 @@ def last_layer(group: Group) -> pd.DataFrame:
 
 
 def last_nll_gaps(group: Group) -> pd.DataFrame:
-    """Return gaps of validation nll to layer norm, as :func:`at_last_epoch` averages them.
-
-    Runs whose layer norm diverged are left out, too.
-    """
-    gaps = gaps_by_epoch(group)
-    lost = group.pairs.loc[group.pairs["baseline"].isin(group.diverged), "run"]
-    return at_last_epoch(group, gaps[~gaps["run"].isin(lost)], "gap")
+    """Return gaps of validation nll to layer norm, as :func:`at_last_epoch` averages them."""
+    return at_last_epoch(group, gaps_by_epoch(group), "gap")
 
 
 def last_gaps(group: Group) -> pd.DataFrame:
     """Return gaps to layer norm at the end, by series; positive = worse.
 
-    ``nll``: that of :func:`last_nll_gaps`. ``score``: of trainings that ended after as many epochs
-    and updates, translated and scored alike. ``nll_count`` and ``score_count`` are the numbers of
-    seeds, ``nll_epoch`` is the epoch.
+    ``nll``, ``epoch`` and ``longest``: those of :func:`last_nll_gaps`. ``score``: of trainings that
+    ended after as many updates, translated and scored alike. ``nll_count`` and ``score_count`` are
+    the numbers of seeds.
     """
     nll = last_nll_gaps(group)
-    scores = group.final_scores[["run", "score", "signature", "epochs", "updates"]]
+    scores = group.final_scores[["run", "score", "signature", "updates"]]
     both = group.pairs.merge(scores, on="run").merge(
         scores.rename(columns={"run": "baseline"}), on="baseline", suffixes=("", "_base")
     )
-    same = (both["epochs"] == both["epochs_base"]) & (both["signature"] == both["signature_base"])
+    same = both["signature"] == both["signature_base"]
     same &= as_many_updates(both["updates"], both["updates_base"])
     by_run = both[same].groupby(["series", "run"])[["score", "score_base"]].mean()
     behind = (by_run["score_base"] - by_run["score"]).groupby("series").agg(["mean", "count"])
     return pd.DataFrame(
-        {"nll": nll["mean"], "nll_count": nll["count"], "nll_epoch": nll["epoch"],
+        {"nll": nll["mean"], "nll_count": nll["count"],
+         "epoch": nll["epoch"], "longest": nll["longest"],
          "score_count": behind["count"],
          "score": -behind["mean"] if group.metric.lower else behind["mean"]}
     )  # fmt: skip

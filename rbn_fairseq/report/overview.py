@@ -39,8 +39,7 @@ def differences(group: Group, colours: Colours) -> list[Table]:
         return []
     means = last_nll_gaps(group).reindex(sorted(compared.union(alone)))
     seeds = means["count"].fillna(0).astype(int)
-    lost = pairs.loc[pairs[["run", "baseline"]].isin(group.diverged).any(axis=1), "run"]
-    rest = pairs[~pairs["run"].isin(lost)]
+    rest = pairs[~pairs["run"].isin(group.diverged)]
     unpaired = rest.loc[~rest["of_seed"].astype(bool), "series"]
     sure = (seeds > 2) & ~means.index.isin(unpaired)
     half = (stdtrit(seeds - 1, 0.975) * means["std"] / np.sqrt(seeds)).where(sure)
@@ -63,7 +62,9 @@ def differences(group: Group, colours: Colours) -> list[Table]:
             f"{', '.join(names[few])}."
         )
     if alone:
-        notes.append(f"No LN has the settings of: {', '.join(names[alone])}.")
+        lost = group.runs.loc[group.diverged, "norm"].eq("LN").any()
+        none = "No LN that did not diverge" if lost else "No LN"
+        notes.append(f"{none} has the settings of: {', '.join(names[alone])}.")
     if apart := sorted({*rest["series"]} - {*means.index[seeds > 0]}):
         notes.append(
             "Not compared, as no epoch has validations of all seeds and of their LN after as many "

@@ -46,9 +46,8 @@ _TID = {
 _GAPS = (
     "Differences to LN: with FixNorm and the like where the run has it and there is such an LN; "
     "same seed where there is one, else LN's mean; valid nll in {unit} at the last epoch that both "
-    "have; scores only where both trainings ended after as many epochs, and translations were made "
-    "and scored alike as far as score.json says; neither where their numbers of updates differ by "
-    "more than 5 %."
+    "have; scores only where translations were made and scored alike as far as score.json says; "
+    "neither where their numbers of updates differ by more than 5 %."
 )
 _WITHOUT = "without recalibration"
 _FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")
@@ -156,10 +155,10 @@ def _table(
         notes.append(_GAPS.format(unit=group.metric.unit))
     if "valid nll" in frame:
         means = at_last_epoch(group, group.frames["valid"], "nll_loss")
-        notes += earlier_epochs(group, "Valid nll", means["epoch"])
+        notes += earlier_epochs(group, "Valid nll", means)
     if any("TID" in column for column in frame):
         means = at_last_epoch(group, last_layer(group), "var_tid")
-        notes += earlier_epochs(group, "TID", means["epoch"])
+        notes += earlier_epochs(group, "TID", means)
     notes += [*name_diverged(group), *_name_unplaced(group)]
     if any("given length" in column for column in frame):
         notes.append(_GIVEN_LENGTH)
@@ -325,7 +324,7 @@ def _shorter_than_planned(runs: pd.DataFrame) -> list[str]:
         parts = [
             (run[unit] / limit, f"{name} ({run[unit]:,} of {limit:,} {unit})")
             for unit, option in zip(("epochs", "updates"), LENGTH, strict=False)
-            if (limit := run["settings"].get(option))
+            if run[unit] and (limit := run["settings"].get(option))  # 0: there is no log
         ]
         part, text = max(parts, default=(1.0, ""))
         short += [text] if part < 1 else []
@@ -338,7 +337,7 @@ def _last_cost(group: Group) -> pd.Series:
     A cost that is not a number was measured, too: no other way stands in for it.
     """
     cost = of_largest(group.frames["cost"], "update")
-    ways = pd.CategoricalDtype(["running", "recalibrated", "pooled"])
-    cost = cost.astype({"statistics": ways}).drop_duplicates(["run", "statistics"], keep="last")
-    first = cost.dropna(subset="statistics").sort_values("statistics").drop_duplicates("run")
-    return first.set_index("run")["cost"]
+    ways = ["running", "recalibrated", "pooled"]
+    cost = cost[cost["statistics"].isin(ways)].drop_duplicates(["run", "statistics"], keep="last")
+    first = cost.sort_values("statistics", key=lambda column: column.map(ways.index))
+    return first.drop_duplicates("run").set_index("run")["cost"]

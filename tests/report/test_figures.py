@@ -1,6 +1,7 @@
 """Figures: which are drawn, with which numbers, and in which colours."""
 
 import json
+import math
 
 import pytest
 
@@ -147,6 +148,23 @@ def test_numbers_of_costs(full):
     assert summary[column]["bn1"] == "0.0200"
 
 
+def test_costs_that_are_drawn(make, blocks):
+    """Not those of a training that diverged, nor by length after mixed batches: that costs more."""
+    mixed = {"task.length_mixing": "16"}
+    runs = [make("bn", "BN"), make("bn2", "BN", seed=2, nll=(5.0, math.nan)),
+            make("mixed", "BN", changes=mixed)]  # fmt: skip
+    costs = {"running": 0.25, "length-conditional": 0.5}
+    for run, factor in zip(runs, (1, 1000, 1), strict=True):
+        line = {"checkpoint": "checkpoint1.pt", "update": 100, "nll": 4.0, "cost_random": 0.0}
+        lines = [line | {"statistics": way, "cost": factor * cost} for way, cost in costs.items()]
+        write_lines(run.directory / "cost.jsonl", lines)
+    figure = blocks([read_run(run.name, run.directory) for run in runs])["cost"]
+    heights = [bar.get_height() for bar in figure.draw().axes[0].patches]
+    assert sorted(heights, key=str) == [0.25, 0.25, 0.5, pytest.approx(math.nan, nan_ok=True)]
+    assert any(note.endswith(": bn2.") for note in figure.notes)
+    assert any("Length-conditional is not drawn" in note for note in figure.notes)
+
+
 def test_a_seed_without_a_finite_loss_stays_on_the_page(make, blocks):
     runs = [make("bn1", "BN"), make("bn2", "BN", seed=2, nll=[float("nan")] * 3)]
     (curve,) = blocks(runs)["figure1"].panels[0].curves
@@ -259,4 +277,5 @@ def test_a_map_of_losses_is_called_so(make, blocks):
     assert "validation nll over the weights" in blocks(runs)["figure5"].title
     scored = [make(f"s{weight}", "RBN", weights=(weight, 0.1), bleu=30.0)
               for weight in (0.1, 0.2, 0.3)]  # fmt: skip
-    assert "BLEU over the weights" in blocks(scored)["figure5"].title
+    lost = make("lost", "RBN", weights=(0.4, 0.1), nll=(5.0, math.nan))
+    assert "BLEU over the weights" in blocks([*scored, lost])["figure5"].title

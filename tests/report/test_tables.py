@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -108,6 +109,30 @@ def test_the_score_of_a_training_that_has_not_ended_is_in_no_mean(make, blocks):
     assert not any("ended earlier" in note for note in made["table4"].notes)
 
 
+def test_a_score_counts_after_as_many_updates_or_where_their_number_is_not_known(make, blocks):
+    """An update more begins an epoch; a run without a log has its score alone."""
+    runs = [make(f"bn{seed}", "BN", seed=seed, bleu=20.0 + seed, nll=(5.0, 4.0)) for seed in (1, 2)]
+    more = runs[0].train.tail(1).assign(epoch=3, update=runs[0].train["update"].max() + 1)
+    runs[0] = replace(runs[0], train=pd.concat([runs[0].train, more]))
+    bare = make("bn3", "BN", seed=3, bleu=30.0)
+    (bare.directory / "train.log").unlink()
+    made = blocks([*runs, read_run("bn3", bare.directory)])
+    assert rows(made["table2"])["Post-BN"]["BLEU (sacrebleu)"] == "24.33 ± 4.93"
+    for name in ("table2", "summary"):
+        assert not any("ended earlier" in note or "bn3" in note for note in made[name].notes)
+
+
+def test_a_mean_of_an_earlier_epoch_than_its_longest_run_is_told(make, blocks):
+    """As of a training that was broken off, by a divergence say."""
+    runs = [make(f"bn{seed}", "BN", seed=seed, tid=(0.02, 0.1), nll=(5.0, 4.0, 3.5)[:length])
+            for seed, length in ((1, 3), (2, 3), (3, 1))]  # fmt: skip
+    for name, start in (("table2", "Valid nll is of epoch 3;"), ("table4", "TID is of epoch 3;")):
+        notes = blocks(runs)[name].notes
+        assert any(
+            note.startswith(start) and note.endswith(": Post-Norm BN (1).") for note in notes
+        )
+
+
 def test_with_patience_each_training_has_its_end(make, blocks):
     patient = {"checkpoint.patience": 2}
     runs = [make(f"ln{seed}", seed=seed, bleu=bleu, nll=nll, changes=patient)
@@ -126,7 +151,7 @@ def test_a_run_that_diverged_is_in_no_mean(make, blocks):
     made = blocks(runs)
     table = rows(made["table2"])
     assert table["Post-BN"]["valid nll"] == "3.000 (n = 2)"
-    assert table["Post-BN"]["nll - LN's"] == "-0.500 (n = 1)"  # the LN of the other diverged
+    assert table["Post-BN"]["nll - LN's"] == "-0.500 (n = 2)"  # both to the LN that ended
     assert table["Post-RBN"]["valid nll"] == "" and table["Post-RBN"]["n"] == "1"
     assert rows(made["table4"])["Post-RBN"]["variance TID, %"] == ""
     for name in ("table1", "table2", "table4", "summary", "differences"):

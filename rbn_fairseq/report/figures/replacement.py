@@ -23,10 +23,10 @@ from rbn_fairseq.report.means import (
 
 def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     """Figure 3, left: gap to layer norm against variance TID, for each L."""
-    tid = at_last_epoch(group, last_layer(group), "var_tid")[["mean", "epoch"]]
-    tid = tid.set_axis(["var_tid_percent", "tid_epoch"], axis=1)
+    tid = at_last_epoch(group, last_layer(group), "var_tid")
+    deviations = tid["mean"].rename("var_tid_percent")
     gaps = last_gaps(group).dropna(subset="nll")
-    measured = group.series.join([tid, gaps], how="inner")
+    measured = group.series.join([deviations, gaps], how="inner")
     measured = measured[measured["bottom"].fillna(0).astype(int) > 0]
     plans = ("model.norm_encoder", "model.norm_decoder")
     sweeps = [
@@ -54,9 +54,8 @@ def bottom_layers(group: Group, colours: Colours) -> list[Figure]:
     )
     title = "Paper's Figure 3, left: number of bottom layers with batch norm"
     shown = pd.concat(sweeps)
-    notes = earlier_epochs(group, "TID", shown["tid_epoch"]) + name_diverged(group)
-    epochs = shown["nll_epoch"]
-    notes += name_unfinished(group) if scored else earlier_epochs(group, "The gap", epochs)
+    notes = earlier_epochs(group, "TID", tid.loc[shown.index]) + name_diverged(group)
+    notes += name_unfinished(group) if scored else earlier_epochs(group, "The gap", shown)
     draw = partial(_draw_sweeps, numbers, gap, unit)
     return [Figure("figure3_left", title, caption, draw, numbers, tuple(notes))]
 

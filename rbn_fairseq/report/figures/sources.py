@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from rbn_fairseq.report.blocks import Figure
 from rbn_fairseq.report.figures.style import Colours, legend_below, sheet
 from rbn_fairseq.report.groups import Group, of_largest
+from rbn_fairseq.report.means import name_diverged
 
 _KINDS = {"mean": "mean_tid", "variance": "var_tid"}
 _RUNS = 4
@@ -112,11 +113,14 @@ def _bars(axes: Axes, squares: pd.DataFrame) -> None:
 def discrepancy_cost(group: Group, colours: Colours) -> list[Figure]:
     """Validation nll with each way's statistics minus that with the batches' own."""
     cost = of_largest(group.frames["cost"], "update")
-    if not len(cost):
-        return []
     cost = cost.drop_duplicates(["run", "statistics"], keep="last")
-    means = cost.groupby(["series", "statistics"])["cost"].mean().unstack()
-    seeds = cost.groupby(["series", "statistics"])["cost"].agg(list)
+    mixing = group.series["settings"].map(lambda chosen: chosen.get("task.length_mixing", "1"))
+    of_mixed = cost["series"].map(mixing).ne("1") & cost["statistics"].eq("length-conditional")
+    drawn = group.without_diverged(cost[~of_mixed])
+    if not len(drawn):
+        return []
+    ways = drawn.groupby(["series", "statistics"])["cost"]
+    means, seeds = ways.mean().unstack(), ways.agg(list)
     caption = (
         "Validation nll with population statistics minus that with each batch's own (batches as "
         f"trained), in {group.metric.unit}, of each run's last checkpoint that was measured. Bars "
@@ -124,13 +128,18 @@ def discrepancy_cost(group: Group, colours: Colours) -> list[Figure]:
         "recalibrated: mean of batches with the final weights; pooled: over all tokens; "
         "length-conditional: as recalibrated, for each bin of sentence lengths."
     )
-    notes = ()
+    notes = name_diverged(group)
+    if of_mixed.any():
+        notes.append(
+            "Length-conditional is not drawn of trainings with --length-mixing, which normalised "
+            "by all lengths together: it is no cost of inference there. CSV has it."
+        )
     if len(means) > _BARS:
-        notes = (f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.",)
+        notes.append(f"Drawn: the first {_BARS} of {len(means)} settings; CSV has all.")
     columns = ["placement", "label", "run", "statistics", "nll", "cost", "cost_random"]
     numbers = cost[columns].rename(columns={"label": "norm"})
     draw = partial(_draw_cost, group, means.head(_BARS), seeds, colours)
-    return [Figure("cost", "Discrepancy cost", caption, draw, numbers, notes)]
+    return [Figure("cost", "Discrepancy cost", caption, draw, numbers, tuple(notes))]
 
 
 def _draw_cost(group: Group, means: pd.DataFrame, seeds: pd.Series, colours: Colours) -> Canvas:

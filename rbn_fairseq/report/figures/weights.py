@@ -41,7 +41,7 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
     if not grids:
         return []
     runs = group.runs.index[group.runs["series"].isin(pd.concat(grids).index)]
-    scored = set(runs) <= set(group.scores["run"])
+    scored = set(runs) - set(group.diverged) <= set(group.scores["run"])
     score = group.metric.name if scored else "validation nll"
     title = f"Paper's Figure 5: {score} over the weights of RBN's penalty"
     last = at_last_epoch(group, group.frames["valid"], "nll_loss")
@@ -58,13 +58,13 @@ def penalty_weights(group: Group, colours: Colours) -> list[Figure]:
         return []
     caption = (
         f"{unit}, mean over seeds, over lambda (weight of the mean term) and nu (of the deviation "
-        "term); (0, 0) is BN. White: no run. The paper (IWSLT14, Pre-Norm): both terms help, "
-        "and moderate weights of both are best."
+        "term); (0, 0) is BN. White: no run, or it diverged. The paper (IWSLT14, Pre-Norm): both "
+        "terms help, and moderate weights of both are best."
     )
     draw = partial(_draw, maps, unit, name, high)
     numbers = pd.concat(maps)
-    epochs = last["epoch"][last.index.isin(numbers.index)]
-    notes = name_unfinished(group) if scored else earlier_epochs(group, "Valid nll", epochs)
+    shown = last[last.index.isin(numbers.index)]
+    notes = name_unfinished(group) if scored else earlier_epochs(group, "Valid nll", shown)
     notes += name_diverged(group)
     return [Figure("figure5", title, caption, draw, numbers, tuple(notes))]
 
