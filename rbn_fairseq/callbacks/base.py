@@ -14,6 +14,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
+from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.measuring.adapters import TaskAdapter
 from rbn_fairseq.norms.moments import world_size
 from rbn_fairseq.norms.options import check_values
@@ -53,6 +54,13 @@ class Training:
     def save_dir(self) -> Path:
         """Directory of checkpoints and measurements."""
         return Path(self.cfg.checkpoint.save_dir)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it goes on from a checkpoint of its own directory."""
+        last, chosen = self.save_dir / LAST, self.cfg.checkpoint.restore_file
+        start = last if chosen == LAST else Path(chosen)
+        return start.exists() and start.resolve().parent == last.resolve().parent
 
     @property
     def train_subset(self) -> str:

@@ -2,15 +2,12 @@
 
 import dataclasses
 import logging
-import math
 import os
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
-from rbn_fairseq.checkpoints.mending import LAST
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 from rbn_fairseq.measuring.run_file import (
     changed_settings,
@@ -20,7 +17,7 @@ from rbn_fairseq.measuring.run_file import (
 )
 from rbn_fairseq.models.rbn_model import RBNModel
 from rbn_fairseq.models.refusals import OF_CRITERION, OF_TRAINING, refuse
-from rbn_fairseq.norms import Norm, PopulationNorm, has_population_norm, populations_by_length
+from rbn_fairseq.norms import Norm, has_population_norm, populations_by_length
 from rbn_fairseq.norms.moments import process_rank, world_size
 
 __all__ = ["Start", "describe_penalty"]
@@ -39,8 +36,6 @@ class Start(Callback):
     - ``SAVE_DIR/run.json`` says what the training is; settings that differ from those of the
       training that is resumed, or is complete, are named by a warning.
     - Parameters of norms that the model has not are named by a warning.
-    - Norms whose schedule ends after the training are refused where evaluation waits for that end,
-      and else named by a warning.
     """
 
     _checked = False
@@ -111,27 +106,19 @@ class Start(Callback):
             criterion.check_model(self.training.model)
 
     def on_batches(self, iterator: Any) -> None:
-        """Refuse training data without targets, which fairseq takes for text to translate."""
+        """Refuse data without targets."""
         if self.training.model is None:  # nothing is trained, as in `rbn generate`
             return
-        if not self.training.adapter.has_targets(iterator.dataset):
-            raise ValueError(
-                f"The data's part `{self.training.train_subset}` has one side alone, so that there "
-                "is nothing to train on: `rbn doctor --data DATA-BIN` tells which. Make it with "
-                "fairseq-preprocess."
-            )
+        self.training.adapter.check_targets(self.training.task.datasets)
         if not self._checked:
             self._checked = True
-            self._check_schedules(self.training.model, resumed=False)
             if process_rank() == 0:
                 self._warn_of_other_settings(self.training.model)
 
     def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Describe the training, once; only now it is known where in an epoch it goes on."""
-        if not self._described:
-            self._check_schedules(model, resumed=True)
-            if process_rank() == 0:
-                self._describe(model)
+        """Describe the training, once."""
+        if not self._described and process_rank() == 0:
+            self._describe(model)
         self._described = True
 
     def on_attempt(self, model: nn.Module) -> None:
@@ -141,18 +128,12 @@ class Start(Callback):
             processes = training.cfg.distributed_training.distributed_world_size
             start = describe_start(trained, training.updates, processes)
             run = describe_run(training.cfg, training.task, trained)
-            write_run_file(training.save_dir, run, start, self._resumes())
+            write_run_file(training.save_dir, run, start, self.training.resumes)
         self._recorded = True
-
-    def _resumes(self) -> bool:
-        """Tell whether the training goes on from a checkpoint of its own directory."""
-        last, chosen = self.training.save_dir / LAST, self.training.cfg.checkpoint.restore_file
-        start = last if chosen == LAST else Path(chosen)
-        return start.exists() and start.resolve().parent == last.resolve().parent
 
     def _warn_of_other_settings(self, model: nn.Module) -> None:
         training = self.training
-        if self._resumes() and not training.cfg.checkpoint.reset_optimizer:
+        if self.training.resumes and not training.cfg.checkpoint.reset_optimizer:
             run = describe_run(training.cfg, training.task, model)
             if changed := changed_settings(training.save_dir, run):
                 logger.warning(
@@ -199,57 +180,6 @@ class Start(Callback):
         if lengths is None or getattr(self.training.criterion, "sentence_avg", False):
             return sum(map(len, batches)) / len(batches), "sentence"
         return float(sum(lengths[batch].sum() for batch in batches)) / len(batches), "token"
-
-    def _updates(self, made: int) -> float:
-        """Return how many updates the training will have made; infinity where that is not known.
-
-        Args:
-            made: how many the checkpoint that it starts from had; 0 = there is none.
-        """
-        cfg, chosen = self.training.cfg.optimization, self.training.cfg.checkpoint
-        most = float(cfg.max_update if cfg.max_update > 0 else math.inf)
-        # With data in several parts, epochs differ.
-        if cfg.max_epoch <= 0 or self.training.task.has_sharded_data(self.training.train_subset):
-            return most
-        batches = self.training.batches
-        length, done = len(batches), int(batches.iterations_in_epoch)
-        if batches.grouped_shuffling:  # fairseq drops what is not one batch for each process
-            length = len(batches.frozen_batches) // batches.num_shards
-        frequencies: list[int] = [
-            cfg.update_freq[min(epoch, len(cfg.update_freq)) - 1]
-            for epoch in range(batches.epoch, cfg.max_epoch + 1)
-        ]
-        if done % frequencies[0]:  # as with another --update-freq; fairseq may repeat the epoch
-            return most
-        if chosen.reset_optimizer or (chosen.finetune_from_model and not self._resumes()):
-            made = 0
-        for number in frequencies:  # fairseq skips the last batch, and what makes no whole update
-            skips = cfg.skip_remainder_batch
-            made += (length - 1) // number if skips else math.ceil(length / number)
-        return min(most, made - done // frequencies[0])
-
-    def _check_schedules(self, model: nn.Module, resumed: bool) -> None:
-        """Check that schedules end in time, if the model is from a checkpoint or not, as told."""
-        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
-        if not norms or resumed != (norms[0]._update > 0):
-            return
-        updates = self._updates(norms[0]._update)
-        ends = {
-            norm.options.flag(name): (getattr(norm.options, name), norm)
-            for norm in norms
-            for name in norm.schedule
-        }
-        for option, (end, norm) in ends.items():
-            longer = (
-                f"{option} {end} is longer than this training, which has {updates:.0f} updates: "
-            )
-            if end > updates and norm.must_end:
-                raise ValueError(
-                    f"{longer}evaluation is `{norm.name}` as it is behind that update alone. Set "
-                    f"it to {updates:.0f} or less, or train longer."
-                )
-            if end > updates and process_rank() == 0:
-                logger.warning(f"{longer}the norm will not leave its schedule. Set it lower.")
 
 
 def _warn_of_unused(model: RBNModel) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from rbn_fairseq.callbacks.base import Callback
 from rbn_fairseq.diagnostics import TID, average_tid, batch_norms, collect_moments
-from rbn_fairseq.measuring.batches import collate, draw_batches
+from rbn_fairseq.measuring.batches import collate, draw_batches, joint
 from rbn_fairseq.measuring.records import norm_records, read_tid, write_records
 from rbn_fairseq.norms import has_batch_norm
 from rbn_fairseq.norms.moments import process_rank, world_size
@@ -122,13 +122,11 @@ class TIDMonitor(Callback):
     def _part_of_joint(self, processes: int) -> list[Any]:
         """Return this process's parts of the joint batches drawn, composed as in training."""
         options, iterator = self.training.options, self.training.batches
-        total = len(iterator.frozen_batches)
-        order = np.arange(total)  # neighbours, as --grouped-shuffling and --curriculum join them
-        if iterator.shuffle and not iterator.grouped_shuffling:
-            order = np.random.default_rng(options.tid_seed).permutation(total)
-        joint = order[: total // processes * processes].reshape(-1, processes)
+        shuffled = iterator.shuffle and not iterator.grouped_shuffling  # else they are neighbours
+        rng = np.random.default_rng(options.tid_seed) if shuffled else None
+        together = joint(len(iterator.frozen_batches), processes, rng)
         number = math.ceil(options.tid_batches / processes)
-        drawn = draw_batches(joint.tolist(), number, options.tid_seed)
+        drawn = draw_batches(together.tolist(), number, options.tid_seed)
         return [iterator.frozen_batches[places[process_rank()]] for places in drawn]
 
     def _log(self, epoch: int, update: int, records: list[dict[str, Any]]) -> None:

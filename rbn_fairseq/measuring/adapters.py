@@ -5,7 +5,7 @@ instead of the task, its data sets and its model.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -63,9 +63,18 @@ class TaskAdapter(ABC):
         """Return the target tokens of each sentence, by index; ``None`` if there are no targets."""
         return getattr(dataset, self.target_sizes, None)
 
-    def has_targets(self, dataset: Any) -> bool:
-        """Tell whether there is something to train on; data of other kinds do not say."""
-        return getattr(dataset, self.target_sizes, ()) is not None
+    def check_targets(self, datasets: Mapping[str, Any]) -> None:
+        """Refuse parts of the data without targets; data of other kinds do not say.
+
+        Raises:
+            ValueError: if a part has none, which fairseq takes for text to translate.
+        """
+        for part, dataset in datasets.items():
+            if getattr(dataset, self.target_sizes, ()) is None:
+                raise ValueError(
+                    f"The data's part `{part}` has one side alone: `rbn doctor --data DATA-BIN` "
+                    "tells which. Make it with fairseq-preprocess."
+                )
 
     def tokens(self, dataset: Any) -> Lengths:
         """Return the real tokens of each sentence, by index: all that a model computes for it."""

@@ -12,7 +12,7 @@ from torch import nn
 
 __all__ = [
     "AS_TRAINED", "RANDOM", "bucketed_batches", "collate", "compose", "draw_batches", "is_mixed",
-    "mix", "mix_lengths", "padding", "parse_batching", "parse_mixing", "random_batches",
+    "joint", "mix", "mix_lengths", "padding", "parse_batching", "parse_mixing", "random_batches",
 ]  # fmt: skip
 
 AS_TRAINED, RANDOM = "as-trained", "random"
@@ -45,7 +45,7 @@ def compose(
     lengths: Optional[npt.ArrayLike],
     neighbours: bool = False,
 ) -> list[list[int]]:
-    """Compose batches of the same sentences, each of which occurs exactly once.
+    """Compose batches of the same sentences, each of which occurs once (``joint:W``: at most).
 
     fairseq's batches hold sentences of like length, so that they differ from each other in more
     than the accidents of sampling. The compositions take this away by degrees, at about the same
@@ -55,7 +55,8 @@ def compose(
     - ``mixed:K``: every batch is drawn from K length buckets, see :func:`mix_lengths`.
     - ``joint:W``: W batches in random order are one, as the statistics of W processes that share
       them (``--norm-sync``) see them: so there are fewer, with as many times the tokens. With
-      ``neighbours`` the W stand side by side, as ``--grouped-shuffling`` deals them.
+      ``neighbours`` the W stand side by side, as ``--grouped-shuffling`` deals them. What makes no
+      W is left out, as in training.
     - ``random``: sentences in random order, cut where the numbers of tokens are closest to those
       of the batches as they are, in random order.
 
@@ -77,7 +78,7 @@ def compose(
     if name == "mixed":
         return [array.tolist() for array in mix_lengths(batches, number, rng)]
     if name == "joint":
-        groups = _groups(len(batches), number, None if neighbours else rng)
+        groups = joint(len(batches), number, None if neighbours else rng)
         return [[int(index) for place in group for index in batches[place]] for group in groups]
     arrays = [np.asarray(batch, dtype=np.int64) for batch in batches]
     if name == RANDOM:
@@ -112,9 +113,18 @@ def mix_lengths(
     return mixed
 
 
-def _groups(total: int, size: int, rng: Optional[np.random.Generator]) -> list[_Indices]:
-    """Split ``range(total)``, by ``rng`` in random order, into groups of nearly ``size``."""
-    order = np.arange(total) if rng is None else rng.permutation(total)
+def joint(batches: int, processes: int, rng: Optional[np.random.Generator]) -> _Indices:
+    """Return the numbers of the batches that processes take together, (joint batches, processes).
+
+    In random order, or neighbours where ``rng`` is ``None``. What is left makes no joint batch.
+    """
+    order = np.arange(batches) if rng is None else rng.permutation(batches)
+    return order[: batches // processes * processes].reshape(-1, processes)
+
+
+def _groups(total: int, size: int, rng: np.random.Generator) -> list[_Indices]:
+    """Split ``range(total)`` at random into groups of nearly ``size``."""
+    order = rng.permutation(total)
     number = max(1, total // size)
     groupings = [np.array_split(order, parts) for parts in (number, number + 1)]
     return min(groupings, key=lambda groups: max(abs(len(group) - size) for group in groups))

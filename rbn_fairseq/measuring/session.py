@@ -66,6 +66,7 @@ class Session:
         subset = options.valid_subset.split(",")[0]
         self.task.load_dataset(subset, combine=bool(options.combine_valid_subsets), epoch=1)
         dataset = self.task.dataset(subset)
+        self.task.adapter.check_targets({subset: dataset})
         longest = self.task.max_positions(), self.model.max_positions()
         invalid = options.skip_invalid_size_inputs_valid_test
         how = {"ignore_invalid_inputs": invalid}
@@ -153,6 +154,7 @@ def open_session(
         )
     subset = full.dataset.train_subset
     task.load_dataset(subset, combine=True, epoch=1)
+    adapter.check_targets({subset: task.dataset(subset)})
     longest = task.max_positions(), model.max_positions(), full.dataset.max_tokens
     multiple = full.dataset.required_batch_size_multiple
     how = {"ignore_invalid_inputs": True, "required_batch_size_multiple": multiple}

@@ -52,13 +52,12 @@ def test_every_sentence_once_and_as_many_batches(batches, lengths, batching):
 def test_joint_batches_are_whole_ones_together(batches, lengths, processes, neighbours):
     home = {index: place for place, batch in enumerate(batches) for index in batch}
     composed = compose(batches, f"joint:{processes}", 1, lengths, neighbours)
-    assert sorted(sum(composed, [])) == list(range(1003))
-    parts = [{home[index] for index in batch} for batch in composed]
-    assert sum(len(own) for own in parts) == len(batches)  # none is in two
-    least, over = divmod(len(batches), len(batches) // processes)
-    assert sorted({len(own) for own in parts}) == [least, least + 1][: 1 + (over > 0)]
-    apart = [max(own) - min(own) for own in parts if len(own) == least]
-    assert (max(apart) == least - 1) == neighbours  # in length
+    parts = [sorted({home[index] for index in batch}) for batch in composed]
+    assert sum(map(len, composed)) == sum(len(batches[place]) for part in parts for place in part)
+    assert [len(part) for part in parts] == [processes] * (len(batches) // processes)
+    assert len({*sum(parts, [])}) == sum(map(len, parts))  # none is in two
+    in_turn = [[*range(first, first + processes)] for first in range(0, len(batches), processes)]
+    assert (parts == in_turn[: len(parts)]) == neighbours
 
 
 @pytest.mark.parametrize("batching", [*EVERY[1:], "joint:2"])
