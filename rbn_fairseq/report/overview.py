@@ -131,7 +131,8 @@ def settings_tables(group: Group, colours: Colours) -> list[Table]:
         "updates": by_series["updates"].max(),
     }
     table = _split(_settings(group))[1].assign(**numbers)
-    table = table.loc[:, ~(table.isna() | table.eq("")).all()]
+    # False and unknown, as of an option that another version does not have, is no difference.
+    table = table.loc[:, ~(table.isna() | table.isin(["", "False"])).all()]
     table.insert(0, "setting", _names(group))
     dots = tuple(colours[label] for label in series["label"])
     digits = {name: 0 for name in ("parameters", "updates") if name in table}

@@ -182,7 +182,7 @@ function plot(panel, holder, tip) {
     values: (chart, splits) => splits.map((it) => (it === null ? "" : format(+it.toPrecision(12)))),
   };
   const options = {
-    width: holder.clientWidth, height: holder.clientHeight, legend: { show: false }, padding: [8, 8, 0, 0],
+    width: holder.clientWidth, height: holder.clientHeight, legend: { show: false }, padding: [8, 16, 0, 0],
     cursor: { drag: { x: true, y: true, uni: 25 }, y: false },
     scales: {
       x: { time: false, range: (chart, min, max) => widen(min, max, 0.02) },

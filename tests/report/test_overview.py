@@ -110,12 +110,15 @@ def test_settings_that_differ_and_those_that_all_share(main, blocks):
         content = json.loads(path.read_text())
         command = f"rbn train {run.name}"
         starts = [start | {"command": command}, start | {"update": 9}]
+        if run.name == "bn":  # of a version with an option that the others do not know
+            content["config"]["task"]["char_inputs"] = False
         path.write_text(json.dumps(content | {"parameters": 123, "starts": starts}))
     made = blocks([read_run(run.name, run.directory) for run in main])
     settings = made["settings"].texts().set_index("setting")
     assert settings["--rbn-mean-weight"].to_dict() == {"LN": "0", "BN": "0", "RBN": "0.1"}
     assert settings["parameters"].to_list() == ["123"] * 3
-    assert settings["updates"].to_list() == ["300"] * 3 and "--lr" not in settings
+    assert settings["updates"].to_list() == ["300"] * 3
+    assert not {"--lr", "--char-inputs"} & set(settings)
     trainings = made["trainings"].numbers.set_index("run")
     assert trainings["command"].to_dict() == {
         name: f"rbn train {name}" for name in ("ln", "bn", "rbn")
