@@ -41,7 +41,7 @@ PAIRS = [
 def read_runs(runs: Path) -> Iterator[tuple[str, int, Path]]:
     """Yield norm and sampler, the seed, and the directory of each run."""
     for log in sorted(runs.glob("*/train.log")):
-        if name := re.fullmatch(r"([a-z]+)-([\w-]+)-seed(\d+)", log.parent.name):
+        if name := re.fullmatch(r"([a-z0-9]+)-([\w-]+)-seed(\d+)", log.parent.name):
             yield f"{name[1]} {name[2]}", int(name[3]), log.parent
 
 
@@ -108,14 +108,16 @@ def interval(values: pd.Series) -> str:
     return f"{text} (n = {len(values)}: {', '.join(f'{value:+.3f}' for value in values)})"
 
 
-def print_differences(last: pd.DataFrame) -> None:
+def print_differences(curves: pd.DataFrame, part: str) -> None:
     """Print paired differences of the last nll: a row a kind, a column a seed."""
+    last = curves.apply(lambda curve: curve.dropna().iloc[-1]).unstack()
     rows = {f"{one} - {other}": last.loc[one] - last.loc[other]
             for one, other in PAIRS if {one, other} <= {*last.index}}  # fmt: skip
     for part in PARTS:
         bn, ln = (rows.get(f"{norm} mixing16{part} - {norm} sorted{part}") for norm in ("bn", "ln"))
         if bn is not None and ln is not None:
             rows[f"gain of bn by mixing - ln's{part}"] = bn - ln
+    print(f"\n{part}: paired differences of the last nll")
     for title, gaps in rows.items():
         if len(gaps := gaps.dropna()):
             print(f"{title:<36} {interval(gaps)}")
@@ -177,18 +179,18 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     curves = curves_of(arguments.runs)
     print("validation nll by epoch, bits a token")
-    print(curves.to_string(float_format="%.3f"), "\n")
-    ends = pd.DataFrame({key: curve.dropna().iloc[[-1]].reset_index(drop=True)
-                         for key, curve in curves.items()}).iloc[0]  # fmt: skip
-    print_differences(ends.unstack())
+    print(curves.to_string(float_format="%.3f"))
+    trained = curves_of(arguments.runs, "train")
+    print_differences(curves, "validation")
+    print_differences(trained, "training")
     table = {(kind, seed): measurements(run) for kind, seed, run in read_runs(arguments.runs)}
     if {key for key in curves if key[0] == "ln sorted"}:
         for (kind, seed), curve in curves.items():
             if ("ln sorted", seed) in curves and kind.split()[1] in GRID:
-                goal = ends["ln sorted", seed]
+                goal = curves["ln sorted", seed].dropna().iloc[-1]
                 table[kind, seed]["epochs to LN's last, sorted"] = updates_to(curve.dropna(), goal)
     print_by_epoch(curves, "validation")
-    print_by_epoch(curves_of(arguments.runs, "train"), "training")
+    print_by_epoch(trained, "training")
     print("\nat the end")
     print(pd.DataFrame(table).T.to_string(float_format="%.3f", na_rep=""))
     draw(curves, arguments.figure)
