@@ -108,7 +108,7 @@ def interval(values: pd.Series) -> str:
     return f"{text} (n = {len(values)}: {', '.join(f'{value:+.3f}' for value in values)})"
 
 
-def print_differences(curves: pd.DataFrame, part: str) -> None:
+def print_differences(curves: pd.DataFrame, losses_of: str) -> None:
     """Print paired differences of the last nll: a row a kind, a column a seed."""
     last = curves.apply(lambda curve: curve.dropna().iloc[-1]).unstack()
     rows = {f"{one} - {other}": last.loc[one] - last.loc[other]
@@ -117,7 +117,7 @@ def print_differences(curves: pd.DataFrame, part: str) -> None:
         bn, ln = (rows.get(f"{norm} mixing16{part} - {norm} sorted{part}") for norm in ("bn", "ln"))
         if bn is not None and ln is not None:
             rows[f"gain of bn by mixing - ln's{part}"] = bn - ln
-    print(f"\n{part}: paired differences of the last nll")
+    print(f"\n{losses_of}: paired differences of the last nll")
     for title, gaps in rows.items():
         if len(gaps := gaps.dropna()):
             print(f"{title:<36} {interval(gaps)}")
