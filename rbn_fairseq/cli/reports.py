@@ -131,7 +131,7 @@ def report(
         list[str],
         typer.Argument(
             metavar="[NAME=]DIR...",
-            help="Save directories with run.json, train.log (of --log-file) and tid.jsonl, of "
+            help="Save directories with run.json, train.log (of `rbn train`) and tid.jsonl, of "
             "finished or running trainings; NAME is what tables and figures call the run, in place "
             "of as little of DIR as tells it from the others.",
         ),
