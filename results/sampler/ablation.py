@@ -82,7 +82,7 @@ class Experiment:
 
     def __init__(self, session: Session, seed: int) -> None:
         adapter, data, iterator = session.task.adapter, session.dataset, session.iterator
-        source = sentence_lengths(adapter, iterator, data)
+        source = sentence_lengths(adapter, iterator)
         self.session = session
         self.validation = session.validation()
         self.groupings = groupings(source, adapter.target_lengths(data), seed)

@@ -4,7 +4,7 @@ Used by ``--user-dir results/sampler/controls``.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
@@ -60,7 +60,7 @@ class _FirstEpochs(_Mixer):
 class OneComposition(Callback):
     """Keeps the mixed batches of the first epoch; only their order changes."""
 
-    def on_batches(self, split: Optional[str], dataset: Any, iterator: Any) -> None:
+    def on_batches(self, iterator: Any) -> None:
         """Fix the composer that LengthMixing has set."""
         if type(iterator.batch_sampler) is _Mixer:
             iterator.batch_sampler.__class__ = _FirstEpochs
