@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from rbn_fairseq.report.runs import read_run
+
 RESULTS = Path(__file__).resolve().parent
 INFERENCE = ["running-global", "running"]  # what anyone infers with: the first that was measured
 
@@ -29,16 +31,8 @@ def runs(pattern: str) -> list[Path]:
 
 def nll(run: Path, part: str = "valid") -> pd.Series:
     """Loss in bits a token at the end of each epoch; part is train or valid."""
-    found = re.findall(rf"INFO \| {part} \| (.*)", (run / "train.log").read_text())
-    if found[0].startswith("{"):
-        rows = [json.loads(row) for row in found]
-        values = {row["epoch"]: float(row[f"{part}_nll_loss"]) for row in rows}
-    else:
-        values = {}
-        for row in found:
-            fields = dict(field.split(" ", 1) for field in re.split(r" \| ", row) if " " in field)
-            values[int(fields["epoch"])] = float(fields["nll_loss"])
-    return pd.Series(values)
+    rows = getattr(read_run(run.name, run), part)
+    return rows.drop_duplicates("epoch", keep="last").set_index("epoch")["nll_loss"]
 
 
 def tid(run: Path) -> pd.DataFrame:

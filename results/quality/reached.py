@@ -1,25 +1,22 @@
 """Prints when each training of a directory reached 3.95 bits, between validations of its log."""
 
 import argparse
-import json
-import re
 from pathlib import Path
+
+from rbn_fairseq.report.runs import read_run
 
 BITS = 3.95
 
 
-def by_epoch(log: Path) -> tuple[list[float], list[float], list[float]]:
+def by_epoch(directory: Path) -> tuple[list[float], list[float], list[float]]:
     """Updates, minutes and validation nll (bits a token) at the end of each epoch."""
-    rows: dict[str, dict[int, dict[str, str]]] = {"train": {}, "valid": {}}
-    for line in log.read_text().splitlines():
-        if found := re.search(r"INFO \| (train|valid) \| (\{.*\})", line):
-            values = json.loads(found[2])
-            rows[found[1]][values["epoch"]] = values
-    epochs = sorted(rows["valid"])
-    nll = [float(rows["valid"][epoch]["valid_nll_loss"]) for epoch in epochs]
-    updates = [float(rows["train"][epoch]["train_num_updates"]) for epoch in epochs]
-    minutes = [float(rows["train"][epoch]["train_wall"]) / 60 for epoch in epochs]
-    return updates, minutes, nll
+    run = read_run(directory.name, directory)
+    train, valid = (
+        rows.drop_duplicates("epoch", keep="last").set_index("epoch")
+        for rows in (run.train, run.valid)
+    )
+    train = train.loc[valid.index]
+    return list(train["update"]), list(train["minutes"]), list(valid["nll_loss"])
 
 
 def reached(xs: list[float], nll: list[float]) -> float:
@@ -35,7 +32,7 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path)
     print(f"{'run':<20} {'nll, epoch by epoch':<56} updates and minutes to {BITS} bits")
     for log in sorted(parser.parse_args().runs.glob("*/train.log")):
-        updates, minutes, nll = by_epoch(log)
+        updates, minutes, nll = by_epoch(log.parent)
         curve = " ".join(f"{value:.3f}" for value in nll)
         ends = f"{reached(updates, nll):.0f}, {reached(minutes, nll):.1f}"
         print(f"{log.parent.name:<20} {curve:<56} {ends}")

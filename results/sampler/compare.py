@@ -11,6 +11,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from scipy import stats
 
+from rbn_fairseq.report.runs import read_run
+
 NORMS = {"ln": ("layer norm", "#0072B2"), "bn": ("batch norm", "#D55E00"),
          "none": ("no norm", "#A0A0A0")}  # fmt: skip
 SAMPLERS = {"sorted": ("sorted", "--"), "mixing16": ("16 buckets", "-")}
@@ -38,7 +40,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-def read_runs(runs: Path) -> Iterator[tuple[str, int, Path]]:
+def find_runs(runs: Path) -> Iterator[tuple[str, int, Path]]:
     """Yield norm and sampler, the seed, and the directory of each run."""
     for log in sorted(runs.glob("*/train.log")):
         if name := re.fullmatch(r"([a-z0-9]+)-([\w-]+)-seed(\d+)", log.parent.name):
@@ -50,19 +52,18 @@ def losses(run: Path, part: str) -> pd.Series:
 
     In training, without a last epoch that --max-update has left with a few updates.
     """
-    rows = re.findall(rf"INFO \| {part} \| (\{{.*\}})", (run / "train.log").read_text())
-    ends = pd.DataFrame(map(json.loads, rows)).drop_duplicates("epoch", keep="last")
-    ends = ends.set_index("epoch").sort_index()
+    rows = getattr(read_run(run.name, run), part)
+    ends = rows.drop_duplicates("epoch", keep="last").set_index("epoch")
     if part == "train":
-        made = ends["train_num_updates"].astype(int).diff().fillna(float("inf"))
+        made = ends["update"].diff().fillna(float("inf"))
         ends = ends[~(made < made[1:].max() / 2)]
-    return ends[f"{part}_nll_loss"].astype(float)
+    return ends["nll_loss"]
 
 
 def curves_of(runs: Path, part: str = "valid") -> pd.DataFrame:
     """Return nll: a row an epoch, columns kind and seed."""
     return pd.DataFrame(
-        {(kind, seed): losses(run, part) for kind, seed, run in read_runs(runs)}
+        {(kind, seed): losses(run, part) for kind, seed, run in find_runs(runs)}
     ).sort_index()
 
 
@@ -183,7 +184,7 @@ if __name__ == "__main__":
     trained = curves_of(arguments.runs, "train")
     print_differences(curves, "validation")
     print_differences(trained, "training")
-    table = {(kind, seed): measurements(run) for kind, seed, run in read_runs(arguments.runs)}
+    table = {(kind, seed): measurements(run) for kind, seed, run in find_runs(arguments.runs)}
     if {key for key in curves if key[0] == "ln sorted"}:
         for (kind, seed), curve in curves.items():
             if ("ln sorted", seed) in curves and kind.split()[1] in GRID:
