@@ -25,7 +25,7 @@ PAIRS = [
     *((f"bn {sampler}{part}", f"ln {sampler}{part}")
       for part in PARTS for sampler in (*GRID, "random")),
     ("ln random", "ln mixing16"), ("bn random", "bn mixing16"),
-    ("ln equal", "ln sorted"), ("ln once", "ln mixing16"),
+    ("ln equal", "ln sorted"), ("ln mixing16", "ln equal"), ("ln once", "ln mixing16"),
     *((f"none {sampler}", f"{norm} {sampler}") for sampler in GRID for norm in ("ln", "bn")),
     ("none mixing16", "none sorted"),
     *((f"fixln mixing16{part}", f"ln mixing16{part}") for part in ("", "-low", "-high")),
