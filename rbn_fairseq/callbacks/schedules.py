@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 from torch import nn
 
@@ -22,18 +23,28 @@ class Schedules(Callback):
 
     _checked = False
 
-    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
-        """Check the schedules, once; only now it is known where in an epoch the training begins.
+    def on_batches(self, iterator: Any) -> None:
+        """Check the schedules of a new model; ``rbn train --check`` comes no further.
 
         Raises:
             ValueError: if one ends too late.
         """
-        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
-        if norms and not self._checked:
-            self._check(norms)
-        self._checked = True
+        if self.training.model is not None:
+            self._check(self.training.model, resumed=False)
 
-    def _check(self, norms: list[PopulationNorm]) -> None:
+    def on_epoch_begin(self, epoch: int, model: nn.Module) -> None:
+        """Check those of a checkpoint's; only now it is known where in an epoch training goes on.
+
+        Raises:
+            ValueError: if one ends too late.
+        """
+        self._check(model, resumed=True)
+
+    def _check(self, model: nn.Module, resumed: bool) -> None:
+        norms = [part for part in model.modules() if isinstance(part, PopulationNorm)]
+        if self._checked or not norms or resumed != (norms[0]._update > 0):
+            return
+        self._checked = True
         updates = self._updates(norms[0]._update)
         # Of data in several parts this one is known, and stands for those of the other epochs.
         parts = self.training.task.has_sharded_data(self.training.train_subset)
