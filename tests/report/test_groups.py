@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 
+from rbn_fairseq.norms import NORMS, PopulationNorm
 from rbn_fairseq.report.groups import group_runs
 from rbn_fairseq.report.overview import settings_tables
 from rbn_fairseq.report.runs import read_run
@@ -294,6 +295,16 @@ def test_processes_and_micro_batches_differ_where_statistics_run(make, group):
     assert settings == {"LN": 1, "RMSNorm": 1, "BN@0": 2, "BN": 2, "RBN": 2}
     baselines = dict(zip(one.pairs["run"], one.pairs["baseline"], strict=True))
     assert (baselines["BN1"], baselines["BN2"]) == ("LN1", "LN2")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, norm in NORMS.items() if norm.__module__.startswith("rbn_fairseq.")]
+)
+def test_steps_of_running_statistics_matter_to_norms_that_have_some(make, name):
+    """The report knows them without torch, by their names."""
+    run = make(name, name, changes={"optimization.update_freq": [8]})
+    steps = describe(run).settings["steps of running statistics an update"]
+    assert (steps is not None) == issubclass(NORMS[name], PopulationNorm)
 
 
 BEGINNINGS = ["finetune_from_model", "continue_once", "restore_file", "init_from"]
