@@ -31,7 +31,7 @@ class TIDMonitorConfig(FairseqDataclass):
     tid_batches: int = option(
         200,
         "TID monitor: number of training batches to measure on, a seeded uniform sample, the same "
-        "every epoch (with --length-mixing, batches are others in each); 0 = all",
+        "every epoch (with --length-mixing, or data in parts, batches are others in each); 0 = all",
         range="[0, inf)",
     )
     tid_seed: int = option(1, "TID monitor: seed of that sample")

@@ -1,5 +1,6 @@
 """Verbs that measure on saved checkpoints."""
 
+import math
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -36,11 +37,10 @@ def _tid_table(measured: _Measured, every_layer: bool) -> "Table":
     records = [*chain(*measured.values())]
     numbers = {f"{record['batches']} of {record['total_batches']}": None for record in records}
     mean, var = (max(record[f"{kind}_tid_error"] for record in records) for kind in ("mean", "var"))
-    table = Table(
-        title="TID, %: mean / variance",
-        caption=f"on {', '.join(numbers)} batches; a layer's standard errors are at most "
-        f"{100 * mean:.2f} / {100 * var:.2f}",
-    )
+    caption = f"on {', '.join(numbers)} batches"
+    if not math.isnan(mean):  # one batch of several tells none
+        caption += f"; a layer's standard errors are at most {100 * mean:.2f} / {100 * var:.2f}"
+    table = Table(title="TID, %: mean / variance", caption=caption)
     for column in ("checkpoint", "update", *["batching"] * several, "layer"):
         table.add_column(column, overflow="fold")
     for column in ("TID", "given length"):

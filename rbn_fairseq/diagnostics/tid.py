@@ -74,6 +74,8 @@ def tid_error(moments: LayerMoments, total: int, estimate: str = "mean-of-batche
     used = len(moments.count)
     if used >= total:
         return TID(0.0, 0.0)
+    if used == 1:
+        return TID(math.nan, math.nan)
     factor = math.sqrt((1 - used / total) / used)
     return TID(*(factor * part.std().item() for part in _of_batches(moments, estimate)))
 

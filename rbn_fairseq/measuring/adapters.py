@@ -168,6 +168,13 @@ class DecoderOnly(TaskAdapter):
         """Return the dictionary."""
         return [task.dictionary]
 
+    def source_lengths(self, dataset: Any) -> Optional[Lengths]:
+        """As of every task; with ``--add-bos-token`` with the one that fairseq puts before each."""
+        sizes = super().source_lengths(dataset)
+        return sizes if sizes is None else sizes + bool(getattr(dataset, "add_bos_token", False))
+
+    target_lengths = source_lengths
+
     def run_norms(self, model: Any, sample: dict[str, Any]) -> None:
         """Run the decoder."""
         model(**sample["net_input"], features_only=True)

@@ -69,6 +69,11 @@ def test_tid_given_the_length(tids):
     assert {line["length_groups"] for line in tids[1]} == {16}
 
 
+def test_tid_of_one_batch_has_no_error(rbn_run):
+    output = completed("tid", rbn_run / "checkpoint3.pt", "--batches", 1).output
+    assert "on 1 of " in output and "nan" not in output and "UserWarning" not in output
+
+
 @pytest.mark.parametrize("value", [4, "4", "random"])  # an integer: of an older version
 def test_batchings_of_a_run_with_length_mixing(tids, rbn_run, tmp_path, monkeypatch, value):
     monkeypatch.setenv("COLUMNS", "200")

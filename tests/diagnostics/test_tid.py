@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -113,6 +114,12 @@ def test_all_batches_leave_no_error():
     moments = layer_moments(make_batches())
     assert tid_error(moments, 4) == (0, 0)
     assert min(tid_error(moments, 5)) > 0
+
+
+def test_one_batch_of_several_tells_no_error():
+    moments = layer_moments(make_batches()[:1])
+    with warnings.catch_warnings(action="error"):
+        assert all(map(math.isnan, tid_error(moments, 2)))
 
 
 def test_measure_tid_calls_the_model_itself():

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fairseq.data import ConcatDataset, Dictionary
+from fairseq.data import ConcatDataset, Dictionary, MonolingualDataset
 from fairseq.tasks.translation import load_langpair_dataset
 
 import runs
 from command import completed, rbn, user_error
 from rbn_fairseq.checkpoints.average import average_checkpoints
 from rbn_fairseq.checkpoints.files import read_checkpoint, write_checkpoint
-from rbn_fairseq.measuring.adapters import EncoderDecoder
+from rbn_fairseq.measuring.adapters import DecoderOnly, EncoderDecoder
 from saved import load, training_batches
 
 SMALL = (
@@ -77,6 +77,19 @@ def test_lengths_of_sentences_that_fairseq_may_cut(varied, longest):
     twice = SimpleNamespace(src=ConcatDataset([dataset.src, dataset.src], [1, 2]))
     twice.src_sizes = twice.src.sizes
     assert EncoderDecoder().source_lengths(twice).tolist() == 3 * real
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_lengths_of_blocks_with_a_token_put_before(first):
+    """By --add-bos-token, which fairseq's sizes do not know."""
+    dictionary, text = Dictionary(), torch.tensor([5, 6, 7, 2])
+    blocks = [(text[:n], text[:n], text[:n]) for n in (1, 4)]
+    dataset = MonolingualDataset(
+        blocks, [1, 4], dictionary, targets=["future"], add_bos_token=first
+    )
+    lengths = [(len(dataset[n]["source"]), len(dataset[n]["target"])) for n in range(2)]
+    sides = DecoderOnly().source_lengths(dataset), DecoderOnly().target_lengths(dataset)
+    assert list(zip(*map(list, sides), strict=True)) == lengths
 
 
 def expected_statistics(path, data, edges, pooled):
