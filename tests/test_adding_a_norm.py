@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 
 import runs
 from rbn_fairseq.checkpoints.files import own_settings, read_checkpoint
@@ -24,6 +25,7 @@ from rbn_fairseq.norms import (
     build_norm,
     register_norm,
 )
+from rbn_fairseq.norms.options import option
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding-a-norm.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -93,12 +95,17 @@ def test_its_options_become_fields(page):
 
 
 @dataclass(frozen=True)
+class BeginsAsTrue(NormOptions, norm="mine"):
+    center: bool = option(True, "subtract the mean")
+
+
+@dataclass(frozen=True)
 class PlainField(NormOptions, norm="mine"):
     floor: float = 1e-3
 
 
 def norm_of(name, options=NormOptions):
-    return type("Mine", (Norm,), {"name": name, "options_type": options})
+    return type("Mine", (Norm,), {"name": name, "options_type": options, "summary": "mine"})
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,9 @@ def norm_of(name, options=NormOptions):
         ),
         (norm_of("mine", type("Bare", (NormOptions,), {}, norm="mine")), "must be a dataclass"),
         (norm_of("mine", PlainField), r"option\(\)"),
+        (norm_of("mine", BeginsAsTrue), "`center` of `mine` begins as True"),
+        (type("Mine", (Norm,), {"name": "mine"}), "a `summary`"),
+        (type("Mine", (nn.Module,), {"name": "mine", "summary": "mine"}), "must be a Norm"),
     ],
 )
 def test_what_cannot_be_registered(norms, norm, words):

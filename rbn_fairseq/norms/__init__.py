@@ -122,9 +122,14 @@ def register_norm(norm: _AnyNorm) -> _AnyNorm:
     Decorates the class, a :class:`Norm`.
 
     Raises:
-        ValueError: if a plan cannot hold its name, another norm has it, or its options are not a
-            :class:`NormOptions` of that name.
+        ValueError: if it is no :class:`Norm` with a name that a plan can hold and a summary,
+            another norm has the name, or its options are not a :class:`NormOptions` of that name,
+            or begin as True.
     """
+    if not (issubclass(norm, Norm) and hasattr(norm, "name") and hasattr(norm, "summary")):
+        raise ValueError(
+            f"register_norm: `{norm.__name__}` must be a Norm, with a `name` and a `summary`."
+        )
     name, options = norm.name, norm.options_type
     if not re.fullmatch("[a-z_]+", name):
         raise ValueError(f"register_norm: `{name}` must be lower-case letters and `_`.")
@@ -141,6 +146,12 @@ def register_norm(norm: _AnyNorm) -> _AnyNorm:
             f"register_norm: the `options_type` of `{name}` must be a dataclass that is a "
             f'NormOptions, made with norm="{name}", and its fields with option().'
         )
+    for field in fields(options):
+        if field.default is True:
+            raise ValueError(
+                f"register_norm: `{field.name}` of `{name}` begins as True, and its flag would "
+                "turn it off, which nobody expects. Name the opposite, and let it begin as False."
+            )
     NORMS[name] = norm
     for follow in _FOLLOWERS:
         follow()
