@@ -109,6 +109,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "long sentences out: --skip-invalid-size-inputs-valid-test and --max-source-positions.",
     ),
     (
+        r"Could not infer task type from \{.*?'_name': '(\w+)'",
+        r"The checkpoint was trained with --task \1, which is not known here: give its --user-dir.",
+    ),
+    (
         r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver",
         "There is no GPU here, or this torch is built without CUDA. Leave out --fp16, --device "
         "cuda and other options of GPUs; `rbn doctor` tells what torch finds.",

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import torch
+from fairseq.tasks import setup_task
 
 import runs
 from command import completed, rbn, user_error
@@ -387,3 +388,10 @@ ValueError: --norm-encoder: unknown norm `bacth`.
     error = ProcessRaisedException(ours, 0, 1)
     assert explain(error) == "--norm-encoder: unknown norm `bacth`."
     assert explain(ProcessRaisedException(text.format(file="/else/where.py"), 0, 1)) is None
+
+
+def test_a_task_of_ones_own_without_its_user_dir():
+    with pytest.raises(AssertionError) as caught:
+        setup_task({"_name": "translation_counted", "data": "data-bin"})
+    line = explain(caught.value)
+    assert "translation_counted" in line and "--user-dir" in line
