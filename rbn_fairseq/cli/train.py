@@ -53,8 +53,9 @@ def train(
 
     Every option of fairseq-train is one here: `rbn options` lists those of the plugin,
     `fairseq-train --help` general ones, and `rbn recipes NAME` what a recipe sets, those of the
-    model, the criterion and the optimizer among them. It takes one GPU unless they say more. The
-    log also goes to SAVE_DIR/train.log, with progress as JSON lines, unless --log-file says where.
+    model, the criterion and the optimizer among them. Training takes one GPU unless options say
+    more. The log also goes to SAVE_DIR/train.log, with progress as JSON lines, unless --log-file
+    says where.
     """
     log_as_fairseq()
     arguments = list(context.args)
