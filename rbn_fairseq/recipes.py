@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 __all__ = [
-    "GROUPS", "as_options", "choose", "compose_recipe", "compose_settings", "directory", "find",
-    "names", "summary",
+    "GROUPS", "as_options", "check_penalty", "choose", "compose_recipe", "compose_settings",
+    "directory", "find", "names", "placement", "summary",
 ]  # fmt: skip
 
 #: The groups whose file can be chosen for a single training.
@@ -80,7 +80,8 @@ def find(name: str, group: str = "", option: str = "--recipe") -> Path:
         raise ValueError(f"{option}: Hydra reads `.yaml` alone. Rename `{name}`.")
     known = names(group)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
+        both = [re.sub("_(post|pre)$", "", it) for it in known] if group else []  # see choose
+        near = get_close_matches(name, [*known, *both], n=1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise ValueError(f"{option}: there is no `{name}`.{hint} There are {', '.join(known)}.")
     return directory() / group / f"{name}.yaml"
@@ -148,11 +149,8 @@ def choose(recipe: Path, group: str, name: str) -> str:
             f"--{group} {name}: the recipe `{recipe.stem}` has no `{group}` among its defaults, as "
             "those for translation have (`rbn recipes`)."
         )
-    norm = choices.get("norm") or ""
-    model = settings.get("model") or {}
-    before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
-    ends = ["_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"]
-    if norm.endswith("_lm"):
+    ends = [placement(settings)]
+    if (choices.get("norm") or "").endswith("_lm"):
         ends.insert(0, "_lm")
     for end in ends:
         if name + end in names(group):
@@ -164,6 +162,34 @@ def choose(recipe: Path, group: str, name: str) -> str:
             f"(--recipe FILE), not here. Put it there, as `{group}/{path.name}`."
         )
     return f"{group}={path.stem}"
+
+
+def placement(settings: Mapping[str, Any]) -> str:
+    """Return `_pre` or `_post`, by what a recipe's settings say of the model."""
+    model = settings.get("model") or {}
+    before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
+    return "_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"
+
+
+def check_penalty(norm: str, placement: str, option: str = "--norm ") -> None:
+    """Refuse a norm whose weights of the penalty are for the other placement.
+
+    Args:
+        norm: a file of the group, such as `rbn_official_post`.
+        placement: the model's, `_pre` or `_post`.
+        option: what chooses a norm.
+
+    Raises:
+        ValueError: naming the same norm for this placement.
+    """
+    other = {"_pre": "_post", "_post": "_pre"}[placement]
+    fitting = norm.removesuffix(other) + placement
+    if norm.endswith(other) and fitting in names("norm"):
+        theirs, ours = (f"{it[1:].title()}-Norm" for it in (other, placement))
+        raise ValueError(
+            f"The penalty of the norm `{norm}` is for {theirs}, and the model is {ours}: add "
+            f"{option}{fitting}, or another norm."
+        )
 
 
 def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -154,6 +155,43 @@ def test_it_trains(mine, data_bin, forked, tmp_path):
     done = run(forked, "rbn", "tid", last)  # what the checkpoint names is not loaded
     assert done.returncode == 2 and "unknown norm `peak`" in done.stderr
     assert "--user-dir" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_it_is_evaluated(mine, forked, tmp_path):
+    """Every command that opens a model gets --user-dir; what has running statistics is known."""
+    directory, data = tmp_path / "mine", tmp_path / "bin"
+    for path in (directory, data):
+        path.mkdir()
+    (directory / "__init__.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from rbn_fairseq.norms import BatchNorm, BatchNormOptions, register_norm\n"
+        "@dataclass(frozen=True)\n"
+        "class OwnOptions(BatchNormOptions, norm='own'): pass\n"
+        "class Own(BatchNorm): name, options_type, summary = 'own', OwnOptions, 'batch norm'\n"
+        "register_norm(Own)\n"
+    )
+    (data / "about.json").write_text(json.dumps({"corpus": "IWSLT14 De-En"}))
+
+    def evaluate(norm, *options):
+        config = {"task": {"data": str(data), "target_lang": "en"}, "model": {"norm_encoder": norm}}
+        settings = {"config": config | {"optimization": {}}}
+        (tmp_path / "run.json").write_text(json.dumps(settings))
+        return run(forked, "rbn", "evaluate", "--dry-run", tmp_path, *options)
+
+    opening = {"average", "recalibrate", "generate"}
+    for code, norm, verbs in (
+        (mine, "peak", ["average", "generate", "score"]),
+        (directory, "own", ["average", "recalibrate", *["generate", "score"] * 2]),
+    ):
+        done = evaluate(norm, "--user-dir", code)
+        assert done.returncode == 0, done.stderr
+        commands = [shlex.split(line)[1:] for line in done.stdout.splitlines()]
+        assert [verb for verb, *_ in commands] == verbs
+        for verb, *words in commands:
+            assert (words[-2:] == ["--user-dir", str(code)]) == (verb in opening)
+        done = evaluate(norm)
+        assert done.returncode == 2 and f"unknown norm `{norm}`" in done.stderr
+        assert str(tmp_path) in done.stderr and "--user-dir" in done.stderr
 
 
 def test_hydra_knows_it(mine, data_bin, forked, tmp_path):

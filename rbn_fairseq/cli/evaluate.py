@@ -11,7 +11,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rbn_fairseq.cli.options import stoppable
+from rbn_fairseq.cli.options import UserDir, stoppable
 
 #: Options of the search, by corpus as `rbn prepare` calls it.
 _SEARCH = {
@@ -42,21 +42,28 @@ def _read(path: Path, name: str, way_out: str) -> Any:
         raise ValueError(f"There is no `{path}` with a `{name}`: {way_out}") from error
 
 
-def _has_running_statistics(model: Mapping[str, Any]) -> bool:
-    """Tell whether any norm of a model has running statistics, by the plans of its settings."""
-    from rbn_fairseq.norms import NORMS, NormPlan, PopulationNorm
+def _has_running_statistics(run: Path, model: Mapping[str, Any]) -> bool:
+    """Tell whether any norm of a model has running statistics, by the plans of its settings.
 
-    places = ("encoder", "encoder_final", "decoder", "decoder_final")
-    plans = [NormPlan.parse(str(model.get(f"norm_{place}") or "layer")) for place in places]
-    norms = {name for plan in plans for rule in plan.rules for name in rule.norms}
-    return any(issubclass(NORMS[name], PopulationNorm) for name in norms & NORMS.keys())
+    Raises:
+        ValueError: for a norm that is not known.
+    """
+    from rbn_fairseq.norms import NORMS, NormPlan, PopulationNorm, parse_norms
+
+    names: set[str] = set()
+    for place in ("encoder", "encoder_final", "decoder", "decoder_final"):
+        option = f"`{run}` has --norm-{place.replace('_', '-')}"
+        for rule in NormPlan.parse(str(model.get(f"norm_{place}") or "layer"), option).rules:
+            names |= {*parse_norms("+".join(rule.norms), NORMS, option)}
+    return any(issubclass(NORMS[name], PopulationNorm) for name in names)
 
 
-def _commands(run: Path, data: Optional[Path]) -> list[list[str]]:
+def _commands(run: Path, data: Optional[Path], user_dir: Optional[Path]) -> list[list[str]]:
     """Return the commands that evaluate a run, without `rbn`.
 
     Raises:
-        ValueError: if the run has no settings, or its data are of no benchmark.
+        ValueError: if the run has no settings or a norm that is not known, or its data are of no
+            benchmark.
     """
     from rbn_fairseq.checkpoints.files import epoch_checkpoints
 
@@ -77,22 +84,23 @@ def _commands(run: Path, data: Optional[Path]) -> list[list[str]]:
             scoring += ["--raw-reference", str(raw)]
         else:
             scoring += ["--test-set", _SACREBLEU[0], "--language-pair", _SACREBLEU[1]]
+    own = [] if user_dir is None else ["--user-dir", str(user_dir)]
     scores, average = run / "score.json", run / "average.pt"
     last = min(_AVERAGED, settings["optimization"].get("max_epoch") or _AVERAGED)
     if settings["optimization"].get("max_update"):  # may end it sooner
         last = min(last, len(epoch_checkpoints(run)) or last)
     averaging = ["average", str(run), "--last", str(last), "--output", str(average)]
-    commands = [[*averaging, "--overwrite"]]
+    commands = [[*averaging, "--overwrite", *own]]
     results = {average: scores}
-    if _has_running_statistics(settings["model"]):
+    if _has_running_statistics(run, settings["model"]):
         recalibrated = run / "average_recalibrated.pt"
         words = ["recalibrate", str(average), "--data", str(data)]
-        commands.append([*words, "--output", str(recalibrated), "--overwrite"])
+        commands.append([*words, "--output", str(recalibrated), "--overwrite", *own])
         results = {average: run / "score_averaged_statistics.json", recalibrated: scores}
     for checkpoint, file in results.items():
         translations = checkpoint.with_suffix("")
         words = ["--path", str(checkpoint), "--results-path", str(translations)]
-        commands.append([*translating, *words])
+        commands.append([*translating, *words, *own])
         words = [str(translations / "generate-test.txt"), "--json", str(file), "--overwrite"]
         commands.append([*scoring, *words])
     return commands
@@ -124,6 +132,7 @@ def evaluate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print every command instead of running it.")
     ] = False,
+    user_dir: UserDir = None,
 ) -> None:
     """Average, recalibrate, translate and score runs of IWSLT14 De-En or WMT16 En-De.
 
@@ -136,7 +145,7 @@ def evaluate(
     """
     from rbn_fairseq.scoring import fetch_references
 
-    planned = {run: _commands(run, data) for run in runs}
+    planned = {run: _commands(run, data, user_dir) for run in runs}
     for run in [*planned]:
         if _is_evaluated(run):
             typer.echo(f"{run}: is evaluated", err=True)

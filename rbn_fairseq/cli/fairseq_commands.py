@@ -223,7 +223,16 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
     from fairseq.dataclass.initialize import hydra_init
     from hydra._internal.utils import get_args_parser
 
-    from rbn_fairseq.recipes import choose, compose_settings, directory, find, root, setting
+    from rbn_fairseq.recipes import (
+        check_penalty,
+        choose,
+        compose_settings,
+        directory,
+        find,
+        placement,
+        root,
+        setting,
+    )
 
     log_as_fairseq()
     with usage_errors():
@@ -251,14 +260,12 @@ def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
         find(str(recipe), option="--config-name")
     model = ",".join(word for word in settings if word.startswith("model."))
     own = any(re.match(r"criterion\.rbn_(mean|std)_weight=", word) for word in settings)
-    if re.search(r"_name=\S*_pre\b|_normalize_before=true", model, re.IGNORECASE) and not own:
-        norms = [word for word in settings if word.startswith("norm=")]
-        norm = norms[-1] if norms else compose_settings(recipe, [])[1]
-        if any(name.endswith("_post") for name in norm.split(",")):
-            raise ValueError(
-                "The penalty of a norm called _post is for Post-Norm, and the model's settings "
-                "make Pre-Norm: add norm=rbn_official_pre, or another norm."
-            )
+    norms = [word for word in settings if word.startswith("norm=")]
+    is_pre = re.search(r"_name=\S*_pre\b|_normalize_before=true", model, re.IGNORECASE)
+    if (norms or is_pre) and not own:
+        composed, norm = compose_settings(recipe, [])
+        for name in (norms[-1].removeprefix("norm=") if norms else norm).split(","):
+            check_penalty(name, "_pre" if is_pre else placement(composed), "norm=")
     if not any(word.startswith("common.user_dir=") for word in settings):
         settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
     if recipe.parent != directory():

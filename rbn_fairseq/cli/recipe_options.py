@@ -164,19 +164,17 @@ def _fitting(
 def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: list[str]) -> None:
     """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse.
 
-    So is Pre-Norm with a norm whose weights of the penalty are for Post-Norm.
+    So is a norm whose weights of the penalty are for the other placement.
     """
     from rbn_fairseq.models.kinds import kind_of
+    from rbn_fairseq.recipes import check_penalty
 
     architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
     kind = kind_of(architecture)
     pre = f"--{kind.sides[0] if kind else 'encoder'}-normalize-before"
-    own = {"--rbn-mean-weight", "--rbn-std-weight"}
-    if norm.endswith("_post") and pre in given and not own & {*given}:
-        raise ValueError(
-            f"The penalty of the norm `{norm}` is for Post-Norm, and {pre} makes Pre-Norm: add "
-            f"--norm {norm.removesuffix('_post')}_pre, or another norm."
-        )
+    is_pre = pre in {*settings, *given} or (arch or architecture).endswith("_pre")
+    if not {"--rbn-mean-weight", "--rbn-std-weight"} & {*given}:
+        check_penalty(norm, "_pre" if is_pre else "_post")
     before = architecture.endswith("_pre")
     if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == before:
         return

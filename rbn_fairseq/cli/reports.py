@@ -70,7 +70,16 @@ def score(
     read = [path for path in (generated, reference, raw_reference, against) if path is not None]
     check_json(json, read, overwrite)
     right, ours = scoring.read_generated(generated, references=reference is None)
-    theirs = [] if against is None else scoring.read_generated(against, references=False)[1]
+    theirs: list[str] = []
+    if against is not None:
+        references, theirs = scoring.read_generated(against, references=False)
+        pairs = [(a, b) for a, b in zip(right, references, strict=False) if a and b]
+        if others := sum(a != b for a, b in pairs):
+            typer.echo(
+                f"{others} of {len(pairs)} references in {against} are others than in {generated}: "
+                "are they of one test set?",
+                err=True,
+            )
     if reference is not None:
         right = list(read_lines(reference))
     if test_set is not None and language_pair is not None:
@@ -97,7 +106,7 @@ def score(
         if against is not None:
             test = scoring.paired_bootstrap(ours, theirs, right, tokenize, lang)
             scores[kind]["significance"] = {"against": str(against), **asdict(test)}
-            line += f"\n{'':14} BLEU {test.bleu:.2f} against it, p = {test.p:.3f}"
+            line += f"\n{'':14} BLEU {test.bleu:.2f} of {against}; p of the difference {test.p:.3f}"
         out.print(line, highlight=False, markup=False, soft_wrap=True)
     if search:
         out.print(f"translated with {search}", highlight=False, markup=False, soft_wrap=True)

@@ -37,7 +37,8 @@ def cut_bins(
         The bins; ``None`` if their number is 1.
 
     Raises:
-        ValueError: if they cannot be cut like that, naming the option.
+        ValueError: if they cannot be cut like that, naming the option or row that they are for,
+            as the warning does.
     """
     if number == 1:
         return None
@@ -49,7 +50,7 @@ def cut_bins(
     thinnest = int(tokens.argmin())
     if tokens[thinnest] < _FEW_TOKENS and process_rank() == 0:
         logger.warning(
-            f"length bins: only {tokens[thinnest]:.0f} training tokens are in sentences of "
+            f"{option}: only {tokens[thinnest]:.0f} training tokens are in sentences of "
             f"{edges[thinnest]:g} to {edges[thinnest + 1]:g} tokens: the statistics of that bin "
             "will be poor. More sentences or fewer bins make them better."
         )
@@ -68,7 +69,7 @@ def bins_to_compare(session: Session) -> Optional[LengthBins]:
         return None
     lengths = sentence_lengths(session.task.adapter, session.iterator)
     number = next((by.bins for by in populations_by_length(session.model)), 16)
-    return cut_bins(lengths, min(number, len(np.unique(lengths))))
+    return cut_bins(lengths, min(number, len(np.unique(lengths))), "length-conditional")
 
 
 def give_length_bins(session: Session, number: int) -> Optional[LengthBins]:

@@ -243,5 +243,6 @@ def test_refused(varied, tmp_path, given, words):
 def test_a_bin_of_few_tokens_is_told(caplog, longest, told):
     lengths = np.array([2] * 600 + [9] * longest)
     with caplog.at_level("WARNING", logger="rbn_fairseq.measuring.bins"):
-        cut_bins(lengths, 2)
+        cut_bins(lengths, 2, "row")
+    assert ("row: only 9 training tokens" in caplog.text) == bool(told)
     assert [text for text in ("2 to 5.5", "5.5 to 9") if text in caplog.text] == told

@@ -319,7 +319,7 @@ def test_an_architecture_does_not_take_a_recipes_placement(tmp_path, recipe, giv
         with_recipe(words, None, recipe, {"norm": "bn", "preset": None})
 
 
-def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path, capsys):
+def test_a_penalty_for_one_placement_is_not_for_the_other(tmp_path, capsys):
     words = [str(tmp_path), "--encoder-normalize-before", "--decoder-normalize-before"]
     for norm in (None, "rbn_official"):
         with pytest.raises(ValueError, match="add --norm rbn_official_pre,"):
@@ -335,6 +335,20 @@ def test_a_penalty_for_post_norm_is_not_for_pre_norm(tmp_path, capsys):
         with_recipe([words[0], words[2]], None, "ptb_post", of_lm)
     for fine in ([words[0], words[2]], [*words, "--rbn-mean-weight", "1"]):
         assert with_recipe(fine, None, "default", {"norm": None, "preset": None})
+    for placement, other in (("post", "pre"), ("pre", "post")):
+        of_other = {"norm": f"rbn_official_{other}", "preset": None}
+        for recipe in (f"iwslt14_{placement}", f"imdb_{placement}"):
+            with pytest.raises(ValueError, match=f"add --norm rbn_official_{placement},"):
+                with_recipe(words[:1], None, recipe, of_other)
+            assert with_recipe([words[0], "--rbn-mean-weight", "1"], None, recipe, of_other)
+        hydra = ["--config-name", f"iwslt14_{placement}", f"norm=bn,rbn_official_{other}", "-m"]
+        line = user_error(capsys, "hydra-train", *hydra)
+        assert f"add norm=rbn_official_{placement}," in line
+
+
+def test_a_typo_in_a_norm_of_both_placements(tmp_path):
+    with pytest.raises(ValueError, match=r"Did you mean `rbn_official`\?"):
+        recipes.choose(recipes.find("default"), "norm", "rbn_oficial")
 
 
 def test_a_recipe_for_another_kind_of_model(tmp_path):

@@ -136,12 +136,18 @@ def test_score_tests_the_difference_to_another(tmp_path):
         test = score["significance"]
         assert test["against"] == str(tmp_path / "theirs") and test["samples"] == 1000
         assert test["bleu"] < score["bleu"] == pytest.approx(100) and test["p"] < 0.05
-    assert printed.count("against it, p = 0.0") == 2
-    assert "the search's" not in printed
+    score = scores["tokenised"]["significance"]["bleu"]
+    assert f"BLEU {score:.2f} of {tmp_path / 'theirs'}; p of the difference 0.0" in printed
+    assert printed.count("p of the difference 0.0") == 2
+    assert "the search's" not in printed and "test set" not in printed
     for name, beam in (("ours", 5), ("theirs", 1)):
         with (tmp_path / name).open("a") as file:
             print({"_name": None, "common": {}, "generation": {"beam": beam}}, file=file)
     warned = f"{tmp_path / 'theirs'} was translated with beam 1: part of the difference is the"
+    assert warned in rbn("score", *arguments).output
+    text = (tmp_path / "theirs").read_text()
+    (tmp_path / "theirs").write_text(text.replace("T-3\tthe", "T-3\ta"))
+    warned = f"1 of 15 references in {tmp_path / 'theirs'} are others than in {tmp_path / 'ours'}"
     assert warned in rbn("score", *arguments).output
     without = rbn("score", *arguments[:3], "--json", output, "--overwrite")
     assert without.exit_code == 0 and "significance" not in output.read_text()
