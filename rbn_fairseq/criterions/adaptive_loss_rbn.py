@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
 
+from rbn_fairseq.criterions.cross_entropy_rbn import PerplexityOfTokens
 from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
 
 __all__ = ["AdaptiveLossRBN"]
@@ -55,5 +56,5 @@ class _EveryTarget(AdaptiveLoss):
 
 
 @register_criterion("adaptive_loss_rbn", dataclass=AdaptiveLossRBNConfig)
-class AdaptiveLossRBN(RBNPenalty, _EveryTarget):
+class AdaptiveLossRBN(RBNPenalty, PerplexityOfTokens, _EveryTarget):
     """Loss of an adaptive softmax plus the penalty (paper, Section 4.1)."""

@@ -1,6 +1,5 @@
 """Loss and entity F1 of sequence tagging, with the RBN penalty."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.logging import metrics
 from omegaconf import II
 
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig, totals
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig, log_loss, totals
 
 __all__ = ["CRFRBN", "entities"]
 
@@ -78,10 +77,7 @@ class _Tagging(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
         """Log the mean loss over tags, and the scores of all entities so far."""
-        loss, size, tags = totals(logging_outputs, "loss", "sample_size", "ntokens")
-        metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
-        if size != tags:
-            metrics.log_scalar("nll_loss", loss / tags / math.log(2), tags, round=3)
+        log_loss(logging_outputs)
         if not any(_COUNTS[0] in log for log in logging_outputs):
             return
         # Sums, of which the scores are made whenever they are read: a mean of batches' scores would

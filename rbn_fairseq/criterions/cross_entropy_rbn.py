@@ -1,16 +1,33 @@
 """Cross-entropy with the RBN penalty, which the model computes itself where it can."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairseq import utils
 from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion, CrossEntropyCriterionConfig
+from fairseq.logging import metrics
 from torch import nn
 
-from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig
+from rbn_fairseq.criterions.penalty import RBNPenalty, RBNPenaltyConfig, log_loss
 from rbn_fairseq.models.loss import Loss, Wanted
 
-__all__ = ["CrossEntropyRBN", "LossOfModel"]
+__all__ = ["CrossEntropyRBN", "LossOfModel", "PerplexityOfTokens"]
+
+
+class PerplexityOfTokens:
+    """Mixin of one of fairseq's criterions, whose perplexity is that of tokens.
+
+    With ``--sentence-avg`` fairseq takes that of sentences for good where the first batch has as
+    many tokens as sentences.
+    """
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
+        """Log the mean loss of sentences or tokens, and that and the perplexity of tokens."""
+        log_loss(logging_outputs)
+        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
 
 
 class LossOfModel:
@@ -51,5 +68,5 @@ class CrossEntropyRBNConfig(RBNPenaltyConfig, CrossEntropyCriterionConfig):
 
 
 @register_criterion("cross_entropy_rbn", dataclass=CrossEntropyRBNConfig)
-class CrossEntropyRBN(RBNPenalty, LossOfModel, CrossEntropyCriterion):
+class CrossEntropyRBN(RBNPenalty, PerplexityOfTokens, LossOfModel, CrossEntropyCriterion):
     """fairseq's cross-entropy plus the penalty (paper, Section 4.1)."""

@@ -15,12 +15,23 @@ from torch import Tensor, nn
 from rbn_fairseq.norms import Gap, has_batch_norm, record_gaps, standard_deviation
 from rbn_fairseq.norms.options import check_values, option
 
-__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms", "totals"]
+__all__ = ["GapTerms", "RBNPenalty", "RBNPenaltyConfig", "gap_terms", "log_loss", "totals"]
 
 
 def totals(logging_outputs: Sequence[dict[str, Any]], *names: str) -> list[Any]:
     """Add up numbers of the logs of several batches and processes."""
     return [sum(log.get(name, 0) for log in logging_outputs) for name in names]
+
+
+def log_loss(logging_outputs: Sequence[dict[str, Any]]) -> None:
+    """Log the mean loss in bits, ``loss`` by the sample size and ``nll_loss`` by tokens.
+
+    Both of every batch: validation has a mean over batches, and would have it without those that
+    log nothing.
+    """
+    loss, size, tokens = totals(logging_outputs, "loss", "sample_size", "ntokens")
+    metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
+    metrics.log_scalar("nll_loss", loss / tokens / math.log(2), tokens, round=3)
 
 
 @dataclass

@@ -1,13 +1,17 @@
 """Criterions, fairseq's and ours, on our model: the same as on fairseq's transformer."""
 
+import math
+
 import pytest
 import torch
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.logging import metrics
 from fairseq.models.transformer import TransformerModel
 
 from rbn_fairseq.criterions import (
+    CRFRBN,
     AdaptiveLossRBN,
     CrossEntropyRBN,
     LabelSmoothedCrossEntropyRBN,
@@ -264,3 +268,20 @@ def test_more_targets_than_rows_are_refused(kind, options):
     given["net_input"]["prev_output_tokens"][3, 3:] = 1
     with pytest.raises(ValueError, match="the others would have no loss"):
         criterion(kind, options)(ours.train(), given)
+
+
+@pytest.mark.parametrize("kind", [CrossEntropyRBN, AdaptiveLossRBN, CRFRBN])
+def test_validation_counts_batches_of_one_token_a_sentence(kind):
+    """Batch by batch, as in training; per token, also where tokens and sentences are as many."""
+    logs = [
+        {"loss": loss, "ntokens": tokens, "nsentences": size, "sample_size": size}
+        for loss, tokens, size in ((8.0, 4, 4), (9.0, 12, 3), (2.0, 7, 1))
+    ]
+    with metrics.aggregate(new_root=True) as aggregate:
+        for log in logs:
+            kind.reduce_metrics([log])
+    values = aggregate.get_smoothed_values()
+    assert values["loss"] == pytest.approx(19 / 8 / math.log(2), abs=1e-3)
+    assert values["nll_loss"] == pytest.approx(19 / 23 / math.log(2), abs=1e-3)
+    if kind is not CRFRBN:
+        assert values["ppl"] == pytest.approx(math.exp(19 / 23), abs=0.01)
