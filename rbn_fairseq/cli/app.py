@@ -11,6 +11,7 @@ from rbn_fairseq.cli import (
     doctor,
     evaluate,
     fairseq_commands,
+    hydra_train,
     measure,
     prepare,
     reports,
@@ -58,7 +59,7 @@ for verb in (
     fairseq_commands.validate,
 ):
     app.command(options_metavar="DATA-BIN [OPTIONS]", context_settings=_PASS_ON)(verb)
-app.command(context_settings=_PASS_ON)(fairseq_commands.hydra_train)
+app.command(context_settings=_PASS_ON)(hydra_train.hydra_train)
 _PLAIN = (
     *(about.recipes, translate.translate, about.options, about.norms),
     *(measure.tid, measure.cost, checkpoints.average, checkpoints.recalibrate, checkpoints.fold),

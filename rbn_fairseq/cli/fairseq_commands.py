@@ -4,11 +4,10 @@ import argparse
 import importlib
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 from unittest import mock
@@ -92,7 +91,7 @@ def _settings_beside_translations() -> Iterator[None]:
         yield
 
 
-def _run(name: str, arguments: list[str]) -> None:
+def run_fairseq(name: str, arguments: list[str]) -> None:
     """Run a command of fairseq's, which reads its arguments from ``sys.argv``."""
     rbn_fairseq.register()
     main = importlib.import_module(f"fairseq_cli.{name}").cli_main
@@ -157,7 +156,7 @@ def _run_on_checkpoint(name: str, arguments: list[str], user_dir: Path | None) -
             for option in ("max_tokens", "batch_size"):
                 if size := plain_settings(cfg.get("dataset")).get(f"{option}_valid"):
                     arguments = [f"--{option.replace('_', '-')}", str(size), *arguments]
-    _run(name, arguments + plugin_options(arguments, user_dir))
+    run_fairseq(name, arguments + plugin_options(arguments, user_dir))
 
 
 def generate(context: typer.Context, user_dir: UserDir = None) -> None:
@@ -212,67 +211,3 @@ def validate(
             "--json: the scores are those of other processes. Leave --distributed-world-size out."
         )
     write_json(json, scores)
-
-
-def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:
-    """Train by Hydra: fairseq-hydra-train with the plugin and its recipes put in.
-
-    `rbn hydra-train --config-name iwslt14_post task.data=DATA-BIN norm=rbn`; `-m norm=ln,bn,rbn`
-    trains several. Without --config-dir, a name is one of `rbn recipes`, or a file.
-    """
-    from fairseq.dataclass.initialize import hydra_init
-    from hydra._internal.utils import get_args_parser
-
-    from rbn_fairseq.recipes import (
-        check_penalty,
-        choose,
-        compose_settings,
-        directory,
-        find,
-        placement,
-        root,
-        setting,
-    )
-
-    log_as_fairseq()
-    with usage_errors():
-        given, _ = get_args_parser().parse_known_intermixed_args(context.args)
-    settings, name, where = list(given.overrides), given.config_name, given.config_dir
-    options = [word for word in context.args if word not in settings]
-    if not name:
-        raise ValueError("--config-name is missing; `rbn recipes` lists what it may name.")
-    recipe = Path(where or "", f"{name.removesuffix('.yaml')}.yaml")
-    if not where:
-        recipe = find(name, option="--config-name")
-        if recipe.stem == "config":  # which Hydra would take from fairseq
-            raise ValueError("--config-name: `config` is fairseq's own. Rename the recipe.")
-        for place, word in enumerate(settings):  # as for `rbn train --norm`, of a sweep each
-            with suppress(ValueError):  # a file of the user's
-                if norms := re.fullmatch(r"norm=([\w,]+)", word):
-                    chosen = [choose(recipe, "norm", norm) for norm in norms[1].split(",")]
-                    settings[place] = ",".join(chosen).replace(",norm=", ",")
-        # Behind the given --config-name, which may be a path.
-        options += ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
-    elif not recipe.is_file():
-        # fairseq would take any name, and train by its own defaults.
-        raise ValueError(f"--config-name: there is no {name}.yaml in `{where}`.")
-    else:
-        find(str(recipe), option="--config-name")
-    model = ",".join(word for word in settings if word.startswith("model."))
-    own = any(re.match(r"criterion\.rbn_(mean|std)_weight=", word) for word in settings)
-    norms = [word for word in settings if word.startswith("norm=")]
-    is_pre = re.search(r"_name=\S*_pre\b|_normalize_before=true", model, re.IGNORECASE)
-    if (norms or is_pre) and not own:
-        composed, norm = compose_settings(recipe, [])
-        for name in (norms[-1].removeprefix("norm=") if norms else norm).split(","):
-            check_penalty(name, "_pre" if is_pre else placement(composed), "norm=")
-    if not any(word.startswith("common.user_dir=") for word in settings):
-        settings.insert(0, setting("common.user_dir", plugin_options([], user_dir)[1]))
-    if recipe.parent != directory():
-        settings.insert(0, setting("hydra.searchpath", f"file://{directory()}", several=True))
-    with (
-        mock.patch.dict(os.environ, HYDRA_FULL_ERROR="1"),  # errors come here, not to stderr
-        # fairseq's own defaults, which would overwrite all that the recipe derives from.
-        mock.patch("fairseq_cli.hydra_train.hydra_init", lambda _: hydra_init(root(recipe))),
-    ):
-        _run("hydra_train", [*settings, *options])  # Hydra wants settings in one row

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from argparse import Namespace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import runs
 from command import rbn, user_error
 from rbn_fairseq import recipes
 from rbn_fairseq.cli.fairseq_commands import plugin_options
+from rbn_fairseq.cli.hydra_train import check_norms
 from rbn_fairseq.cli.recipe_options import parse_training, with_recipe
 from rbn_fairseq.norms.plan import NormPlan
 
@@ -239,7 +241,7 @@ def test_hydra_finds_the_norm_of_a_recipe(forked, tmp_path):
         assert ("seed: 7" in done.stdout) == (recipe != "ptb_post")
     options = ("--config-name", "ptb_post", "norm=rms", "task.data=bin")
     done = subprocess.run([forked / "rbn", "hydra-train", *options], capture_output=True, text=True)
-    assert "Hydra: Key 'norm_encoder' not in" in done.stderr
+    assert done.returncode == 2 and "norm=ln_lm model.norm_decoder=rms" in done.stderr
 
 
 @pytest.mark.nightly
@@ -326,7 +328,7 @@ def test_a_penalty_for_one_placement_is_not_for_the_other(tmp_path, capsys):
             with_recipe(words, None, "default", {"norm": norm, "preset": None})
         hydra = ["--config-name", "default", *([f"norm={norm}"] if norm else [])]
         for pre in ("_name=rbn_transformer_tiny,rbn_tiny_pre", "encoder_normalize_before=true"):
-            line = user_error(capsys, "hydra-train", *hydra, f"model.{pre}")
+            line = user_error(capsys, "hydra-train", *hydra, f"++model.{pre}")
             assert "add norm=rbn_official_pre," in line
     given = with_recipe(words, None, "default", {"norm": "rbn_official_pre", "preset": None})
     assert given[given.index("--rbn-mean-weight") + 1] == "0.1"
@@ -344,6 +346,46 @@ def test_a_penalty_for_one_placement_is_not_for_the_other(tmp_path, capsys):
         hydra = ["--config-name", f"iwslt14_{placement}", f"norm=bn,rbn_official_{other}", "-m"]
         line = user_error(capsys, "hydra-train", *hydra)
         assert f"add norm=rbn_official_{placement}," in line
+
+
+@pytest.mark.parametrize(
+    "recipe, words, fitting",
+    [
+        ("default", ["++model.encoder_normalize_before=true"], "pre"),
+        ("imdb_post", ["+model.encoder_normalize_before=true", "norm=rbn_official_post"], "pre"),
+        (
+            "iwslt14_pre",
+            ["model._name=rbn_transformer_iwslt_de_en", "norm=rbn_official_pre"],
+            "post",
+        ),
+        ("iwslt14_post", ["norm=ln,rbn_official_post", "model._name=rbn_tiny,rbn_tiny_pre"], "pre"),
+        ("iwslt14_pre", ["model._name=rbn_tiny", "norm=rbn_official_post"], None),
+        ("iwslt14_post", ["norm=rbn_official_pre", "criterion.rbn_mean_weight=1"], None),
+        ("iwslt14_post", ["norm=ln,bn", "task.data=a,b", "common.seed=1,2"], None),
+        ("iwslt14_post", ["norm=bacth"], None),  # Hydra's to tell
+    ],
+)
+def test_a_penalty_is_for_the_placement_of_each_job(recipe, words, fitting):
+    check = partial(check_norms, recipes.find(recipe), words)
+    if fitting is None:
+        check()
+        return
+    with pytest.raises(ValueError, match=f"add norm=rbn_official_{fitting},"):
+        check()
+
+
+def test_recipes_in_a_directory_named_by_a_relative_path(data_bin, forked, tmp_path):
+    text = (recipes.directory() / "iwslt14_post.yaml").read_text()
+    (tmp_path / "mine").mkdir()
+    asking = re.sub(r"- norm: \w+", "- norm: ???", text)
+    assert asking != text
+    (tmp_path / "mine" / "own.yaml").write_text(asking)
+    words = ("--config-dir", "mine", "--config-name", "own", "norm=bn", f"task.data={data_bin}")
+    done = subprocess.run(
+        [forked / "rbn", "hydra-train", *words, "-c", "job"],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0 and "norm_encoder: batch" in done.stdout, done.stderr
 
 
 def test_a_typo_in_a_norm_of_both_placements(tmp_path):
