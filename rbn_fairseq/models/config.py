@@ -214,8 +214,9 @@ def completed(model: Any) -> dict[str, Any]:
     given = dict(model if isinstance(model, (DictConfig, Mapping)) else vars(model))
     name = str(given.get("_name") or given.get("arch"))
     kind = kind_of(name)
-    if kind is None and "norm_encoder" in given:  # an architecture of the user's own
-        kind = KINDS["rbn_transformer"]
+    if kind is None:  # an architecture of the user's own, or another model
+        sides = tuple(side for side in SIDES if f"norm_{side}" in given)
+        kind = next((it for it in KINDS.values() if it.sides == sides), None)
     return given if kind is None else {**vars(complete(kind, given)), "_name": name}
 
 

@@ -42,7 +42,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[_Make, ...]], ...] = (
         (bottom_layers, gap_through_training, penalty_weights),
     ),
     ("Where TID comes from, and what it costs", "", (decomposition, discrepancy_cost)),
-    ("Conditioning", "Singular values of the encoder layers' inputs.", (conditioning,)),
+    ("Conditioning", "Singular values of the layers' inputs.", (conditioning,)),
     ("Settings", "", (settings_tables,)),
     (_FOLDED, "", (common_settings,)),  # more than a hundred
 )

@@ -46,8 +46,8 @@ _TID = {
 _GAPS = (
     "Differences to LN: with FixNorm and the like where the run has it and there is such an LN; "
     "same seed where there is one, else LN's mean; valid nll in {unit} at the last epoch that both "
-    "have; scores only where translations were made and scored alike as far as score.json says; "
-    "neither where their numbers of updates differ by more than 5 %."
+    "have; scores only where they were made alike as far as score.json says; neither where their "
+    "numbers of updates differ by more than 5 %."
 )
 _WITHOUT = "without recalibration"
 _FAMILIES = ("LN", "BN", "RBN", "PN-only", "PN+LS", "BRN", "MABN")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 import composing
 import runs
 from rbn_fairseq.models import RBNTransformerModel
-from rbn_fairseq.models.config import config_class, resolve
+from rbn_fairseq.models.config import completed, config_class, resolve
 from rbn_fairseq.models.kinds import TRANSLATION
 from rbn_fairseq.norms import NORMS, BatchNorm
 from small_models import task
@@ -174,3 +174,13 @@ def test_a_final_norm_that_is_not_used_is_told(side, caplog):
 def test_options_that_fairseqs_translation_model_does_not_read(option):
     with pytest.raises(SystemExit):
         from_argparse("rbn_transformer_tiny", option)
+
+
+@pytest.mark.parametrize(
+    "given, sides", [("encoder", ["encoder"]), ("decoder", ["decoder"]), ("", [])]
+)
+def test_an_unknown_architecture_is_completed_by_its_stacks(given, sides):
+    settings = {"_name": "mine_tiny", **({f"norm_{given}": "batch"} if given else {})}
+    full = completed(settings)
+    assert full.items() >= settings.items()
+    assert [side for side in ("encoder", "decoder") if f"{side}_layers" in full] == sides
