@@ -111,6 +111,7 @@ class ConditioningMonitor(Callback):
 
     options = ConditioningConfig
 
+    _stack: Sequence[Any] = ()
     _layers: Sequence[int] = ()
     _measured: Optional[int] = None
 
@@ -118,8 +119,8 @@ class ConditioningMonitor(Callback):
         """Choose the layers (``ValueError`` for such as there are not)."""
         options = self.training.options
         if isinstance(model, RBNModel):
-            depth = len(self.training.adapter.monitored_layers(model))
-            layers = parse_layers(options.conditioning_layers, depth)
+            self._stack = getattr(model, model.kind.sides[0]).layers
+            layers = parse_layers(options.conditioning_layers, len(self._stack))
             self._layers = layers if options.conditioning_interval else ()
         elif options.conditioning_interval:
             logger.info("Conditioning is not measured: the model is none of this plugin's.")
@@ -130,8 +131,7 @@ class ConditioningMonitor(Callback):
         due = self._layers and update != self._measured and process_rank() == 0 and not dummy
         interval = self.training.options.conditioning_interval
         layers = self._layers if due and update % interval == 0 else ()
-        stack = self.training.adapter.monitored_layers(model)
-        with record_features(stack, layers) as features:
+        with record_features(self._stack, layers) as features:
             yield
         if layers:
             self._measured = update

@@ -2,13 +2,14 @@
 
 import argparse
 import re
-import sys
 import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+#: Directories of --user-dir; errors from there are the user's.
+user_directories: list[Path] = []
 _BUGS = ("AttributeError", "TypeError", "KeyError", "IndexError", "NameError", "ImportError")
 
 
@@ -27,11 +28,11 @@ class _Raised(NamedTuple):
 
         ValueErrors that Python itself raises, as of `a, b = 1, 2, 3`, are bugs.
         """
-        directories = getattr(sys.modules.get("rbn_fairseq.cli.options"), "user_directories", ())
+        file, own = Path(self.file).resolve(), (_PACKAGE, *user_directories)
         return (
             self.kind == "ValueError"
             and re.search(r"\braise\b", self.line) is not None
-            and any(Path(self.file).resolve().is_relative_to(d) for d in (_PACKAGE, *directories))
+            and any(file.is_relative_to(directory) for directory in own)
         )
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 import typer
 
 import rbn_fairseq
+from rbn_fairseq.cli.errors import explain_usage
 from rbn_fairseq.cli.options import STDOUT, Json, Overwrite, UserDir, check_json, write_json
 
 # Deprecations of Hydra and torch in fairseq's code, which no user can fix.
@@ -46,8 +47,6 @@ def usage_errors() -> Iterator[None]:
     """Raise what fairseq's parser refuses as ValueErrors, without its 150 lines of usage."""
 
     def error(parser: argparse.ArgumentParser, message: str) -> None:
-        from rbn_fairseq.cli.errors import explain_usage
-
         raise ValueError(explain_usage(parser, message))
 
     with mock.patch.object(argparse.ArgumentParser, "error", error):

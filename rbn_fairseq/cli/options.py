@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import rbn_fairseq
+from rbn_fairseq.cli.errors import user_directories
 from rbn_fairseq.writing import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ class Verbs(TyperGroup):
         super().__init__(**settings)
         for verb in self.commands.values():
             verb.short_help = (verb.help or "").partition("\n\n")[0]
-
-
-#: Directories of --user-dir; errors from there are the user's.
-user_directories: list[Path] = []
 
 
 def _import_user_dir(directory: Optional[Path]) -> Optional[Path]:

@@ -93,7 +93,8 @@ def gap_terms(gaps: Sequence[Gap], convention: str) -> GapTerms:
     """
     alike = defaultdict(list)  # what can be stacked
     for gap in gaps:
-        alike[gap.eps, gap.clamp, gap.batch_mean.numel()].append(gap)
+        options = gap.norm.options
+        alike[options.eps, options.clamp, gap.batch_mean.numel()].append(gap)
     terms = []
     for (eps, clamp, _), group in alike.items():
         deviation = partial(standard_deviation, eps=eps, clamp=clamp)
@@ -136,10 +137,7 @@ class RBNPenalty(nn.Module):
         """
         criterion: RBNPenalty = super().build_criterion(cfg, task)  # type: ignore[misc]
         names = [item.name for item in fields(RBNPenaltyConfig) if item.name.startswith("rbn_")]
-        options = {name: getattr(cfg, name) for name in names}
-        for name in ("rbn_convention", "rbn_reduction"):  # members of an enumeration
-            options[name] = str(options[name])
-        rbn = criterion.rbn = RBNPenaltyConfig(**options)
+        rbn = criterion.rbn = RBNPenaltyConfig(**{name: getattr(cfg, name) for name in names})
         check_values(RBNPenaltyConfig, rbn)
         if rbn.rbn_warmup_updates > 0 and not rbn.penalises:
             raise ValueError(

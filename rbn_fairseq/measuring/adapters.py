@@ -1,17 +1,16 @@
-"""Adapters to kinds of tasks: their data, sentence lengths, and the stack to measure.
+"""Adapters to kinds of tasks: their data, sentence lengths, and how to run their norms.
 
 A task has one of these as its class attribute ``adapter``; callbacks and measurements ask it
 instead of the task, its data sets and its model.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Optional
 
 import numpy as np
 import numpy.typing as npt
 from fairseq.data import AppendTokenDataset, ConcatDataset, Dictionary, TruncateDataset
-from torch import nn
 
 from rbn_fairseq.measuring.data_bin import WAY_OUT, check_data
 from rbn_fairseq.norms import has_population_norm
@@ -28,13 +27,11 @@ class TaskAdapter(ABC):
     """A kind of task.
 
     Attributes:
-        monitored_stack: the stack whose input features the conditioning monitor measures.
         source_sizes: the attribute of data with the number of input tokens of each sentence.
         target_sizes: that with the number of target tokens; data without targets have ``None``.
         computes_targets: whether targets are tokens that a model computes besides.
     """
 
-    monitored_stack: ClassVar[str]
     source_sizes: ClassVar[str]
     target_sizes: ClassVar[str]
     computes_targets: ClassVar[bool] = False
@@ -83,13 +80,6 @@ class TaskAdapter(ABC):
         total: Lengths = np.sum([part for part in parts if part is not None], axis=0)
         return total
 
-    def monitored_layers(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Return the layers of the monitored stack; empty if the model has no such stack."""
-        layers: Sequence[nn.Module] = getattr(
-            getattr(model, self.monitored_stack, None), "layers", ()
-        )
-        return layers
-
 
 def _true_sizes(source: Any, sizes: Lengths) -> Lengths:
     """Return the lengths of sentences, of which fairseq counts those that it may cut with 1 more.
@@ -112,7 +102,6 @@ def _true_sizes(source: Any, sizes: Lengths) -> Lengths:
 class EncoderDecoder(TaskAdapter):
     """Translation: pairs of sentences, an encoder and a decoder."""
 
-    monitored_stack = "encoder"
     source_sizes, target_sizes = "src_sizes", "tgt_sizes"
     computes_targets = True
 
@@ -157,7 +146,6 @@ class EncoderOnly(EncoderDecoder):
 class DecoderOnly(TaskAdapter):
     """Language modelling: blocks of one text, whose targets are their own tokens."""
 
-    monitored_stack = "decoder"
     source_sizes = target_sizes = "sizes"
 
     def check_data(self, cfg: Any, way_out: str = WAY_OUT) -> None:

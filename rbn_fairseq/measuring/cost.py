@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -23,21 +22,8 @@ from rbn_fairseq.models.placing import binned
 from rbn_fairseq.norms import LengthBins, populations_by_length
 
 __all__ = [
-    "STATISTICS", "Likelihood", "compare_statistics", "cost_of_checkpoint", "cost_records",
-    "likelihood",
+    "Likelihood", "compare_statistics", "cost_of_checkpoint", "cost_records", "likelihood",
 ]  # fmt: skip
-
-#: Ways of normalising, and the estimate that is put in the place of the running statistics.
-STATISTICS = {
-    "running": None,
-    "running-global": None,
-    "recalibrated": "mean-of-batches",
-    "recalibrated-dropout": "mean-of-batches",
-    "pooled": "pooled",
-    "length-conditional": "mean-of-batches",
-    "batch": None,
-    "batch-random": None,
-}
 
 
 class Likelihood(NamedTuple):
@@ -101,25 +87,28 @@ def compare_statistics(
     Raises:
         ValueError: if a layer's batch statistics are missing or not finite.
     """
-    model = copy.deepcopy(model).eval()
-    left_out = {
-        "length-conditional": bins is None,
-        "running-global": not populations_by_length(model),
-    }
-    likelihoods = {}
-    for name, estimate in STATISTICS.items():
-        if left_out.get(name):
-            continue
-        with ExitStack() as settings:
-            if estimate or name == "running-global":
-                by_length = name == "length-conditional"
-                settings.enter_context(binned(model, bins if by_length else None))
-            if estimate:
-                measured = dropped if name == "recalibrated-dropout" else layers
-                set_population(population_norms(model), measured, estimate)
-            if name.startswith("batch"):
-                settings.enter_context(measuring(model, dropout=False))
-            likelihoods[name] = likelihood(model, valid(name), padding)
+    model, likelihoods = copy.deepcopy(model).eval(), {}
+
+    def compute(name: str) -> None:
+        likelihoods[name] = likelihood(model, valid(name), padding)
+
+    def estimate(name: str, moments: Any, kind: str = "mean-of-batches", bins: Any = None) -> None:
+        with binned(model, bins):
+            set_population(population_norms(model), moments, kind)
+            compute(name)
+
+    compute("running")
+    if populations_by_length(model):
+        with binned(model, None):
+            compute("running-global")
+    estimate("recalibrated", layers)
+    estimate("recalibrated-dropout", dropped)
+    estimate("pooled", layers, "pooled")
+    if bins is not None:
+        estimate("length-conditional", layers, bins=bins)
+    with measuring(model, dropout=False):
+        compute("batch")
+        compute("batch-random")
     return likelihoods
 
 

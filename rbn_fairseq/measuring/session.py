@@ -123,14 +123,11 @@ def open_session(
             f"`{path}` was trained with --task {name}, of which it is not known how to measure it: "
             "the task is not this plugin's, or --user-dir is missing."
         )
-    if data is None:
-        adapter.check_data(SimpleNamespace(**cfg["task"]), "Say with --data where it is now.")
-    else:
-        adapter.check_data(SimpleNamespace(data=str(data)))
+    settings = SimpleNamespace(**{**cfg["task"], "data": str(data or cfg["task"]["data"])})
+    adapter.check_data(settings, "Say with --data where it is now.")
     # As fairseq's checkpoint_utils.load_checkpoint_to_cpu makes of a file.
     full = OmegaConf.create(cfg, flags={"allow_objects": True})
-    paths = {"data": os.path.abspath(data or cfg["task"]["data"]), **NO_EMBEDDINGS}
-    overwrite_args_by_name(full, paths)
+    overwrite_args_by_name(full, {"data": os.path.abspath(settings.data), **NO_EMBEDDINGS})
     (model,), full, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], state={**state, "args": None, "cfg": full}
     )

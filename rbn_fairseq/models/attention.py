@@ -202,7 +202,7 @@ def _attend(
                 is_causal=causal,  # keys are padded behind, so that no query sees padding
             )
             parts.append(of_queries.gather(y).flatten(1))
-    return attention.out_proj(torch.cat(parts) if parts else q)
+    return attention.out_proj(torch.cat(parts))
 
 
 class PackedAttention:

@@ -143,12 +143,10 @@ class StackPlan:
     Attributes:
         layers: plan of the layers.
         final: norms behind the last layer.
-        depth: number of layers.
     """
 
     layers: str
     final: str
-    depth: int
 
 
 @dataclass(frozen=True)
@@ -278,11 +276,7 @@ def _nested(kind: ModelKind, full: argparse.Namespace) -> RBNConfig:
         for name, norm in NORMS.items()
     }
     stacks = {
-        side: StackPlan(
-            layers=getattr(full, f"norm_{side}"),
-            final=getattr(full, f"norm_{side}_final"),
-            depth=getattr(full, f"{side}_layers"),
-        )
+        side: StackPlan(getattr(full, f"norm_{side}"), getattr(full, f"norm_{side}_final"))
         for side in kind.sides
     }
     norms = NormConfig(

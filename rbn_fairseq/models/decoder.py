@@ -21,7 +21,7 @@ class RBNTransformerDecoder(TransformerDecoderBase):
 
     def __init__(self, cfg: RBNConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        place_norms(self, cfg.norms, "decoder")
+        place_norms(self, cfg, "decoder")
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False

@@ -21,7 +21,7 @@ class RBNTransformerEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg: RBNConfig, *args: Any) -> None:
         super().__init__(cfg, *args)
-        place_norms(self, cfg.norms, "encoder")
+        place_norms(self, cfg, "encoder")
         normalise_weights(self.layers, cfg.norms.weight)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Optional
 
-from rbn_fairseq.models.config import NormConfig
+from rbn_fairseq.models.config import NormConfig, RBNConfig
 from rbn_fairseq.models.kinds import SIDES
 from rbn_fairseq.models.placements import (
     HEADS,
@@ -69,25 +69,26 @@ def _refuse_at(where: str, names: Collection[str], norms: NormConfig, option: st
             )
 
 
-def place_norms(stack: Any, norms: NormConfig, side: str) -> None:
+def place_norms(stack: Any, cfg: RBNConfig, side: str) -> None:
     """Arrange the planned norms in an encoder or decoder built by fairseq.
 
     Residuals and first weights get the sizes that the arrangement says.
     """
-    planned, option, causal = norms.stacks[side], f"--norm-{side}", side == "decoder"
+    norms, option, causal = cfg.norms, f"--norm-{side}", side == "decoder"
+    planned = norms.stacks[side]
     layers = list(stack.layers.children())  # LayerDrop's list, iterated over, drops some at random
     has = {site: getattr(layers[0], name, None) is not None for site, name in _PLACES.items()}
     places = {site: name for site, name in _PLACES.items() if has[site]}
     sites = (*places, *HEADS, EMBEDDING)
     named = tuple(site for site in sites if site not in _GENERAL[norms.placement])
-    plan = NormPlan.parse(planned.layers, option, named).check(planned.depth, sites, NORMS)
+    plan = NormPlan.parse(planned.layers, option, named).check(len(layers), sites, NORMS)
     final = parse_norms(planned.final, NORMS, f"{option}-final")
     if causal:
         _refuse_at(_DECODER, [name for rule in plan.rules for name in rule.norms], norms, option)
     place = NormPlace(layers[0].embed_dim, layers[0].self_attn.num_heads, norms.sync)
     hidden = replace(place, channels=layers[0].fc1.out_features)
     _place_embedding_norm(stack, plan, place, norms)
-    depths = [norms.stacks[each].depth if each in norms.stacks else 0 for each in SIDES]
+    depths = [getattr(cfg, each).layers if each in norms.stacks else 0 for each in SIDES]
     for number, layer in enumerate(layers):
         for site, name in places.items():
             names = plan.norms(number, site) or ("none",)

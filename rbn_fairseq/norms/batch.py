@@ -146,10 +146,8 @@ class BatchNorm(PopulationNorm):
             population.update(population.describe(batch, rows, layout, self.sync))
         if recorded:
             after = population.expected(layout, self.sync)
-            deviation = self.options.eps, self.options.clamp
             for recorder in scope.recorders.get():
-                gap = scope.Gap(self, *deviation, *batch[:3], *before, *after, batch.share)
-                recorder.append(gap)
+                recorder.append(scope.Gap(self, *batch[:3], *before, *after, batch.share))
 
     def _record(self, batch: Moments, rows: Tensor, layout: Optional[BatchLayout]) -> None:
         if scope.frozen.get() and scope.moment_recorders.get():  # a measurement

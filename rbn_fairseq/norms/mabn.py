@@ -78,9 +78,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
         population = QuadraticMean(channels, **buffers)
         super().__init__(channels, options, sync, population)
 
-    def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
-    ) -> Tensor:
+    def _divide(self, rows: Tensor, square: Tensor, count: Tensor, frozen: bool) -> Tensor:
         options, step = self.options, self._update + 1
         running = self.population.running_square
         divisor, r = square, torch.ones_like(square)
@@ -103,7 +101,7 @@ class MovingAverageBatchNorm(QuadraticNorm):
                 mean = self._smooth(mean if by_batch else window.mean(0), finite)
             return mean, divisor
 
-        return self._normalise(rows, divisor, r, count, counted, gradient)
+        return self._normalise(rows, divisor, r, count, gradient)
 
     def _average(self, window: Tensor) -> Tensor:
         """Return V of the quadratic means ``(window, C)``."""

@@ -61,9 +61,7 @@ class PowerNorm(QuadraticNorm):
         population = QuadraticMean(channels, running_gradient=torch.zeros(channels))
         super().__init__(channels, options, sync, population)
 
-    def _divide(
-        self, rows: Tensor, square: Tensor, count: Tensor, counted: bool, frozen: bool
-    ) -> Tensor:
+    def _divide(self, rows: Tensor, square: Tensor, count: Tensor, frozen: bool) -> Tensor:
         running = self.population.running_square.to(square.dtype)
         by_batch = frozen or self._update < self.options.warmup
         divisor = square if by_batch else running.clone()
@@ -79,7 +77,7 @@ class PowerNorm(QuadraticNorm):
             return multiple, square if self.options.backward == "batch" else divisor
 
         r = torch.ones_like(divisor)
-        y = self._normalise(rows, divisor, r, count, counted, gradient)
+        y = self._normalise(rows, divisor, r, count, gradient)
         if not frozen:
             self._move(square, count)
         return y

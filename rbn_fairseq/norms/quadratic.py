@@ -51,9 +51,8 @@ class QuadraticNorm(PopulationNorm):
     dtype. A batch without real tokens or with statistics that are not finite moves nothing, nor
     does a dummy batch.
 
-    A subclass has ``_divide(rows, square, count, counted, frozen)``, which normalises in training
-    and, unless ``frozen``, moves the running statistics.
-    Its options have ``eps``.
+    A subclass has ``_divide(rows, square, count, frozen)``, which normalises in training and,
+    unless ``frozen``, moves the running statistics. Its options have ``eps``.
     """
 
     #: Whether r multiplies the output, and not the gradients alone.
@@ -69,37 +68,31 @@ class QuadraticNorm(PopulationNorm):
         square, count = self._batch_square(rows if counted else rows[:0])
         moments = Moments(torch.zeros_like(square), square, count)  # about zero
         self._record(moments, rows, layout)
-        return self._divide(rows, square, count, counted, scope.frozen.get())
+        return self._divide(rows, square, count, scope.frozen.get())
 
     def _normalise(
-        self,
-        rows: Tensor,
-        divisor: Tensor,
-        r: Tensor,
-        count: Tensor,
-        counted: bool,
-        gradient: Gradient,
+        self, rows: Tensor, divisor: Tensor, r: Tensor, count: Tensor, gradient: Gradient
     ) -> Tensor:
         """Return ``z * r * weight + bias`` with ``z = rows / sqrt(divisor + eps)``.
 
         Without ``corrects_forward`` r is left out of that, and its gradients are the same.
 
         With G the gradient that arrives times weight and r, that of the rows is
-        ``(G - z M) / sqrt(D + eps)``: two multiply-adds, and no tensor for z or G.
+        ``(G - z M) / sqrt(D + eps)``: two multiply-adds, and no tensor for z or G. All gradients of
+        a dummy batch are 0.
 
         Args:
             rows: ``(N, C)``.
             divisor: the quadratic mean to divide by, ``(C,)``.
             r: ``(C,)``.
             count: 0-dim, the number of tokens of the batch.
-            counted: whether the rows are of the batch; else all gradients are 0.
             gradient: M and D, each ``(C,)``, from the mean of ``G z`` over the batch, ``(C,)``; it
                 runs in the backward.
         """
         forward_r = r if self.corrects_forward else torch.ones_like(r)
         return _apply(
-            rows, self.weight, self.bias, divisor, r, forward_r, count, self.options.eps, counted,
-            self.sync, gradient,
+            rows, self.weight, self.bias, divisor, r, forward_r, count, self.options.eps,
+            not scope.dummy.get(), self.sync, gradient,
         )  # fmt: skip
 
     @torch.no_grad()

@@ -22,7 +22,6 @@ class Gap:
 
     Attributes:
         norm: the batch norm.
-        eps, clamp: what its standard deviation is, see :func:`standard_deviation`.
         batch_mean, batch_var: ``(C,)``, of the valid tokens of the batch, variance biased; they
             carry the autograd graph.
         count: 0-dim, the number of those tokens.
@@ -32,8 +31,6 @@ class Gap:
     """
 
     norm: nn.Module
-    eps: float
-    clamp: bool
     batch_mean: Tensor
     batch_var: Tensor
     count: Tensor

@@ -93,7 +93,8 @@ def test_the_first_forward_of_an_update_is_measured(rbn_run, data_bin, tmp_path)
     cfg.checkpoint.save_dir = str(tmp_path)
     task.training.options.conditioning_interval = 2
     monitor = task._running["ConditioningMonitor"]
-    monitor._layers, monitor.training.batches = [2], SimpleNamespace(epoch=3)
+    monitor._stack, monitor._layers = model.encoder.layers, [2]
+    monitor.training.batches = SimpleNamespace(epoch=3)
     task.load_dataset("valid")
     dataset = task.dataset("valid")
     first, second = (
