@@ -106,7 +106,7 @@ def test_perplexity(trained, english):
     ).stdout  # fmt: skip
     assert float(re.search(r"\| loss ([\d.]+)", valid)[1]) == pytest.approx(nll, abs=1e-3)
     score = json.loads((directory / "score.json").read_text())["test"]
-    assert score.keys() == {"loss", "ppl"}
+    assert score.keys() == {"loss", "nll_loss", "ppl"}
     assert score["loss"] == pytest.approx(nll, abs=1e-3)
     assert score["ppl"] == pytest.approx(expected, abs=0.02)
 
