@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 __all__ = [
     "GROUPS", "as_options", "check_penalty", "choose", "compose_recipe", "compose_settings",
-    "directory", "find", "names", "placement", "summary",
+    "directory", "find", "names", "placement", "read_norm", "summary",
 ]  # fmt: skip
 
 #: The groups whose file can be chosen for a single training.
@@ -167,16 +167,21 @@ def choose(recipe: Path, group: str, name: str) -> str:
 def placement(settings: Mapping[str, Any]) -> str:
     """Return `_pre` or `_post`, by what a recipe's settings say of the model."""
     model = settings.get("model") or {}
-    before = (model.get(f"{side}_normalize_before") for side in ("encoder", "decoder"))
-    return "_pre" if str(model.get("_name")).endswith("_pre") or any(before) else "_post"
+    before = [model.get(f"{side}_normalize_before") for side in ("encoder", "decoder")]
+    said = [value for value in before if value is not None]
+    is_pre = any(said) if said else str(model.get("_name")).endswith("_pre")
+    return "_pre" if is_pre else "_post"
 
 
-def check_penalty(norm: str, placement: str, option: str = "--norm ") -> None:
+def check_penalty(
+    norm: str, placement: str, settings: Mapping[str, Any], option: str = "--norm "
+) -> None:
     """Refuse a norm whose weights of the penalty are for the other placement.
 
     Args:
         norm: a file of the group, such as `rbn_official_post`.
         placement: the model's, `_pre` or `_post`.
+        settings: those of the recipe with it, which may give other weights.
         option: what chooses a norm.
 
     Raises:
@@ -184,12 +189,22 @@ def check_penalty(norm: str, placement: str, option: str = "--norm ") -> None:
     """
     other = {"_pre": "_post", "_post": "_pre"}[placement]
     fitting = norm.removesuffix(other) + placement
-    if norm.endswith(other) and fitting in names("norm"):
+    if not norm.endswith(other) or fitting not in names("norm"):
+        return
+    given, own = settings.get("criterion") or {}, read_norm(norm)["criterion"]
+    if all(
+        given.get(weight) == own.get(weight) for weight in ("rbn_mean_weight", "rbn_std_weight")
+    ):
         theirs, ours = (f"{it[1:].title()}-Norm" for it in (other, placement))
         raise ValueError(
             f"The penalty of the norm `{norm}` is for {theirs}, and the model is {ours}: add "
             f"{option}{fitting}, or another norm."
         )
+
+
+def read_norm(name: str) -> dict[str, Any]:
+    """Return the settings that a norm's file has, by section."""
+    return dict(_read(find(name, "norm")))
 
 
 def compose_settings(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -62,7 +62,7 @@ class Significance:
 def read_generated(path: Path, references: bool = True) -> tuple[list[str], list[str]]:
     """Read references and best hypotheses of fairseq-generate, ordered by the sentences' numbers.
 
-    Without ``references`` there may be none, and they are not read. Warns where hypotheses are in
+    Without ``references`` there may be none: they are empty then. Warns where hypotheses are in
     subword units.
 
     Raises:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from rbn_fairseq.checkpoints.hold import let_go
 from rbn_fairseq.norms import NORMS
 
 # A learning rate that is above 0, as it must be, and 0 in fp32: the weights stay as they are.
@@ -83,7 +84,10 @@ def train_arguments(data: Path, save_dir: Path, *options: object) -> list[str]:
 
 def train(data: Path, save_dir: Path, *options: object) -> str:
     """Train a tiny model on the CPU and return the log."""
-    return call("train", *train_arguments(data, save_dir, *options))
+    try:
+        return call("train", *train_arguments(data, save_dir, *options))
+    finally:
+        let_go()  # other processes may go on with it
 
 
 def evaluate(command: str, data: Path, path: object, *options: object) -> str:

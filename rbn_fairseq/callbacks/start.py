@@ -46,8 +46,8 @@ class Start(Callback):
     def check(self, model_cfg: Any) -> None:
         """Refuse processes of torchrun that would each train alone; srun's are warned of.
 
-        Refused are validations on the training data, too, a directory in which another training
-        runs, and metrics that choose no best checkpoint: BLEU that is not computed, and scores of
+        Refused are validations on the training data, too, a directory in which another process
+        trains, and metrics that choose no best checkpoint: BLEU that is not computed, and scores of
         which the lowest would be kept.
         """
         processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
@@ -65,7 +65,7 @@ class Start(Callback):
                 tasks,
             )
         if process_rank() == 0 and self.training.save_dir.is_dir():  # fairseq makes it
-            self._hold = hold(self.training.save_dir)
+            hold(self.training.save_dir)
         dataset, trained = self.training.cfg.dataset, self.training.train_subset
         if trained in dataset.valid_subset.split(",") and not dataset.disable_validation:
             raise ValueError(

@@ -18,52 +18,60 @@ from rbn_fairseq.cli.fairseq_commands import (
 )
 from rbn_fairseq.cli.options import UserDir
 
+# What decides where norms are, and for which stack.
+_OF_NORMS = re.compile(r"norm$|model\.(_name|norm_\w+|\w+_normalize_before)$")
+
 
 def check_norms(recipe: Path, words: Sequence[str]) -> None:
     """Check the norms of what a command line of Hydra's trains, one job or several.
 
-    What Hydra refuses is left to it.
+    What Hydra refuses is left to it, and so is what files of its sweeper sweep.
 
     Args:
         recipe: its path, absolute.
-        words: its overrides; of those that sweep, norms and settings of the model are tried out.
+        words: its overrides; of those that sweep, norms and placements are tried out.
 
     Raises:
-        ValueError: for a penalty of the other placement, unless its weights are given; or for a
-            norm of a stack that the model has not.
+        ValueError: for a penalty of the other placement, unless its weights are others than the
+            norm's; or for a norm of a stack that the model has not.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
 
-    from rbn_fairseq.models.kinds import SIDES, kind_of
-    from rbn_fairseq.recipes import check_penalty, compose_settings, placement
-
-    weighted = any(re.match(r"\+*criterion\.rbn_(mean|std)_weight=", word) for word in words)
-    with suppress(HydraException, OmegaConfBaseException):
-        choices = []
+    choices = []
+    with suppress(HydraException):
         for override in OverridesParser.create().parse_overrides(list(words)):
             if override.is_sweep_override():
                 key, values = override.get_key_element(), [*override.sweep_string_iterator()]
-                if not re.match(r"norm$|model\.", override.key_or_group):
+                if not _OF_NORMS.match(override.key_or_group):
                     del values[1:]
                 choices.append([f"{key}={value}" for value in values])
             else:
                 choices.append([str(override.input_line)])
         for job in product(*choices):
-            settings, norm = compose_settings(recipe, job)
-            if not weighted:
-                check_penalty(norm, placement(settings), "norm=")
-            model = settings.get("model") or {}
-            kind = kind_of(model.get("_name"))
-            for side in SIDES:
-                if kind and side not in kind.sides and f"norm_{side}" in model:
-                    own, plan = kind.sides[0], model[f"norm_{side}"]
-                    raise ValueError(
-                        f"norm={norm} has norms of the {side}, and the model's only stack is the "
-                        f"{own}: give norm=ln{'_lm' * (own == 'decoder')} model.norm_{own}={plan}, "
-                        "and the norm's other options."
-                    )
+            with suppress(HydraException):
+                _check_job(recipe, job)
+
+
+def _check_job(recipe: Path, words: Sequence[str]) -> None:
+    from rbn_fairseq.models.kinds import SIDES, kind_of
+    from rbn_fairseq.recipes import check_penalty, compose_settings, names, placement, read_norm
+
+    settings, norm = compose_settings(recipe, words)
+    if not any(word.startswith("sweep=") for word in words):  # which may sweep the weights
+        check_penalty(norm, placement(settings), settings, "norm=")
+    kind = kind_of((settings.get("model") or {}).get("_name"))
+    if kind is None or norm not in names("norm"):
+        return
+    model = read_norm(norm).get("model") or {}
+    for side in SIDES:
+        if side not in kind.sides and f"norm_{side}" in model:
+            own, plan = kind.sides[0], model[f"norm_{side}"]
+            raise ValueError(
+                f"norm={norm} has norms of the {side}, and the model's only stack is the {own}: "
+                f"give norm=ln{'_lm' * (own == 'decoder')} model.norm_{own}={plan}, and the norm's "
+                "other options."
+            )
 
 
 def hydra_train(context: typer.Context, user_dir: UserDir = None) -> None:

@@ -54,7 +54,7 @@ def with_recipe(
     """
     from rbn_fairseq.checkpoints.mending import LAST
     from rbn_fairseq.models.kinds import TRANSLATION
-    from rbn_fairseq.recipes import as_options, compose_recipe
+    from rbn_fairseq.recipes import as_options, check_penalty, compose_recipe
 
     data, *given = arguments
     if data.startswith("-"):
@@ -70,7 +70,9 @@ def with_recipe(
         if _may_share(data, model, given):
             model["share_all_embeddings"] = True
     settings = as_options(composed)
-    _refuse_other_placement(name, norm, [*chain(*settings)], given)
+    placed = _refuse_other_placement(name, [*chain(*settings)], given)
+    if not {"--rbn-mean-weight", "--rbn-std-weight"} & {*given}:
+        check_penalty(norm, placed, composed)
     if any(value_of(given, option) for option in PROCESSES):
         settings = [setting for setting in settings if setting[0] != PROCESSES[0]]
     settings, left_out = _fitting(data, settings, given, user_dir)
@@ -161,27 +163,24 @@ def _fitting(
     return [setting for setting in settings if setting[0] not in unknown], left_out
 
 
-def _refuse_other_placement(recipe: str, norm: str, settings: list[str], given: list[str]) -> None:
+def _refuse_other_placement(recipe: str, settings: list[str], given: list[str]) -> str:
     """Refuse an architecture that would make a Pre-Norm recipe Post-Norm, or the reverse.
 
-    So is a norm whose weights of the penalty are for the other placement.
+    Returns:
+        The model's placement, `_pre` or `_post`.
     """
-    from rbn_fairseq.models.kinds import kind_of
-    from rbn_fairseq.recipes import check_penalty
+    from rbn_fairseq.models.kinds import SIDES, kind_of
 
     architecture, arch = (value_of(words, "--arch", "-a") for words in (settings, given))
     kind = kind_of(architecture)
-    pre = f"--{kind.sides[0] if kind else 'encoder'}-normalize-before"
-    is_pre = pre in {*settings, *given} or (arch or architecture).endswith("_pre")
-    if not {"--rbn-mean-weight", "--rbn-std-weight"} & {*given}:
-        check_penalty(norm, "_pre" if is_pre else "_post")
     before = architecture.endswith("_pre")
-    if kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == before:
-        return
-    flags = [f"--{side}-normalize-before" for side in kind.sides]
-    if not {*flags} & {*settings, *given}:
+    flags = [f"--{side}-normalize-before" for side in (kind.sides if kind else SIDES)]
+    said = {*flags} & {*settings, *given}
+    same = kind is None or kind is not kind_of(arch) or arch.endswith("_pre") == before
+    if not said and not same:
         post = "" if before else f"--arch {arch.removesuffix('_pre')}, or for Pre-Norm also "
         raise ValueError(
             f"The recipe `{recipe}` is {'Pre' if before else 'Post'}-Norm, and --arch {arch} is "
             f"not: give {post}{' '.join(flags)}, or another recipe."
         )
+    return "_pre" if flags[0] in said or (arch or architecture).endswith("_pre") else "_post"

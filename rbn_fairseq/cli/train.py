@@ -111,7 +111,7 @@ def _check(cfg: Any) -> None:
     from fairseq.trainer import Trainer
     from fairseq_cli.train import main
 
-    from rbn_fairseq.callbacks import resume
+    from rbn_fairseq.callbacks import resume, start
     from rbn_fairseq.checkpoints.files import read_checkpoint
     from rbn_fairseq.checkpoints.mending import LAST
 
@@ -142,5 +142,6 @@ def _check(cfg: Any) -> None:
         mock.patch.object(Trainer, "get_train_iterator", share),
         mock.patch.object(checkpoint_utils, "verify_checkpoint_directory"),
         mock.patch.object(resume, "mend"),
+        mock.patch.object(start, "hold"),
     ):
         main(cfg)

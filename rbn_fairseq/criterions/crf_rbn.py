@@ -39,8 +39,8 @@ def _ratio(above: str, *below: str) -> Any:
 class _Tagging(FairseqCriterion):
     """Negative log-likelihood of the tags; in validation, precision, recall and F1 of entities.
 
-    The loss is logged in bits per tag; with ``--sentence-avg`` in bits per text, and ``nll_loss``
-    in bits per tag. Entities are those that seqeval finds, for which ``<unk>`` is outside of any,
+    ``nll_loss`` is logged in bits per tag; ``loss``, too, with ``--sentence-avg`` in bits per text.
+    Entities are those that seqeval finds, for which ``<unk>`` is outside of any,
     and are counted over the whole validation set; scores are in per cent.
     """
 

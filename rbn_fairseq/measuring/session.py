@@ -20,6 +20,7 @@ from rbn_fairseq.checkpoints.files import (
     updates_of,
 )
 from rbn_fairseq.measuring.batches import mix, parse_mixing
+from rbn_fairseq.measuring.data_bin import WAY_OUT
 from rbn_fairseq.models.state_dicts import describe_plans
 from rbn_fairseq.norms import has_population_norm
 
@@ -124,7 +125,7 @@ def open_session(
             "the task is not this plugin's, or --user-dir is missing."
         )
     settings = SimpleNamespace(**{**cfg["task"], "data": str(data or cfg["task"]["data"])})
-    adapter.check_data(settings, "Say with --data where it is now.")
+    adapter.check_data(settings, WAY_OUT if data else "Say with --data where it is now.")
     # As fairseq's checkpoint_utils.load_checkpoint_to_cpu makes of a file.
     full = OmegaConf.create(cfg, flags={"allow_objects": True})
     overwrite_args_by_name(full, {"data": os.path.abspath(settings.data), **NO_EMBEDDINGS})

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from argparse import Namespace
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -362,7 +363,9 @@ def test_a_penalty_for_one_placement_is_not_for_the_other(tmp_path, capsys):
         ("iwslt14_pre", ["model._name=rbn_tiny", "norm=rbn_official_post"], None),
         ("iwslt14_post", ["norm=rbn_official_pre", "criterion.rbn_mean_weight=1"], None),
         ("iwslt14_post", ["norm=ln,bn", "task.data=a,b", "common.seed=1,2"], None),
-        ("iwslt14_post", ["norm=bacth"], None),  # Hydra's to tell
+        ("iwslt14_pre", ["norm=rbn_official_post", "sweep=grid"], None),  # of weights
+        ("iwslt14_pre", ["++model.encoder_normalize_before=false", "norm=rbn_official_post"], None),
+        ("iwslt14_post", ["norm=bacth,rbn_official_pre"], "post"),  # the first is Hydra's to tell
     ],
 )
 def test_a_penalty_is_for_the_placement_of_each_job(recipe, words, fitting):
@@ -372,6 +375,17 @@ def test_a_penalty_is_for_the_placement_of_each_job(recipe, words, fitting):
         return
     with pytest.raises(ValueError, match=f"add norm=rbn_official_{fitting},"):
         check()
+
+
+def test_weights_of_ones_own_are_for_any_placement(tmp_path):
+    recipe, words = tmp_path / "own.yaml", [str(tmp_path)]
+    text = "defaults: [iwslt14_pre, override norm: rbn_official_post, _self_]\n"
+    for criterion, fine in (("", False), ("criterion: {rbn_mean_weight: 0.3}\n", True)):
+        recipe.write_text(text + criterion)
+        composed = partial(with_recipe, words, None, str(recipe), {"norm": None, "preset": None})
+        for check in (composed, partial(check_norms, recipe, [])):
+            with nullcontext() if fine else pytest.raises(ValueError, match="rbn_official_pre,"):
+                check()
 
 
 def test_recipes_in_a_directory_named_by_a_relative_path(data_bin, forked, tmp_path):
