@@ -174,28 +174,27 @@ def placement(settings: Mapping[str, Any]) -> str:
 
 
 def check_penalty(
-    norm: str, placement: str, settings: Mapping[str, Any], option: str = "--norm "
+    norm: str, placed: str, settings: Mapping[str, Any], option: str = "--norm "
 ) -> None:
     """Refuse a norm whose weights of the penalty are for the other placement.
 
     Args:
         norm: a file of the group, such as `rbn_official_post`.
-        placement: the model's, `_pre` or `_post`.
+        placed: the model's placement, `_pre` or `_post`.
         settings: those of the recipe with it, which may give other weights.
         option: what chooses a norm.
 
     Raises:
         ValueError: naming the same norm for this placement.
     """
-    other = {"_pre": "_post", "_post": "_pre"}[placement]
-    fitting = norm.removesuffix(other) + placement
+    other = {"_pre": "_post", "_post": "_pre"}[placed]
+    fitting = norm.removesuffix(other) + placed
     if not norm.endswith(other) or fitting not in names("norm"):
         return
     given, own = settings.get("criterion") or {}, read_norm(norm)["criterion"]
-    if all(
-        given.get(weight) == own.get(weight) for weight in ("rbn_mean_weight", "rbn_std_weight")
-    ):
-        theirs, ours = (f"{it[1:].title()}-Norm" for it in (other, placement))
+    weights = ("rbn_mean_weight", "rbn_std_weight")
+    if all(given.get(weight) == own.get(weight) for weight in weights):
+        theirs, ours = (f"{it[1:].title()}-Norm" for it in (other, placed))
         raise ValueError(
             f"The penalty of the norm `{norm}` is for {theirs}, and the model is {ours}: add "
             f"{option}{fitting}, or another norm."

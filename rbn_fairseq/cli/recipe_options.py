@@ -71,7 +71,7 @@ def with_recipe(
             model["share_all_embeddings"] = True
     settings = as_options(composed)
     placed = _refuse_other_placement(name, [*chain(*settings)], given)
-    if not {"--rbn-mean-weight", "--rbn-std-weight"} & {*given}:
+    if not value_of(given, "--rbn-mean-weight", "--rbn-std-weight"):
         check_penalty(norm, placed, composed)
     if any(value_of(given, option) for option in PROCESSES):
         settings = [setting for setting in settings if setting[0] != PROCESSES[0]]

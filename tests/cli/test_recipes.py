@@ -343,7 +343,7 @@ def test_a_penalty_for_one_placement_is_not_for_the_other(tmp_path, capsys):
         for recipe in (f"iwslt14_{placement}", f"imdb_{placement}"):
             with pytest.raises(ValueError, match=f"add --norm rbn_official_{placement},"):
                 with_recipe(words[:1], None, recipe, of_other)
-            assert with_recipe([words[0], "--rbn-mean-weight", "1"], None, recipe, of_other)
+            assert with_recipe([words[0], "--rbn-mean-weight=1"], None, recipe, of_other)
         hydra = ["--config-name", f"iwslt14_{placement}", f"norm=bn,rbn_official_{other}", "-m"]
         line = user_error(capsys, "hydra-train", *hydra)
         assert f"add norm=rbn_official_{placement}," in line
