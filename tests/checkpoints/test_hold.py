@@ -59,7 +59,7 @@ def test_a_process_holds_one_directory_until_it_trains_in_another(other, tmp_pat
     for _ in range(2):
         hold(first)
     refused = other(first)
-    assert refused.wait() != 0 and "another process trains there" in refused.stderr.read()
+    assert refused.wait(60) != 0 and "another process trains there" in refused.stderr.read()
     hold(second)
     assert other(first).stdout.readline() == "holds\n"
     with pytest.raises(ValueError, match="another process"):
